@@ -1,6 +1,6 @@
 """What the control plane costs a validation on 8 to 1,024 ranks: our own supervisor leads, over a TCPStore in a process of its own.
 
-There are no workers. Each other rank is a `Control` and a `Lookout`, as in a run, that answers at once; some of them share a process, as
+There are no workers. Each other rank is a `Control` and a `Heartbeats`, as in a run, that answers at once; some of them share a process, as
 few as this machine has cores for: those in one process wait for each other's turn at Python, which no rank of a run does.
 So what is left is messages, heartbeats, and the judgement of ten limits. Wall time is that of all ranks on this one machine, and too
 long by what they do on its cores; CPU time of the leader and of the store is what one machine of a cluster would have to give, and that
@@ -24,7 +24,7 @@ from gpu_acceptance.base.exit import StopSignals
 from gpu_acceptance.base.model import encode
 from gpu_acceptance.base.process import gc_paused
 from gpu_acceptance.control.control import Control
-from gpu_acceptance.control.heartbeats import Lookout
+from gpu_acceptance.control.heartbeats import Heartbeats
 from gpu_acceptance.control.rank import Rank
 from gpu_acceptance.control.secret import Secret
 from gpu_acceptance.control.session import Message
@@ -130,7 +130,7 @@ class Leader(Supervisor):
 
 def follow(first: int, number: int, world_size: int, port: int) -> None:
     controls = [Control(place_of(rank, world_size, port), SECRET) for rank in range(first, first + number)]
-    lookouts = [Lookout(control.client(), control.session, control.place.rank, control.facts) for control in controls]
+    lookouts = [Heartbeats(control.client(), control.session, control.place.rank, control.facts) for control in controls]
     ranks = {control.wake_fd: (control, AnswersAtOnce(control)) for control in controls}
     poll = select.poll()
     for control in controls:
@@ -175,7 +175,7 @@ def lead(world_size: int, port: int, store_pid: int) -> None:
         with gc_paused():  # as supervisor/leader.py does
             row = make_row(NODEID, [Attempt(number=1, ranks=board.records())], profile, job, {}, 600)
         assert row.outcome is Outcome.PASSED, row.message
-        control.cast(
+        control.broadcast(
             {"type": "verdict", "nodeid": NODEID, "outcome": row.outcome, "message": row.message, "duration_s": 1.0, "ended": None}
         )
         while leader._take_casts("verdict") is None:
@@ -190,7 +190,7 @@ def lead(world_size: int, port: int, store_pid: int) -> None:
         f"of the others {1e3 * others_s:7.1f} ms on {os.cpu_count()} cores; leader {peak:.2f} GiB",
         flush=True,
     )
-    control.cast({"type": "leave"})
+    control.broadcast({"type": "leave"})
     leader.lookout.end()
     control.close(timeout_s=30)
 

@@ -18,8 +18,7 @@ from gpu_acceptance.base.janitor import find_unusable
 from gpu_acceptance.base.text import visible
 from gpu_acceptance.control.control import ControlError
 from gpu_acceptance.control.identity import read_identity
-from gpu_acceptance.control.launch import speaks_for_node, who_am_i
-from gpu_acceptance.control.rank import NOT_WRITABLE, USAGE, LaunchError, Rank, RefusedError
+from gpu_acceptance.control.rank import NOT_WRITABLE, USAGE, LaunchError, Rank, RefusedError, speaks_for_node, who_am_i
 from gpu_acceptance.control.secret import hide_key
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.report.ending import INTERNAL_ERROR, describe

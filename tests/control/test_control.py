@@ -72,7 +72,7 @@ def pair(connect):
 def announce(pair, seq):
     """As rank 0 does with an attempt."""
     pair[0].collect(seq, all_answered=True)
-    pair[0].cast(Seal(seq=seq, ok=True))
+    pair[0].broadcast(Seal(seq=seq, ok=True))
     assert [received(end) for end in pair] == [(0, Seal(seq=seq, ok=True))] * 2
 
 
@@ -100,7 +100,7 @@ def test_a_message_arrives_with_its_sender(pair):
 
 
 def test_a_cast_reaches_every_rank_and_its_sender(pair):
-    pair[0].cast(Stop(reason="SIGTERM"))
+    pair[0].broadcast(Stop(reason="SIGTERM"))
     assert [received(end) for end in pair] == [(0, Stop(reason="SIGTERM"))] * 2
 
 
@@ -166,7 +166,7 @@ def test_a_second_run_of_the_same_name_hears_nothing_of_the_first(connect):
         ends[0].all_have_joined()
         casts = [Welcome(run_id=text, deadline_s=1.0), Final(exit_code=0, word=text, lines=(text,)), Leave()]
         for one in casts:
-            ends[0].cast(one)
+            ends[0].broadcast(one)
         assert [received(ends[1])[1] for _ in range(3)] == casts
         for end in ends:
             end.close(timeout_s=5)
@@ -217,7 +217,7 @@ def test_a_world_of_one_hosts_its_own_store():
     control = Control(Rank(), secret_of("alone"))
     assert control.port > 0
     assert control.prefix == f"gpu-acceptance/none/{control.session.name}"
-    control.cast(Leave())
+    control.broadcast(Leave())
     assert received(control) == (0, Leave())
     control.close(timeout_s=5)
 
@@ -240,7 +240,7 @@ def test_what_is_not_authentic_is_dropped_and_counted_and_the_next_message_heard
     second.send(0, Bye())
     second.post(vote(1))
     assert sorted([received(first), received(first)], key=str) == [(1, Bye()), (1, vote(1))]
-    first.cast(Enter(seq=1, ok=True))
+    first.broadcast(Enter(seq=1, ok=True))
     assert received(second) == (0, Enter(seq=1, ok=True))
     assert first.session.tampering.dropped["to"] == 1
     assert first.session.tampering.dropped["box"] == (garbage != "")
@@ -266,7 +266,7 @@ def test_what_has_a_right_code_and_no_sender_is_dropped_too(sender, text, server
     second.send(0, Bye())
     second.post(vote(1))
     assert sorted([received(first), received(first)], key=str) == [(1, Bye()), (1, vote(1))]
-    first.cast(Enter(seq=1, ok=True))
+    first.broadcast(Enter(seq=1, ok=True))
     assert received(second) == (0, Enter(seq=1, ok=True))
     assert {kind: number for kind, number in first.session.tampering.dropped.items() if kind != "cast"} == {"to": 1, "box": 1}
     assert second.session.tampering.dropped["cast"] == 1
@@ -311,8 +311,8 @@ def test_what_is_no_message_of_its_rank_is_dropped_and_counts_as_lost(text, serv
     assert sorted([received(first), received(first)], key=str) == [(1, Bye()), (1, vote(1))]
     assert {kind: number for kind, number in first.session.tampering.dropped.items() if kind != "cast"} == {"to": 1, "box": 1}
     assert first.session.tampering.lost == {"to": 1, "box": 1}
-    first._casts._num_said = 2
-    first.cast(Leave())
+    first._broadcast._num_sent = 2
+    first.broadcast(Leave())
     assert received(second) == (0, Leave())
     assert (second.session.tampering.dropped, second.session.tampering.lost) == ({"cast": 1}, {"cast": 1})
 
@@ -326,7 +326,7 @@ def test_what_is_said_to_all_is_said_in_one_place_alone_and_so_is_all_else(chann
     write(channel, first.session.sign(channel, 0 if channel == "cast/2" else 1, 9, text))
     second.send(0, Bye())
     second.post(vote(1))
-    first.cast(Leave())
+    first.broadcast(Leave())
     told = [received(first) for _ in range(3)]
     assert sorted(told, key=str) == [(0, Leave()), (1, Bye()), (1, vote(1))]
     assert received(second) == (0, Leave())

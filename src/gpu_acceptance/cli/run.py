@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from gpu_acceptance.cli.arguments import INTERRUPTED, UNREADABLE, USAGE, fail, whole_number
 from gpu_acceptance.cli.run_folder import read_run, tell_verdict
-from gpu_acceptance.control.torchrun_process import TorchrunProcess
+from gpu_acceptance.control.torchrun import TorchrunProcess
 from gpu_acceptance.folder.files import RESULTS, RUN_ID, new_run_id
 from gpu_acceptance.folder.manifest import MANIFEST
 from gpu_acceptance.report.ending import columns_of, last_screen, takes_colour, where_it_is

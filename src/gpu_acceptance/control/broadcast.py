@@ -1,4 +1,4 @@
-"""Broadcasts of rank 0: one log in the store, which one rank of each node reads for the others of its node."""
+"""Broadcasts of rank 0: one log in the store, which one rank of each node reads and relays to the others of its node."""
 
 import contextlib
 import re
@@ -11,21 +11,21 @@ from torch.distributed import Store
 
 from gpu_acceptance.base.process import address, is_ours
 from gpu_acceptance.control.messages import TO_ALL, Message
-from gpu_acceptance.control.session import Numbers, Session, get_now
+from gpu_acceptance.control.session import Session, get_now
 
 _NUMBER = struct.Struct("!Q")
-_LONGEST = 32 << 10  # bytes of a text; of a longer one only the number is told. The kernel takes 208 KiB of what was not read yet
+_LONGEST = 32 << 10  # bytes of a text; of a longer one only the number is relayed. The kernel takes 208 KiB of what was not read yet
 _WAITING = 128  # ranks of a node that connect at once
 _CONNECT_S = 1.0
 _NAME = re.compile(r"[0-9a-f]{32}")
 CHANNEL = "cast"
-_NOTHING = "null"  # it wakes who waits
-_PATIENCE_S = 3.0  # for a relay that says nothing, as most do most of the time, before the store is asked
-_ON_ITS_WAY_S = 1.0  # what is in the log, from there over the relay
+_NOTHING = "null"  # it wakes a reader
+_PATIENCE_S = 3.0  # for a relay that sends nothing, as most do most of the time, before the store is asked
+_ON_ITS_WAY_S = 1.0  # for what is in the log to come over the relay
 
 
 class Relay:
-    """The end of the rank that reads for all. `tell` never waits: a peer that takes nothing is cut off."""
+    """The node-local relay: the end of the rank that reads the log for its node."""
 
     def __init__(self) -> None:
         self.name = secrets.token_hex(16)
@@ -39,14 +39,14 @@ class Relay:
         threading.Thread(target=self._accept, daemon=True, name="control-relay").start()
 
     def tell(self, number: int, text: bytes) -> None:
-        """Cast `number` is in the log, and says this."""
+        """Pass on broadcast `number` of the log. Never waits: a peer that takes nothing is cut off."""
         frame = _NUMBER.pack(number) + (text if len(text) <= _LONGEST else b"")
         with self._lock:
             self._number = number
             self._peers = [peer for peer in self._peers if _sent(peer, frame)]
 
     def close(self) -> None:
-        """The peers hear what they were told before."""
+        """End the relay; the peers still read what was sent before."""
         with self._lock:
             self._closed, peers, self._peers = True, self._peers, []
         for end in (self._listener, *peers):
@@ -67,29 +67,32 @@ class Relay:
 
 
 class Link:
-    """The end of another rank."""
+    """The end of another rank of the node."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
 
     def receive(self, timeout_s: float) -> tuple[int, bytes] | None:
-        """How many casts are in the log, and what the last says (nothing: ask the log); None in time. Raises OSError, ValueError."""
+        """Return how many broadcasts are in the log, and the text of the last (empty: ask the log); None after `timeout_s`.
+
+        Raises OSError or ValueError where the relay is gone.
+        """
         self._connection.settimeout(timeout_s)
         try:
             frame = self._connection.recv(_NUMBER.size + _LONGEST)
         except TimeoutError:
             return None
         if len(frame) < _NUMBER.size:
-            raise ValueError(f"the relay ended, or said {frame!r}")
+            raise ValueError(f"the relay ended, or sent {frame!r}")
         return _NUMBER.unpack_from(frame)[0], frame[_NUMBER.size :]
 
     def close(self) -> None:
-        """Ends what waits in `receive`, too."""
+        """Close the link, and end a wait in `receive`."""
         _end(self._connection)
 
 
 def make_relay() -> Relay | None:
-    """One, if it can be had: there may be no socket left."""
+    """Return a relay, or None where there is no socket left."""
     try:
         return Relay()
     except OSError:
@@ -97,7 +100,7 @@ def make_relay() -> Relay | None:
 
 
 def link_to(name: str) -> Link | None:
-    """A link to the relay of this name, if it can be had. The name comes from the store, where anybody may have written it."""
+    """Return a link to the relay of this name, or None. The name comes from the store, where anybody may have written it."""
     if not _NAME.fullmatch(name):
         return None
     try:
@@ -123,114 +126,111 @@ def _sent(peer: socket.socket, frame: bytes) -> bool:
 
 
 def _end(connection: socket.socket) -> None:
-    """What another thread waits for in it comes to an end."""
+    """Close a connection, and end the waits of other threads in it."""
     with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
     connection.close()
 
 
-class Casts:
-    """One rank's end. `await_next` may be called from another thread than the rest, with a client of its own."""
+class Broadcast:
+    """One rank's end of the log. `await_next` may be called from another thread than the rest, with a client of its own."""
 
     def __init__(self, session: Session, rank: int, node: int, local_rank: int, local_world_size: int) -> None:
         self._session = session
         self._rank = rank
         self._relay_key = f"relay/{node}"
-        self._num_said = 0  # casts of ours
-        self._written = 0  # the place of our last one in the log
+        self._num_sent = 0  # broadcasts of this rank
+        self._written = 0  # the place of the last one in the log
         self._of_attempt = 1  # the first place since the last attempt began
         self._heard_by_all = 0
         self._deleted = 0
         self._heard = 0  # places
-        self._numbers = Numbers(CHANNEL, session)
-        self._there = 0  # places at least that the relay says are in the log
+        self._there = 0  # places at least that are in the log, by the relay
         self._closing = False
         self._relay = make_relay() if local_rank == 0 and local_world_size > 1 else None
         self._link: Link | None = None
         self._wants_link = local_rank > 0
 
     def write(self, store: Store, text: str) -> None:
-        """Adds a message (JSON) to the log. A place that is taken, by whomever, is left."""
-        self._num_said += 1
+        """Add a message (JSON) to the log, at the next place that is free."""
+        self._num_sent += 1
         self._written = max(self._written, self._heard) + 1
-        while not self._put(store, self._written, self._num_said, text):
+        while not self._put(store, self._written, self._num_sent, text):
             self._written += 1
-        self._session.ledger.note_sent(CHANNEL, self._num_said)
+        self._session.ledger.note_sent(CHANNEL, self._num_sent)
         while self._deleted < self._heard_by_all:
             self._deleted += 1
             store.delete_key(_key(self._deleted))
 
     def _put(self, store: Store, place: int, number: int, text: str) -> bool:
-        """Whether it is there now."""
+        """Write to a place that is free. Return True where the text stands there now."""
         signed = self._session.sign(_key(place), self._rank, number, text)
         return store.compare_set(_key(place), "", signed) == signed.encode()
 
     def begin_attempt(self) -> None:
-        """Rank 0, before it announces one, where all have answered each that was before: all have heard what was said before the last.
+        """Rank 0, before it announces an attempt, where all have answered each earlier one: all have heard all but the last.
 
-        Up to our own last cast: what strangers wrote behind that, others may not have passed yet.
+        Up to our own last broadcast: what strangers wrote behind that, others may not have passed yet.
         """
         self._heard_by_all, self._of_attempt = self._of_attempt - 1, self._written + 1
 
     def await_next(self, store: Store) -> tuple[int, Message] | None:
-        """Sender and message of the next cast, or None: what is in the next place is none."""
+        """Wait for the next place. Return sender and message, or None where no message stands there."""
         self._meet(store)
         place = self._heard + 1
-        text = self._told(place, store)
-        said = self._session.check(_key(place), text) if text else None
-        if text and said is None:
-            self._unlink()  # of another run, perhaps: the log itself says what is there
-        if said is None:
+        text = self._relayed(place, store)
+        envelope = self._session.check(_key(place), text) if text else None
+        if text and envelope is None:
+            self._unlink()  # a relay of another run, perhaps: the log itself decides
+        if envelope is None:
             if self._closing:
                 return None
-            text = store.get(_key(place)) or self._fill(store, place)
-            said = self._session.check(_key(place), text)
+            # A stranger left the place empty, and a writer takes an empty place for a free one: it is filled for good.
+            filler = self._session.sign(_key(place), self._rank, 0, _NOTHING)
+            text = store.get(_key(place)) or store.compare_set(_key(place), "", filler)
+            envelope = self._session.check(_key(place), text)
         self._heard = place
         if self._relay:
-            self._relay.tell(place, text if text and said else b"")
-        if said is None or said.text == _NOTHING.encode():
+            self._relay.tell(place, text if text and envelope else b"")
+        if envelope is None or envelope.text == _NOTHING.encode():
             return None
-        return self._numbers.read_next(TO_ALL, said)
-
-    def _fill(self, store: Store, place: int) -> bytes:
-        """What is in a place for good: a stranger left it empty, and whoever writes a cast takes an empty place for a free one."""
-        return store.compare_set(_key(place), "", self._session.sign(_key(place), self._rank, 0, _NOTHING))
+        return self._session.read_next(CHANNEL, TO_ALL, envelope)
 
     def close(self) -> None:
-        """Ends waiting for the relay, now and later, and then `wake` that for the store."""
+        """End waits for the relay, now and later. `wake` then ends a wait for the store."""
         self._closing = True
         for end in (self._link, self._relay):
             if end:
                 end.close()
 
     def wake(self, store: Store) -> None:
-        """Writes what is no message where the reader of this rank waits."""
+        """Write what is no message where the reader of this rank waits."""
         self._put(store, self._heard + 1, 0, _NOTHING)
 
     def _meet(self, store: Store) -> None:
-        """Before it waits for its first cast a relay says where it is. After that, when all have said hello, others look."""
+        """Publish the relay's name before the first broadcast; link to it after that, when all have said hello."""
         if self._relay and not self._heard:
             store.set(self._relay_key, self._relay.name)
         if self._wants_link and self._heard:
             self._wants_link = False
             self._link = link_to((get_now(store, self._relay_key) or b"").decode("utf-8", "replace"))
 
-    def _told(self, number: int, store: Store) -> bytes | None:
-        """The relay's word, or None where the store has to be asked."""
+    def _relayed(self, place: int, store: Store) -> bytes | None:
+        """Return the text as the relay passed it on, or None where the store has to be asked."""
         patience_s = _PATIENCE_S
-        while self._link and number > self._there and not self._closing:
+        while self._link and place > self._there and not self._closing:
             try:
-                told = self._link.receive(patience_s)
+                frame = self._link.receive(patience_s)
             except (OSError, ValueError):
                 self._unlink()
                 continue
-            if told:
-                self._there, text = told
-                if self._there == number and text:
+            if frame:
+                self._there, text = frame
+                if self._there == place and text:
                     return text
             elif patience_s == _ON_ITS_WAY_S:
                 self._unlink()
-            elif store.check([_key(number)]):
+            elif store.check([_key(place)]):
                 patience_s = _ON_ITS_WAY_S
         return None
 

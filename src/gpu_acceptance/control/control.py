@@ -1,8 +1,8 @@
 """The control plane: small JSON messages between supervisors, over the launcher's TCPStore.
 
 A star: every rank talks to rank 0, rank 0 to every rank. Each rank has one queue in the store; a push is atomic, so a rank
-that dies between two calls leaves no half message. What all say of one attempt goes to rank 0 by fan_in.py, and what is said to all is
-read by broadcast.py, which are cheaper for both. Never over the process group, which is the thing under test.
+that dies between two calls leaves no half message. Words about an attempt go to rank 0 by fan_in.py, and messages to all
+by broadcast.py, which are cheaper for both. Never over the process group, which is the thing under test.
 
 A waiting client holds its lock, and a Python signal handler does not run while the store waits (SIGTERM sent at 1 s was
 handled at 9 s). So the main thread never calls the store: threads that wait and one that sends do, each with its own client.
@@ -24,10 +24,11 @@ from gpu_acceptance.control.secret import Secret
 
 with gc_spared():  # hundreds of thousands of objects
     from pydantic import TypeAdapter
-    from torch.distributed import PrefixStore, Store, TCPStore
+    from torch.distributed import PrefixStore, Store
 
-    from gpu_acceptance.control.broadcast import CHANNEL as CAST_CHANNEL
-    from gpu_acceptance.control.broadcast import Casts
+    from gpu_acceptance.control import session as sessions
+    from gpu_acceptance.control.broadcast import CHANNEL as BROADCAST_CHANNEL
+    from gpu_acceptance.control.broadcast import Broadcast
     from gpu_acceptance.control.fan_in import Reader, Speaker, lay_out, ring
     from gpu_acceptance.control.messages import (
         ALONE,
@@ -43,20 +44,7 @@ with gc_spared():  # hundreds of thousands of objects
         StoreLost,
         read_message,
     )
-    from gpu_acceptance.control.session import (
-        LONGEST_RUN,
-        Facts,
-        NoStoreError,
-        Numbers,
-        ReadUntil,
-        Session,
-        announce_session,
-        await_session,
-        begin_session,
-        forget_session,
-        new_nonce,
-        store_client,
-    )
+    from gpu_acceptance.control.session import LONGEST_RUN, Facts, NoStoreError, ReadUntil, Session, store_client
     from gpu_acceptance.control.store_host import CLOSED, listen_here
 
 MAX_MESSAGE_BYTES = 1 << 20  # TCPStore drops the connection above 8 MiB
@@ -68,15 +56,18 @@ _LAST_WORD_S = 2.0  # for the listener to read it
 
 
 class ControlError(RuntimeError):
-    """A message did not come to where it belongs."""
+    """A message cannot be delivered."""
 
 
 class UnreachableError(ControlError):
-    """Nor will any other: the store or the leader went away, or never answered."""
+    """The control store or the leader is unreachable; no further message can be delivered."""
 
 
 class Control:
-    """One rank's end of the control plane. `incoming` holds (sender, message); `wake_fd` becomes readable when it does."""
+    """One rank's end of the control plane. `incoming` holds (sender, message); `wake_fd` becomes readable when it does.
+
+    Methods never block, unless they say so.
+    """
 
     def __init__(
         self,
@@ -88,9 +79,10 @@ class Control:
         join_s: float = CONNECT_S,
         session: Session | None = None,
     ) -> None:
-        """`connect_s`: how long the store may take to answer; that of a rank 0 which is not there yet takes longer. `stopped` ends that.
+        """Connect, and wait for the session of the run. Raises UnreachableError; `stopped` ends the wait early.
 
-        `join_s`: how long rank 0 may take to begin the run. `session`: rank 0's, where it has begun one already.
+        `connect_s`: for the store to answer, which takes longer where rank 0 is not there yet. `join_s`: for rank 0 to begin the run.
+        `session`: rank 0's, where it has begun one already.
         """
         self.place = place
         self._connect_s = connect_s
@@ -98,56 +90,60 @@ class Control:
         self.incoming: queue.SimpleQueue[tuple[int, Message]] = queue.SimpleQueue()
         self.wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._outgoing: queue.SimpleQueue[Callable[[Store], object] | None] = queue.SimpleQueue()  # what the sender does, in order
-        self._server = _host_store() if place.store_port == 0 else None
+        self._server = listen_here(0) if place.store_port == 0 else None  # of our own, for a world of one that no launcher started
         self.port = self._server.port if self._server else place.store_port
-        self.nonce = new_nonce()  # of this rank: what says it back was said in this run
+        self.nonce = sessions.new_nonce()  # of this rank: what repeats it was said in this run
         self.session = self._join_session(secret, join_s, session)
         self._speaker = Speaker(self.session, place.rank)
         self._num_sent: Counter[int] = Counter()  # to the queue of each rank
         is_alone = place.world_size == 1
-        self._reader = None if is_alone or place.rank else Reader(self.session)  # of what all others say
-        self._casts = None if is_alone else Casts(self.session, place.rank, place.node, place.local_rank, place.local_world_size)
-        self._listened, self._heard_casts = ReadUntil(), ReadUntil()
+        self._reader = None if is_alone or place.rank else Reader(self.session)  # of the words of all others
+        of_node = (place.rank, place.node, place.local_rank, place.local_world_size)
+        self._broadcast = None if is_alone else Broadcast(self.session, *of_node)
+        self._listened, self._heard_broadcasts = ReadUntil(), ReadUntil()
         self._closing = False
         self._sender = threading.Thread(target=self._send_all, args=(self.client(),), daemon=True, name="control-send")
-        waits = {"control-listen": (self._listen, LONGEST_RUN)}
-        if self._casts:
-            waits["control-hear"] = self._hear_casts, LONGEST_RUN
+        self._waiting = [self._waiting_thread("control-listen", self._listen, LONGEST_RUN)]
+        if self._broadcast:
+            self._waiting.append(self._waiting_thread("control-hear", self._hear_broadcasts, LONGEST_RUN))
         if self._reader:
-            waits["control-read"] = self._read_words, timedelta(seconds=_PATIENCE_S)
-        self._waiting = [
-            threading.Thread(target=self._wait, args=(wait, self._client(patience)), daemon=True, name=name)
-            for name, (wait, patience) in waits.items()
-        ]
+            self._waiting.append(self._waiting_thread("control-read", self._read_words, timedelta(seconds=_PATIENCE_S)))
         for thread in (self._sender, *self._waiting):
             thread.start()
 
     def _join_session(self, secret: Secret, join_s: float, session: Session | None) -> Session:
-        """Raises UnreachableError where rank 0 did not begin one."""
         if self.place.rank == 0:
-            begun = session or begin_session(secret)
+            begun = session or sessions.begin_session(secret)
             if not secret.is_of_run and self.place.world_size > 1:
-                announce_session(self._base_client(LONGEST_RUN), secret, begun)
+                sessions.announce_session(self._base_client(LONGEST_RUN), secret, begun)
             return begun
-        joined = await_session(self._base_client, secret, join_s, self._stopped)
+        joined = sessions.await_session(self._base_client, secret, join_s, self._stopped)
         if joined is None:
             raise UnreachableError(f"rank 0 did not begin the run in the control store within {join_s:g} s")
         return joined
 
+    def _waiting_thread(self, name: str, wait: Callable[[Store], None], patience: timedelta) -> threading.Thread:
+        def run(store: Store) -> None:
+            try:
+                wait(store)
+            except (RuntimeError, ValueError, TypeError, OSError) as error:
+                self._report_store_lost(error)
+
+        return threading.Thread(target=run, args=(self._client(patience),), daemon=True, name=name)
+
     @property
     def prefix(self) -> str:
-        """Where this run's keys live in the store; worker generations add their own part."""
+        """The prefix of this run's keys in the store; worker generations add their own part."""
         return f"{control_prefix(self.place)}/{self.session.name}"
 
     def send(self, rank: int, message: Message) -> None:
-        """Sends one message to one rank, this one included. Never blocks."""
-        text = self._encode(message)
+        """Send a message to one rank, this one included."""
+        text = _encode(message)
         if rank == self.place.rank:
             self._deliver(ALONE, text)
             return
         self._num_sent[rank] += 1
-        key = f"to/{rank}"
-        number = self._num_sent[rank]
+        key, number = f"to/{rank}", self._num_sent[rank]
         signed = self.session.sign(key, self.place.rank, number, text)
 
         def push(store: Store) -> None:
@@ -157,86 +153,87 @@ class Control:
         self._outgoing.put(push)
 
     def post(self, message: OfAttempt) -> None:
-        """Tells rank 0 something of an attempt; in vain where rank 0 has gone on to the next one. Never blocks."""
+        """Send rank 0 a message about an attempt. It is ignored where rank 0 has gone on to the next one."""
         line = message.line if isinstance(message, Published) else ""
-        text = self._encode(message, len(line.encode()))
+        text = _encode(message, len(line.encode()))
         if self.place.rank == 0:
             self._deliver(OF_AN_ATTEMPT, text, line)
         else:
             self._outgoing.put(self._speaker.say(message.seq, text, line))
 
     def collect(self, seq: int, *, all_answered: bool) -> None:
-        """Rank 0, before it announces an attempt: what is posted of it comes in from now on, and of no other. Never blocks.
+        """Rank 0, before it announces an attempt: receive from now on what is posted about it, and about no other.
 
-        `all_answered`: every rank has, in each attempt before. Else casts are kept: a rank may be late, and not gone.
+        `all_answered`: every rank has, in each attempt before. Else broadcasts are kept: a rank may be late, and not gone.
         """
         if self._reader:
-            if self._casts and all_answered:
-                begin_attempt = self._casts.begin_attempt
+            if self._broadcast and all_answered:
+                begin_attempt = self._broadcast.begin_attempt
                 self._outgoing.put(lambda _store: begin_attempt())
             self._outgoing.put(lambda store: lay_out(store, seq))
             self._reader.open(seq)
 
-    def cast(self, message: Message) -> None:
-        """Who leads: sends one message to every rank, this one included. Never blocks."""
-        text = self._encode(message)
-        if casts := self._casts:
-            self._outgoing.put(lambda store: casts.write(store, text))
+    def broadcast(self, message: Message) -> None:
+        """The leader: send a message to every rank, this one included."""
+        text = _encode(message)
+        if log := self._broadcast:
+            self._outgoing.put(lambda store: log.write(store, text))
         self._deliver(TO_ALL, text)
 
     def facts(self) -> Facts:
-        """What the others shall know of this rank, with each heartbeat."""
+        """Return what each heartbeat tells the others about the messages of this rank."""
         return {**self.session.tampering.facts(), "sent": self.session.ledger.sent}
 
     def find_late(self, told: Mapping[int, Facts]) -> None:
-        """Compares what came with what the others told by `facts`. To be called about once a second."""
-        now = time.monotonic()
-        channels = {f"to/{self.place.rank}": self._listened.moment_s, CAST_CHANNEL: self._heard_casts.moment_s}
+        """Compare what came with the facts that other ranks told. To be called about once a second."""
+        channels = {f"to/{self.place.rank}": self._listened.moment_s, BROADCAST_CHANNEL: self._heard_broadcasts.moment_s}
         if self._reader:
             channels[self._reader.channel] = self._reader.read_until_s
         sent = {rank: facts["sent"] for rank, facts in told.items() if rank != self.place.rank}
-        lost = self.session.ledger.find_late(sent, channels, now)
-        if CAST_CHANNEL in lost and (casts := self._casts):
-            self._outgoing.put(casts.wake)  # it waits in a place that will stay empty
+        lost = self.session.ledger.find_late(sent, channels, time.monotonic())
+        if BROADCAST_CHANNEL in lost and self._broadcast:
+            self._outgoing.put(self._broadcast.wake)  # it waits in a place that will stay empty
 
     def all_have_joined(self) -> None:
-        """Rank 0, once every rank has said hello: nobody needs to be told of the session any more. Never blocks."""
-        self._outgoing.put(lambda _store: forget_session(self._base_client(LONGEST_RUN)))
-
-    def _encode(self, message: Message, more: int = 0) -> str:
-        """`more`: bytes that go with it."""
-        text = encode(message)
-        if (size := len(text.encode()) + more) > MAX_MESSAGE_BYTES:
-            raise ControlError(f"a {message.type} message of {size} bytes; allowed: {MAX_MESSAGE_BYTES}")
-        return text
+        """Rank 0, once every rank has said hello: remove the announcement of the session."""
+        self._outgoing.put(lambda _store: sessions.forget_session(self._base_client(LONGEST_RUN)))
 
     def forget(self, generation: int) -> None:
-        """Deletes what a generation of workers that is gone left in the store. Never blocks."""
-        self._outgoing.put(lambda store: _delete_keys(PrefixStore(generation_prefix(generation), store)))
+        """Delete the keys that a generation of workers that is gone left in the store."""
+
+        def delete(store: Store) -> None:
+            own = PrefixStore(generation_prefix(generation), store)
+            for key in (
+                own.list_keys() if hasattr(own, "list_keys") else ()
+            ):  # torch before 2.10 keeps a few hundred bytes per pair of ranks
+                own.delete_key(key)
+
+        self._outgoing.put(delete)
 
     def close(self, timeout_s: float) -> None:
-        """Sends what is still queued and ends all threads, for at most `timeout_s`: what holds one holds all.
+        """Send what is still queued and end all threads. Blocks for at most `timeout_s`.
 
-        One that still waited in the store would abort the process (SIGABRT) if it woke while the interpreter shuts down.
+        A thread that still waited in the store would abort the process (SIGABRT) if it woke while the interpreter shuts down.
         """
         self._outgoing.put(None)
         _join([self._sender, *self._waiting], timeout_s)
 
     def drain_wake(self) -> None:
+        """Make `wake_fd` unreadable until the next message."""
         try:
             os.eventfd_read(self.wake_fd)
         except BlockingIOError:
             return
 
     def client(self) -> Store:
-        """A store client of its own for one more thread. Raises UnreachableError where the store does not answer."""
+        """Return a store client of its own for one more thread. Blocks; raises UnreachableError where the store does not answer."""
         return self._client(timedelta(seconds=_PATIENCE_S))
 
     def _client(self, patience: timedelta) -> Store:
         return PrefixStore(self.session.name, self._base_client(patience))
 
     def _base_client(self, patience: timedelta) -> Store:
-        """Without the session in its keys. `patience`: for a key that is not there."""
+        """Return a client without the session in its keys. `patience`: for a key that is not there."""
         try:
             store = store_client(self.place.store_host, self.port, self._connect_s, self._stopped)
         except NoStoreError as error:
@@ -252,8 +249,8 @@ class Control:
                 action(store)
             self._end_hearing()
             store.queue_push(f"to/{self.place.rank}", _NO_MORE)
-            if self._casts:
-                self._casts.wake(store)
+            if self._broadcast:
+                self._broadcast.wake(store)
             if self._reader:
                 ring(store)
             _join(self._waiting, _LAST_WORD_S)
@@ -262,46 +259,39 @@ class Control:
                 store.set(key, self.session.sign(key, self.place.rank, 1, "null"))
         except RuntimeError as error:
             self._end_hearing()
-            self._tell_store_lost(error)
+            self._report_store_lost(error)
 
     def _end_hearing(self) -> None:
         self._closing = True
-        if self._casts:
-            self._casts.close()
-
-    def _wait(self, wait: Callable[[Store], None], store: Store) -> None:
-        try:
-            wait(store)
-        except (RuntimeError, ValueError, TypeError, OSError) as error:
-            self._tell_store_lost(error)
+        if self._broadcast:
+            self._broadcast.close()
 
     def _listen(self, store: Store) -> None:
         key = f"to/{self.place.rank}"
-        numbers = Numbers(key, self.session)
         while True:
             self._listened.wait()
             text = store.queue_pop(key)
             self._listened.hear()
             if text == _NO_MORE and self._closing:
                 return
-            said = self.session.check(key, text)
-            if said and said.sender == self.place.rank:  # what a rank says to itself does not pass the store
-                self.session.drop(key)
-            elif said and (received := numbers.read_next(ALONE, said)):
+            envelope = self.session.check(key, text)
+            if envelope and envelope.sender == self.place.rank:  # a rank's messages to itself do not pass the store
+                self.session.tampering.drop(key)
+            elif envelope and (received := self.session.read_next(key, ALONE, envelope)):
                 self._put(received)
 
-    def _hear_casts(self, store: Store) -> None:
-        casts = self._casts
-        assert casts
+    def _hear_broadcasts(self, store: Store) -> None:
+        log = self._broadcast
+        assert log
         while not self._closing:
-            self._heard_casts.wait()
-            said = casts.await_next(store)
-            self._heard_casts.hear()
+            self._heard_broadcasts.wait()
+            received = log.await_next(store)
+            self._heard_broadcasts.hear()
             # Where one was lost, what follows has no ground: only what ends the run is heard.
-            is_sound = not self.session.tampering.lost[CAST_CHANNEL]
-            if said and said[0] != self.place.rank and (is_sound or isinstance(said[1], _ENDS)):
-                self._put(said)
-        casts.close()
+            is_sound = not self.session.tampering.lost[BROADCAST_CHANNEL]
+            if received and received[0] != self.place.rank and (is_sound or isinstance(received[1], _ENDS)):
+                self._put(received)
+        log.close()
 
     def _read_words(self, store: Store) -> None:
         assert self._reader
@@ -310,45 +300,41 @@ class Control:
                 self._put(*words)
 
     def _deliver(self, kinds: TypeAdapter[Any], text: str, line: str = "") -> None:
-        """To this rank itself, as it would come to another one."""
+        """Deliver a message to this rank itself, as it would come to another one."""
         message = read_message(kinds, text.encode(), line)
         assert message, text[:200]
         self._put((self.place.rank, message))
 
     def _put(self, *received: tuple[int, Message]) -> None:
-        for sender, message in received:
-            self.incoming.put((sender, message))
+        for one in received:
+            self.incoming.put(one)
         os.eventfd_write(self.wake_fd, 1)
 
-    def _tell_store_lost(self, error: Exception) -> None:
+    def _report_store_lost(self, error: Exception) -> None:
         lines = str(error).splitlines() or [type(error).__name__]
         self._put((self.place.rank, StoreLost(reason=lines[0][:500])))
 
 
+def _encode(message: Message, num_more: int = 0) -> str:
+    """Encode a message behind which `num_more` bytes will go."""
+    text = encode(message)
+    if (size := len(text.encode()) + num_more) > MAX_MESSAGE_BYTES:
+        raise ControlError(f"a {message.type} message of {size} bytes; allowed: {MAX_MESSAGE_BYTES}")
+    return text
+
+
 def _join(threads: Iterable[threading.Thread], timeout_s: float) -> None:
-    """Waits for all of them, together no longer than this."""
+    """Wait for all threads, together no longer than this."""
     end = time.monotonic() + timeout_s
     for thread in threads:
         thread.join(max(0.0, end - time.monotonic()))
 
 
 def control_prefix(place: Rank) -> str:
-    """Where all keys of a run live in the store."""
+    """Return the prefix of all keys of a run in the store."""
     return f"gpu-acceptance/{place.run_id}"
 
 
 def generation_prefix(generation: int) -> str:
-    """Where a generation of workers meets, below the run's own prefix."""
+    """Return where a generation of workers meets, below the run's own prefix."""
     return f"generation-{generation}"
-
-
-def _delete_keys(store: Store) -> None:
-    if not hasattr(store, "list_keys"):  # torch before 2.10; what stays is a few hundred bytes for each pair of ranks
-        return
-    for key in store.list_keys():
-        store.delete_key(key)
-
-
-def _host_store() -> TCPStore:
-    """A store of our own, for a world of one that no launcher started."""
-    return listen_here(0)

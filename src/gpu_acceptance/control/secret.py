@@ -28,7 +28,7 @@ _GIVEN = b"given"
 
 @dataclass(frozen=True)
 class Secret:
-    """What the codes of one run are made with."""
+    """The key that the codes of one run are made with."""
 
     key: bytes = field(repr=False)
     is_of_run: bool  # made for this run alone: what another run wrote cannot be mistaken for a message of this one
@@ -46,12 +46,18 @@ def hide_key(environ: MutableMapping[str, str] = os.environ) -> None:
 
 
 def find_secret(place: Rank, patience_s: float, stopped: Callable[[], object]) -> Secret:
-    """The secret of this run. Raises LaunchError for a key that is too short, RefusedError where rank 0 of this node hands none over.
+    """Return the secret of this run.
 
-    `patience_s`: how long rank 0 may take to come. `stopped` ends the wait early.
+    Raises LaunchError for a key that is too short, and RefusedError where rank 0 of this node hands none over within `patience_s`.
+    `stopped` ends the wait early.
     """
     if _given and _given[0]:
-        return Secret(_read_key(_given[0]), is_of_run=False)
+        if len(_given[0]) < _LEAST_CHARACTERS:
+            raise LaunchError(
+                f"{KEY} in the environment has {len(_given[0])} characters; allowed: {_LEAST_CHARACTERS} or more, the same on all nodes "
+                f"(openssl rand -hex {_NUM_BYTES} makes one)"
+            )
+        return Secret(hashlib.sha256(_given[0].encode("utf-8", "surrogateescape")).digest(), is_of_run=False)
     if place.num_nodes > 1:
         return NO_SECRET
     if place.rank:
@@ -62,23 +68,14 @@ def find_secret(place: Rank, patience_s: float, stopped: Callable[[], object]) -
     return Secret(key, is_of_run=True)
 
 
-def _read_key(text: str) -> bytes:
-    if len(text) < _LEAST_CHARACTERS:
-        raise LaunchError(
-            f"{KEY} in the environment has {len(text)} characters; allowed: {_LEAST_CHARACTERS} or more, the same on all nodes "
-            f"(openssl rand -hex {_NUM_BYTES} makes one)"
-        )
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest()
-
-
 def _name_of(place: Rank) -> str:
-    """The same for all ranks of one run of this user, and another one for each other run that goes on at the same time."""
+    """Return a name that all ranks of one run of this user share, and no other run that goes on at the same time."""
     run = f"{os.geteuid()} {place.run_id} {place.store_host} {place.store_port} {place.world_size}"
     return f"secret/{hashlib.sha256(run.encode()).hexdigest()[:32]}"
 
 
 def _hand_over(name: str, key: bytes, world_size: int) -> None:
-    """Rank 0: gives the key to processes of this user, one for each rank, from a thread of its own that ends with the process."""
+    """Rank 0: give the key to processes of this user, once for each rank, from a thread that ends with the process."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     for number in range(_NUM_PLACES):
         with contextlib.suppress(OSError):
@@ -96,12 +93,11 @@ def _serve(listener: socket.socket, key: bytes, world_size: int) -> None:
     while True:
         connection, _ = listener.accept()
         with connection, contextlib.suppress(OSError, ValueError):
-            if not is_ours(connection):
-                continue
-            connection.settimeout(_ANSWER_S)
-            rank = int(connection.recv(_NUM_BYTES))
-            connection.send(key if rank in waiting else _GIVEN)
-            waiting.discard(rank)
+            if is_ours(connection):
+                connection.settimeout(_ANSWER_S)
+                rank = int(connection.recv(_NUM_BYTES))
+                connection.send(key if rank in waiting else _GIVEN)
+                waiting.discard(rank)
 
 
 def _ask_rank_0(place: Rank, patience_s: float, stopped: Callable[[], object]) -> bytes:
@@ -117,7 +113,7 @@ def _ask_rank_0(place: Rank, patience_s: float, stopped: Callable[[], object]) -
 
 
 def _ask(where: str, rank: int) -> bytes | str:
-    """The key; else why not, where that is known."""
+    """Return the key; else the problem, or an empty text where none is known."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection, contextlib.suppress(OSError):
         connection.settimeout(_ANSWER_S)
         connection.connect(where)

@@ -1,4 +1,4 @@
-"""The session of one rank with the store: a client that answers in time, sealed messages, their numbers, and what was lost of them."""
+"""The session of one rank with the store: a client that answers in time, signed messages, their numbers, and the count of lost ones."""
 
 import hashlib
 import hmac
@@ -19,9 +19,7 @@ from torch.distributed import DistError, Store, TCPStore
 from gpu_acceptance.control.messages import Message, read_message
 from gpu_acceptance.control.secret import Secret
 
-LATE_S = 15.0  # as long as a heart may stand still: the connections of a rank are not back at one time after a network was away
-
-
+LATE_S = 15.0  # as long as a heartbeat may stand still: the connections of a rank are not back at one time after a network was away
 Facts = dict[str, dict[str, int]]  # "dropped" and "lost" by kind, "sent" by channel
 _FACTS: TypeAdapter[Facts] = TypeAdapter(dict[str, dict[str, Annotated[int, Field(ge=0, le=2**53)]]], config=ConfigDict(strict=True))
 LONGEST_RUN = timedelta(days=30)  # a wait that times out writes two warnings to stderr; ours never should
@@ -37,18 +35,18 @@ _POLL_S = 0.1
 
 
 def read_facts(text: bytes) -> Facts:
-    """What a rank tells of its messages with each heartbeat; what is of no such form counts as not told: anybody may have the code."""
+    """Return what a rank reports of its messages with each heartbeat; nothing where the form is wrong: anybody may have the code."""
     try:
-        told = _FACTS.validate_json(text)
+        facts = _FACTS.validate_json(text)
     except ValidationError:
-        told = {}
-    return {name: told.get(name, {}) for name in ("dropped", "lost", "sent")}
+        facts = {}
+    return {name: facts.get(name, {}) for name in ("dropped", "lost", "sent")}
 
 
 class ReadUntil:
-    """The moment until which a reader has read all that was sent to it. It says when it begins to wait, and when something has come.
+    """The moment until which a reader has read all that was sent to it. The reader reports when it begins to wait, and when it has read.
 
-    A stranger may have put any number of messages before the next one of ours. Who has waited for a second has come to the end of them.
+    A stranger may have put any number of messages before the next one of ours. A wait of a second has come to the end of them.
     """
 
     _QUIET_S = 1.0  # in which a store answers that has something
@@ -57,11 +55,9 @@ class ReadUntil:
         self._began_s = self._moment_s = time.monotonic()
 
     def wait(self) -> None:
-        """It waits from now on."""
         self._began_s = time.monotonic()
 
     def hear(self) -> None:
-        """Something has come."""
         self._moment_s = self.moment_s
 
     @property
@@ -72,47 +68,47 @@ class ReadUntil:
 
 
 class Tampering:
-    """What strangers did to control messages, as one rank saw it; counts are by kind. Its methods may be called from any thread."""
+    """Counts of control messages that strangers forged or removed, as one rank saw them, by kind. Any thread may call its methods."""
 
     def __init__(self) -> None:
         self.dropped = Counter[str]()
         self.lost = Counter[str]()
         self._lock = threading.Lock()
 
-    def drop(self, kind: str, number: int = 1) -> None:
-        """Count messages of this kind that were not authentic."""
+    def drop(self, channel: str, number: int = 1) -> None:
+        """Count messages of this channel that were not authentic, or not of its kinds."""
         with self._lock:
-            self.dropped[kind] += number
+            self.dropped[_kind(channel)] += number
 
-    def lose(self, kind: str, number: int = 1) -> None:
-        """Count messages that were sent and are not there."""
+    def lose(self, channel: str, number: int = 1) -> None:
+        """Count messages of this channel that were sent and are not there."""
         with self._lock:
-            self.lost[kind] += number
+            self.lost[_kind(channel)] += number
 
     def facts(self) -> dict[str, dict[str, int]]:
-        """Both counts, as JSON."""
+        """Return both counts, as JSON."""
         with self._lock:
             return {"dropped": dict(self.dropped), "lost": dict(self.lost)}
 
 
 class Ledger:
-    """What one rank has sent and heard. Its methods may be called from any thread; `find_late` from one only."""
+    """The numbers of messages that one rank has sent and heard. Any thread may call its methods; `find_late` one only."""
 
     def __init__(self, tampering: Tampering) -> None:
         self._tampering = tampering
         self._lock = threading.Lock()  # of what was heard, which several threads note
-        self._sent: dict[str, int] = {}
+        self.sent: dict[str, int] = {}  # the last number of each channel
         self._heard: dict[tuple[int, str], int] = {}
         self._late: dict[tuple[int, str], tuple[int, float]] = {}  # the number that is awaited, and since when
 
     def note_sent(self, channel: str, number: int) -> None:
-        """The store has message `number` of this channel. Of channels with an attempt in their names the last one of a kind counts."""
-        kind, is_private = channel_kind(channel), channel.startswith("to/")
-        kept = {other: last for other, last in self._sent.items() if is_private or channel_kind(other) != kind}
-        self._sent = {**kept, channel: number}
+        """Note that the store has message `number`. Of channels with an attempt in their names the last one of a kind counts."""
+        kind, is_private = _kind(channel), channel.startswith("to/")
+        kept = {other: last for other, last in self.sent.items() if is_private or _kind(other) != kind}
+        self.sent = {**kept, channel: number}
 
     def hear(self, sender: int, channel: str, number: int) -> int:
-        """Message `number` of a sender has come. Returns how many before it have not; below zero: this one came or was given up before."""
+        """Note that message `number` has come. Return how many before it have not; below zero: it came or was given up before."""
         key = (sender, channel)
         with self._lock:
             missing = number - self._heard.get(key, 0) - 1
@@ -121,27 +117,22 @@ class Ledger:
         return missing
 
     def forget(self, channel: str) -> None:
-        """Nobody reads this channel any more."""
+        """Drop the numbers of a channel that is not read any more."""
         with self._lock:
             self._heard = {key: number for key, number in self._heard.items() if key[1] != channel}
 
     @property
-    def sent(self) -> dict[str, int]:
-        """The last number of each channel, for the others."""
-        return self._sent
-
-    @property
     def is_late(self) -> bool:
-        """Whether something that others have sent has not come yet."""
+        """Something that others have sent has not come yet."""
         return bool(self._late)
 
-    def find_late(self, told: Mapping[int, Mapping[str, int]], channels: Mapping[str, float], now: float) -> set[str]:
-        """Compares what each rank told of these channels. What is late for too long is counted as lost; returns these channels.
+    def find_late(self, sent_by_rank: Mapping[int, Mapping[str, int]], channels: Mapping[str, float], now: float) -> set[str]:
+        """Compare what came with what each rank sent. Count as lost what is late for too long; return the channels of that.
 
         Each channel comes with the moment until which all is read that was in it: what is behind that may only be late.
         """
         late, lost = {}, set()
-        for sender, sent in told.items():
+        for sender, sent in sent_by_rank.items():
             for channel in sent.keys() & channels.keys():
                 number, key = sent[channel], (sender, channel)
                 heard = self._heard.get(key, 0)
@@ -153,31 +144,38 @@ class Ledger:
                 if channels[channel] - since <= LATE_S:
                     late[key] = awaited, since
                     continue
-                self._tampering.lose(channel_kind(channel), number - heard)
+                self._tampering.lose(channel, number - heard)
                 self.hear(*key, number)
                 lost.add(channel)
         self._late = late
         return lost
 
 
-def channel_kind(channel: str) -> str:
+def _kind(channel: str) -> str:
     """`box` of `box/17`."""
     return channel.partition("/")[0]
 
 
 class NoStoreError(RuntimeError):
-    """No control store is there; why, in one line."""
+    """No control store is there; the text is the reason, in one line."""
 
 
 def store_client(host: str, port: int, within_s: float, stopped: Callable[[], object] = lambda: None) -> TCPStore:
-    """A client of the store that listens there. Raises NoStoreError, early where `stopped` has something to say."""
-    end = time.monotonic() + within_s
-    _await_listener(host, port, end, stopped)
+    """Return a client of the store that listens there. Raises NoStoreError, early where `stopped` returns something."""
+    end, reason = time.monotonic() + within_s, ""
+    while True:  # where nobody listens, torch would write a trace of hundreds of lines
+        try:
+            socket.create_connection((host, port), timeout=max(_EVERY_S, min(5.0, end - time.monotonic()))).close()
+            break
+        except OSError as error:
+            reason = error.strerror or reason or str(error)  # one that only took too long says less than the one before
+            if time.monotonic() + _EVERY_S > end or stopped():
+                raise NoStoreError(reason) from None
+        time.sleep(_EVERY_S)
     made: queue.SimpleQueue[TCPStore | NoStoreError] = queue.SimpleQueue()
     # A thread that gets no answer stays behind: torch waits for one without an end, and cannot be told to stop.
     threading.Thread(target=_make, args=(host, port, within_s, made), daemon=True, name="control-connect").start()
-    end = max(end, time.monotonic() + _ANSWER_S)
-    is_stopped = False
+    end, is_stopped = max(end, time.monotonic() + _ANSWER_S), False
     while made.empty() and time.monotonic() < end:
         if not is_stopped and stopped():  # a thread that comes back while the interpreter shuts down would abort it (SIGABRT)
             is_stopped, end = True, min(end, time.monotonic() + _LAST_S)
@@ -190,34 +188,6 @@ def store_client(host: str, port: int, within_s: float, stopped: Callable[[], ob
     return client
 
 
-def get_now(store: Store, key: str) -> bytes | None:
-    """The value of a key, or None where there is none. `get` would wait for a key that a stranger deleted, and costs one answer more."""
-    value = store.compare_set(key, _NOT_THERE, _NOT_THERE)
-    return None if value == _NOT_THERE.encode() else value
-
-
-def get_all_now(store: Store, keys: list[str]) -> list[bytes | None]:
-    """The values of keys that should all be there, in two answers however many they are; None for one that is not."""
-    with suppress(RuntimeError):  # raised again below where the store itself is gone
-        if len(keys) > 2 and store.check(keys):  # else it would wait for the client's patience, as it does where one is deleted after this
-            return list(store.multi_get(keys))
-    return [get_now(store, key) for key in keys]
-
-
-def _await_listener(host: str, port: int, end: float, stopped: Callable[[], object]) -> None:
-    """Where nobody listens, torch would write a trace of hundreds of lines."""
-    reason = ""
-    while True:
-        try:
-            socket.create_connection((host, port), timeout=max(_EVERY_S, min(5.0, end - time.monotonic()))).close()
-            return
-        except OSError as error:
-            reason = error.strerror or reason or str(error)  # one that only took too long says less than the one before
-            if time.monotonic() + _EVERY_S > end or stopped():
-                raise NoStoreError(reason) from None
-        time.sleep(_EVERY_S)
-
-
 def _make(host: str, port: int, within_s: float, made: "queue.SimpleQueue[TCPStore | NoStoreError]") -> None:
     try:
         client = TCPStore(host, port, None, is_master=False, timeout=timedelta(seconds=_TORCH_S))
@@ -227,8 +197,22 @@ def _make(host: str, port: int, within_s: float, made: "queue.SimpleQueue[TCPSto
         made.put(NoStoreError(str(error).splitlines()[0]))
 
 
-class Said(NamedTuple):
-    """What has a right code. `text` is JSON, of whatever form; `line` came behind it."""
+def get_now(store: Store, key: str) -> bytes | None:
+    """Return the value of a key, or None. `get` would wait for a key that a stranger deleted, and costs one answer more."""
+    value = store.compare_set(key, _NOT_THERE, _NOT_THERE)
+    return None if value == _NOT_THERE.encode() else value
+
+
+def get_all_now(store: Store, keys: list[str]) -> list[bytes | None]:
+    """Return the values of keys that should all be there, in two answers however many they are; None for one that is not."""
+    with suppress(RuntimeError):  # raised again below where the store itself is gone
+        if len(keys) > 2 and store.check(keys):  # else it would wait for the client's patience, as it does where one is deleted after this
+            return list(store.multi_get(keys))
+    return [get_now(store, key) for key in keys]
+
+
+class Envelope(NamedTuple):
+    """A message with a right code. `text` should be JSON of a known form; `line` came behind it."""
 
     sender: int
     number: int
@@ -237,7 +221,7 @@ class Said(NamedTuple):
 
 
 class Session:
-    """The key of one run, and its name, which anybody may know."""
+    """The key of one run, and its name, which anybody may know; and what was heard with it."""
 
     def __init__(self, key: bytes, nonce: str = "", *, is_authenticated: bool = True) -> None:
         """`nonce`: rank 0's, where the secret is not of this run alone."""
@@ -250,96 +234,80 @@ class Session:
         self.ledger = Ledger(self.tampering)
 
     def sign(self, channel: str, sender: int, number: int, text: str, line: str = "") -> str:
-        """A message (`text`: JSON on one line) with its code. `line`: what goes behind it as it is."""
+        """Return a message (`text`: JSON on one line) with its code. `line`: goes behind it as it is."""
         body = f"{sender} {number} {text}\n{line}" if line else f"{sender} {number} {text}"
         return self._code(channel, body.encode()) + body
 
-    def check(self, channel: str, data: bytes) -> Said | None:
-        """What was said; None where the code is not right, which is counted by the kind of channel.
+    def check(self, channel: str, data: bytes) -> Envelope | None:
+        """Return the message; None where the code is not right, which is counted by the kind of channel.
 
         Where no key was given anybody can make a code: then what has no sender and number is dropped like what has a wrong one.
         """
         code, body = data[:_CODE], data[_CODE:]
-        if hmac.compare_digest(code, self._code(channel, body).encode()) and (said := _read(body)):
-            return said
-        self.drop(channel)
+        if hmac.compare_digest(code, self._code(channel, body).encode()):
+            head, _, line = body.partition(b"\n")
+            sender, _, rest = head.partition(b" ")
+            number, _, text = rest.partition(b" ")
+            if sender.isdigit() and number.isdigit() and len(sender) + len(number) <= _MOST_DIGITS:
+                return Envelope(int(sender), int(number), text, line.decode("utf-8", "replace"))
+        self.tampering.drop(channel)
         return None
 
-    def drop(self, channel: str) -> None:
-        """Counts what is no message of this channel."""
-        self.tampering.drop(channel_kind(channel))
+    def read_next(self, channel: str, kinds: TypeAdapter[Any], envelope: Envelope) -> tuple[int, Message] | None:
+        """Return sender and message where it is of these kinds and new; drop and count what is not."""
+        message = read_message(kinds, envelope.text, envelope.line)
+        if message is None:
+            self.tampering.drop(channel)
+            return None
+        return (envelope.sender, message) if self.is_next(channel, envelope) else None
+
+    def is_next(self, channel: str, envelope: Envelope) -> bool:
+        """Return True for a message that is new. Count one that was heard before as dropped, and those that were left out as lost."""
+        missing = self.ledger.hear(envelope.sender, channel, envelope.number)
+        if missing < 0:
+            self.tampering.drop(channel)
+        elif missing:
+            self.tampering.lose(channel, missing)
+        return missing >= 0
 
     def _code(self, channel: str, body: bytes) -> str:
-        """From a copy of what has the key already: `hmac.digest` takes twice as long, and lets another thread in before it ends."""
+        """Made from a copy that has the key already: `hmac.digest` takes twice as long, and lets another thread in before it ends."""
         code = self._code_of_nothing.copy()
         code.update(channel.encode() + b"\0" + body)
         return code.hexdigest()[:_CODE]
 
 
-def _read(body: bytes) -> Said | None:
-    head, _, line = body.partition(b"\n")
-    sender, _, rest = head.partition(b" ")
-    number, _, text = rest.partition(b" ")
-    is_numbered = sender.isdigit() and number.isdigit() and len(sender) + len(number) <= _MOST_DIGITS
-    return Said(int(sender), int(number), text, line.decode("utf-8", "replace")) if is_numbered else None
-
-
-class Numbers:
-    """The numbers of one channel, by sender: each follows the one before."""
-
-    def __init__(self, channel: str, session: Session) -> None:
-        self._channel = channel
-        self._session = session
-
-    def read_next(self, kinds: TypeAdapter[Any], said: Said) -> tuple[int, Message] | None:
-        """Return sender and message where it is of these kinds and new; drop and count what is not."""
-        message = read_message(kinds, said.text, said.line)
-        if message is None:
-            self._session.drop(self._channel)
-            return None
-        return (said.sender, message) if self.is_next(said.sender, said.number) else None
-
-    def is_next(self, sender: int, number: int) -> bool:
-        """Whether a message is new; one that was heard before is dropped, those that were left out are lost."""
-        missing = self._session.ledger.hear(sender, self._channel, number)
-        if missing < 0:
-            self._session.tampering.drop(channel_kind(self._channel))
-        elif missing:
-            self._session.tampering.lose(channel_kind(self._channel), missing)
-        return missing >= 0
-
-
 def new_nonce() -> str:
-    """What no other run has."""
+    """Return what no other run has."""
     return secrets.token_hex(16)
 
 
 def begin_session(secret: Secret) -> Session:
-    """Rank 0's."""
+    """Rank 0: return its session."""
     return _derive(secret, "" if secret.is_of_run else new_nonce())
 
 
 def announce_session(store: Store, secret: Secret, session: Session) -> None:
-    """Rank 0: says the nonce of this run. The others need it where the secret is not of this run alone."""
+    """Rank 0: tell the others the nonce of this run, which they need where the secret is not of this run alone."""
     store.set(_NONCE_KEY, _derive(secret).sign(_NONCE_KEY, 0, 1, session.nonce))
 
 
 def forget_session(store: Store) -> None:
-    """Rank 0, once all have heard it: the next run of this launcher must not read it."""
+    """Rank 0, once all have heard the nonce: delete it, so that the next run of this launcher does not read it."""
     store.delete_key(_NONCE_KEY)
 
 
 def await_session(connect: Callable[[timedelta], Store], secret: Secret, within_s: float, stopped: Callable[[], object]) -> Session | None:
-    """Another rank's; None where rank 0 did not say it in time, or `stopped` has something to say."""
+    """Another rank: return its session; None where rank 0 did not announce one in time, or `stopped` returns something."""
     if secret.is_of_run:
         return _derive(secret)
     base, end, seen = _derive(secret), time.monotonic() + within_s, None
     store = connect(timedelta(seconds=within_s))
     while time.monotonic() < end and not stopped():
         if (data := get_now(store, _NONCE_KEY)) is not None and data != seen:
-            seen, told = data, base.check(_NONCE_KEY, data)
-            if told and told.sender == 0:
-                return _derive(secret, told.text.decode("utf-8", "replace"))
+            seen, envelope = data, base.check(_NONCE_KEY, data)
+            if envelope and envelope.sender == 0:
+                return _derive(secret, envelope.text.decode("utf-8", "replace"))
         time.sleep(_POLL_S)
     return None
 

@@ -1,7 +1,7 @@
 """The control store where no launcher hosts one: a small process of its own, which outlives every rank.
 
 Rank 0 starts it before anything else. It is a daemon: no rank's descendant, so that none takes it along, and in a session of its own. Under
-Slurm it ends with its step at the latest. By itself it ends once all ranks have closed their end, or no heart has beaten for a while.
+Slurm it ends with its step at the latest. By itself it ends once all ranks have closed their end, or no heartbeat has come for a while.
 """
 
 import contextlib
@@ -21,63 +21,25 @@ from gpu_acceptance.control.rank import LaunchError, Rank
 from gpu_acceptance.control.session import Session, get_now, store_client
 
 CLOSED = "closed/{}"  # of each rank that will not ask the store again
-BEAT = "beat/{}"  # lookout.py writes them
+BEAT = "beat/{}"  # heartbeats.py writes them
 _MARK = "store"  # whose store this is
 _START_S = 60.0  # for an import of torch on a busy machine
 _ROUND_S = 1.0
-_SILENT_ROUNDS = 30  # rounds, not seconds: a job that is suspended takes the store along. Longer than any rank waits for another's heart
+_SILENT_ROUNDS = 30  # rounds, not seconds: a suspended job takes the store along. Longer than any rank waits for another's heartbeat
 _REACH_S = 30.0  # it listens already; a new name may take a while to be known
 _WAITING = 16_384  # ranks that connect at once; the kernel takes no more than net.core.somaxconn
 
 
 def host_store(place: Rank, prefix: str, session: Session) -> None:
-    """Rank 0: starts the store, and sees that it is what the ranks reach by its address. Raises LaunchError."""
+    """Rank 0: start the store, and check that the address of the ranks leads to it. Raises LaunchError."""
     mark = secrets.token_hex(8)
-    said = _start(place, prefix, mark, session)
-    if said != "ready":
+    answer = _start(place, prefix, mark, session)
+    if answer != "ready":
         raise LaunchError(
-            f"rank 0 cannot host the control store on port {place.store_port} of {place.host}: {said}; "
+            f"rank 0 cannot host the control store on port {place.store_port} of {place.host}: {answer}; "
             "MASTER_PORT names another one, the same for all ranks"
         )
-    _refuse_other_host(place, prefix, mark)
-
-
-def _start(place: Rank, prefix: str, mark: str, session: Session) -> str:
-    """`ready`, or why there is no store."""
-    read_fd, write_fd = os.pipe()
-    command = [
-        sys.executable,
-        "-m",
-        "gpu_acceptance.control.store_host",
-        *map(str, (write_fd, place.store_port, place.world_size)),
-        prefix,
-        mark,
-        place.store_host if place.num_nodes == 1 else "",
-    ]
-    null, late = subprocess.DEVNULL, f"it did not start within {_START_S:g} s"
-    with os.fdopen(read_fd, "rb", buffering=0) as told:
-        try:
-            environment = finding_package(os.environ)
-            subprocess.run(
-                command,
-                env=environment,
-                input=session.key,
-                stdout=null,
-                stderr=null,
-                pass_fds=[write_fd],
-                timeout=_START_S,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            return late
-        finally:
-            os.close(write_fd)
-        is_told = select.select([told], [], [], _START_S)[0]
-        return told.read(4096).decode("utf-8", "replace") or "it ended" if is_told else late
-
-
-def _refuse_other_host(place: Rank, prefix: str, mark: str) -> None:
-    """Otherwise ranks could meet in the store of another run, or in that of another rank 0."""
+    # Otherwise ranks could meet in the store of another run, or in that of another rank 0.
     wrong = f"rank 0 is on {place.host}, and MASTER_ADDR={place.store_host} "
     try:
         store = PrefixStore(prefix, store_client(place.store_host, place.store_port, _REACH_S))
@@ -89,8 +51,28 @@ def _refuse_other_host(place: Rank, prefix: str, mark: str) -> None:
         raise LaunchError(f"{wrong}leads to the store of another run: name the host of rank 0")
 
 
+def _start(place: Rank, prefix: str, mark: str, session: Session) -> str:
+    """Return `ready`, or the reason why there is no store."""
+    read_fd, write_fd = os.pipe()
+    host = place.store_host if place.num_nodes == 1 else ""
+    numbers = map(str, (write_fd, place.store_port, place.world_size))
+    command = [sys.executable, "-m", "gpu_acceptance.control.store_host", *numbers, prefix, mark, host]
+    null, late, env = subprocess.DEVNULL, f"it did not start within {_START_S:g} s", finding_package(os.environ)
+    with os.fdopen(read_fd, "rb", buffering=0) as answer:
+        try:
+            subprocess.run(
+                command, env=env, input=session.key, stdout=null, stderr=null, pass_fds=[write_fd], timeout=_START_S, check=False
+            )
+        except subprocess.TimeoutExpired:
+            return late
+        finally:
+            os.close(write_fd)
+        has_answered = select.select([answer], [], [], _START_S)[0]
+        return answer.read(4096).decode("utf-8", "replace") or "it ended" if has_answered else late
+
+
 def listen_here(port: int, host: str = "127.0.0.1") -> TCPStore:
-    """A store that listens at one address of this machine. torch itself would listen on all interfaces. Raises OSError."""
+    """Return a store that listens at one address of this machine. torch itself would listen on all interfaces. Raises OSError."""
     family, _, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     listener = socket.socket(family)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -101,7 +83,7 @@ def listen_here(port: int, host: str = "127.0.0.1") -> TCPStore:
 
 
 def _listen(port: int, host: str) -> TCPStore:
-    """`host`: the address by which all ranks reach it, where they are of one node. One that is of another machine is found out later."""
+    """`host`: the address by which all ranks reach it, where they are on one node. An address of another machine is found out later."""
     if host:
         try:
             return listen_here(port, host)
@@ -111,39 +93,35 @@ def _listen(port: int, host: str) -> TCPStore:
     return TCPStore("127.0.0.1", port, None, is_master=True, wait_for_workers=False)
 
 
-def main(told_fd: int, port: int, world_size: int, prefix: str, mark: str, host: str) -> None:
+def main(answer_fd: int, port: int, world_size: int, prefix: str, mark: str, host: str) -> None:
+    """Host the store until all ranks have closed their end, or no heartbeat has come for so many rounds."""
     session = Session(sys.stdin.buffer.read())
     if os.fork():
         os._exit(0)  # whoever started us is not our parent any more
     os.setsid()
     os.chdir("/")
     let_open(0, num_files_of_store(world_size))
-    os.set_inheritable(told_fd, False)
-    with os.fdopen(told_fd, "wb", buffering=0) as told:
+    os.set_inheritable(answer_fd, False)
+    with os.fdopen(answer_fd, "wb", buffering=0) as answer:
         try:
-            store = PrefixStore(prefix, _listen(port, host))
-            store.set(_MARK, mark)
+            base = PrefixStore(prefix, _listen(port, host))
+            base.set(_MARK, mark)
         except (OSError, RuntimeError, ValueError) as error:
-            told.write(str(error).splitlines()[0].encode()[:4000])
+            answer.write(str(error).splitlines()[0].encode()[:4000])
             return
-        told.write(b"ready")
-    serve(PrefixStore(session.name, store), session, world_size)
-
-
-def serve(store: Store, session: Session, world_size: int) -> None:
-    """Until all ranks have closed, or no heart has beaten for so many rounds."""
-    silent, before = 0, None
-    while silent < _SILENT_ROUNDS and any(_said(store, session, CLOSED, rank) is None for rank in range(world_size)):
+        answer.write(b"ready")
+    store, silent, before = PrefixStore(session.name, base), 0, None
+    while silent < _SILENT_ROUNDS and any(_read(store, session, CLOSED, rank) is None for rank in range(world_size)):
         time.sleep(_ROUND_S)
-        beats = [_said(store, session, BEAT, rank) for rank in range(world_size)]
+        beats = [_read(store, session, BEAT, rank) for rank in range(world_size)]
         silent, before = (silent + 1 if beats == before else 0), beats
 
 
-def _said(store: Store, session: Session, key: str, rank: int) -> bytes | None:
-    """What a rank wrote there, if it is authentic."""
+def _read(store: Store, session: Session, key: str, rank: int) -> bytes | None:
+    """Return what a rank wrote there, if it is authentic."""
     text = get_now(store, key.format(rank))
     said = session.check(key.format(rank), text) if text is not None else None
-    return text if said and said[0] == rank else None
+    return text if said and said.sender == rank else None
 
 
 if __name__ == "__main__":

@@ -86,7 +86,7 @@ def join(
         if supervisor.is_leader:
             answer = _answer_hellos(supervisor, welcome, unmet_id, patience)
             heard = {str(rank): hello.nonce for rank, hello in supervisor.mail(Hello).items()}
-            supervisor.control.cast(answer.model_copy(update={"heard": heard}))
+            supervisor.control.broadcast(answer.model_copy(update={"heard": heard}))
         welcomed = _answer_of_leader(supervisor, Welcome, patience.join_s)
         if supervisor.is_leader:
             supervisor.control.all_have_joined()
@@ -104,7 +104,7 @@ def agree(supervisor: Supervisor, nodeids: list[str], problems: list[RefusedErro
             answers = supervisor.await_mail(Collected, COLLECT_S, until_stopped=True)
             stopped = interrupted(supervisor.stopping) if supervisor.stopping else None
             problem = stopped or find_collection_problem(answers, supervisor.place.world_size)
-            supervisor.control.cast(_refused(problem) if problem else answer())
+            supervisor.control.broadcast(_refused(problem) if problem else answer())
         return _answer_of_leader(supervisor, Agreed, COLLECT_S)
 
 

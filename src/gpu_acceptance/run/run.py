@@ -374,7 +374,7 @@ class Run:
         return self.supervisor.mail(Final).get(self.supervisor.leader)
 
     def _tell(self, ending: Ending) -> None:
-        self.supervisor.control.cast(Final(exit_code=ending.exit_code, word=ending.word, lines=tuple(ending.lines)))
+        self.supervisor.control.broadcast(Final(exit_code=ending.exit_code, word=ending.word, lines=tuple(ending.lines)))
 
     def _end_as_standby(self) -> Ending:
         """Writes what the lost leader can no longer write; where it did so at the last moment, that counts."""

@@ -69,7 +69,7 @@ class Leader:
             raise
         self.rows.append(row)
         self._supervisor.ended = self._supervisor.ended or self._why_end()
-        self._supervisor.control.cast(
+        self._supervisor.control.broadcast(
             Verdict(
                 nodeid=row.nodeid,
                 outcome=row.outcome,
@@ -191,7 +191,7 @@ class Leader:
     def _tick(self) -> None:
         budget = self._options.budget
         if budget and budget.is_spent and not self._supervisor.stopping:
-            self._supervisor.control.cast(Stop(reason=budget.text))
+            self._supervisor.control.broadcast(Stop(reason=budget.text))
         self._live_line()
 
     def _live_line(self) -> None:

@@ -39,7 +39,7 @@ def close_journals(supervisor: Supervisor, files: RunFiles, closing: Closing, nu
     Collective: the others answer while they wait. Only what is ACCEPTED needs the answer of each rank.
     """
     judged = {str(rank): digest_of(told) for rank, told in supervisor.judged.items()}
-    supervisor.control.cast(AskJournal(beside=files.journal.name, judged=judged, closing=closing, round=number))
+    supervisor.control.broadcast(AskJournal(beside=files.journal.name, judged=judged, closing=closing, round=number))
     is_accepted, answers = closing.verdict == "ACCEPTED", supervisor.mail(JournalTold)
     everybody = set(range(supervisor.place.world_size))
     silent = _await(supervisor, set(answers) if number else everybody, number, needs_all=is_accepted)

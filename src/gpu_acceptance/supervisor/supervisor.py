@@ -13,7 +13,7 @@ from gpu_acceptance.base.exit import StopSignals, asked_as_well
 from gpu_acceptance.base.model import encode
 from gpu_acceptance.base.process import gc_paused, gc_spared
 from gpu_acceptance.control.control import Control, ControlError, UnreachableError
-from gpu_acceptance.control.heartbeats import BEAT_S, LOST_S, Lookout, Loss
+from gpu_acceptance.control.heartbeats import BEAT_S, LOST_S, Heartbeats, Loss
 from gpu_acceptance.control.messages import (
     AskClock,
     AskJournal,
@@ -83,7 +83,7 @@ class Supervisor:
         self.place = place
         self.control = control
         self.stop_signals = stop
-        self.lookout = Lookout(control.client(), control.session, place.rank, control.facts)
+        self.lookout = Heartbeats(control.client(), control.session, place.rank, control.facts)
         self.events = Events(control, stop)
         self.slot: WorkerSlot | None = None
         self.journal: Journal | None = None
@@ -165,7 +165,7 @@ class Supervisor:
         self._compared_s = time.monotonic()
         self.control.find_late(self.lookout.told.copy())
         if self.is_leader and not self.stopping and self.has_lost_messages:
-            self.control.cast(Stop(reason=LOST_MESSAGES))
+            self.control.broadcast(Stop(reason=LOST_MESSAGES))
 
     def settle(self) -> None:
         """The leader: waits until each heartbeat has told what its rank had sent by now, and that has come or is known to be lost."""
@@ -263,9 +263,9 @@ class Supervisor:
 
     def lead_attempt(self, go: Go) -> Board:
         """The leader: announces an attempt and collects it."""
-        self.board = board = Board(go, self.place.world_size, self.control.cast)
+        self.board = board = Board(go, self.place.world_size, self.control.broadcast)
         self.control.collect(go.seq, all_answered=self._all_answered)
-        self.control.cast(go)
+        self.control.broadcast(go)
         try:
             with gc_spared():  # the records of all ranks, which stay to the end of the run
                 while not board.done:
@@ -338,7 +338,7 @@ class Supervisor:
         reason = self.stop_signals.poll()
         if reason and not self.stopping:
             is_loss = self.stop_signals.has_lost_launcher
-            self.control.cast(Stop(reason=reason, is_loss=is_loss))
+            self.control.broadcast(Stop(reason=reason, is_loss=is_loss))
             self.interrupt(reason, is_loss=is_loss)
 
     def control_messages(self) -> ControlMessages:
@@ -377,7 +377,7 @@ class Supervisor:
         try:
             if self.is_leader:
                 self.await_mail(Bye, BYE_S, ranks)
-                self.control.cast(Leave())
+                self.control.broadcast(Leave())
             else:
                 self.await_cast(Leave, silence_s=LEAVE_S)
         except ControlError:
@@ -414,7 +414,7 @@ class Supervisor:
                 if sender < self.place.world_size or isinstance(message, Hello):
                     self._on_control(sender, message)
                 else:
-                    self.control.session.drop("to")
+                    self.control.session.tampering.drop("to")
 
     def _on_control(self, sender: int, message: Message) -> None:
         match message:
@@ -433,7 +433,7 @@ class Supervisor:
                 self._to_board(sender, message)
             case StopRequest():
                 if not self.stopping:
-                    self.control.cast(Stop(reason=message.reason, is_loss=message.is_loss))
+                    self.control.broadcast(Stop(reason=message.reason, is_loss=message.is_loss))
             case _ if sender == self.leader:
                 self._heard_leader = time.monotonic()
                 if isinstance(message, Stop):

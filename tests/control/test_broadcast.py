@@ -9,8 +9,8 @@ from contextlib import suppress
 import pytest
 
 from gpu_acceptance.base.model import encode
-from gpu_acceptance.control import broadcast as casts_module
-from gpu_acceptance.control.broadcast import Casts, Link, Relay, link_to
+from gpu_acceptance.control import broadcast as module
+from gpu_acceptance.control.broadcast import Broadcast, Link, Relay, link_to
 from gpu_acceptance.control.messages import Refused
 from gpu_acceptance.control.session import Session
 
@@ -39,7 +39,7 @@ def join(store):
     ends = []
 
     def join(local_rank, node=0):
-        ends.append(Casts(Session(b"of this test"), len(ends), node, local_rank, 4))
+        ends.append(Broadcast(Session(b"of this test"), len(ends), node, local_rank, 4))
         return ends[-1]
 
     yield join
@@ -156,8 +156,8 @@ def test_where_the_relay_is_gone_a_rank_reads_the_log_itself(join, store):
 
 def test_a_relay_that_says_nothing_of_what_is_in_the_log_is_left(join, store, monkeypatch):
     """As one does whose process is stopped: its socket stays open."""
-    monkeypatch.setattr(casts_module, "_PATIENCE_S", 0.05)
-    monkeypatch.setattr(casts_module, "_ON_ITS_WAY_S", 0.06)
+    monkeypatch.setattr(module, "_PATIENCE_S", 0.05)
+    monkeypatch.setattr(module, "_ON_ITS_WAY_S", 0.06)
     relay, other = linked(join, store)
     write(relay, store, "go")
     assert read(other, store) == "go"
@@ -165,7 +165,7 @@ def test_a_relay_that_says_nothing_of_what_is_in_the_log_is_left(join, store, mo
 
 
 def test_a_relay_that_has_nothing_to_say_is_kept(join, store, connect, monkeypatch):
-    monkeypatch.setattr(casts_module, "_PATIENCE_S", 0.01)
+    monkeypatch.setattr(module, "_PATIENCE_S", 0.01)
     relay, other = linked(join, store)
     heard, client = [], connect()
     waits = threading.Thread(target=lambda: heard.append(read(other, client)))
@@ -180,8 +180,8 @@ def test_a_relay_that_has_nothing_to_say_is_kept(join, store, connect, monkeypat
 
 def test_a_relay_that_is_only_a_little_late_is_kept(join, store, monkeypatch):
     """The log was asked between the moment when the cast was there and the one when the relay told it."""
-    monkeypatch.setattr(casts_module, "_PATIENCE_S", 0.05)
-    monkeypatch.setattr(casts_module, "_ON_ITS_WAY_S", 30)
+    monkeypatch.setattr(module, "_PATIENCE_S", 0.05)
+    monkeypatch.setattr(module, "_ON_ITS_WAY_S", 30)
     relay, other = linked(join, store)
     write(relay, store, "go")
     late = threading.Timer(0.3, lambda: read(relay, store))

@@ -9,7 +9,7 @@ from waiting import wait_until
 
 from gpu_acceptance.control import heartbeats as module
 from gpu_acceptance.control.control import ControlError
-from gpu_acceptance.control.heartbeats import Lookout, Loss
+from gpu_acceptance.control.heartbeats import Heartbeats, Loss
 from gpu_acceptance.control.session import Session, Tampering
 
 SESSION = Session(b"of this test")
@@ -33,11 +33,11 @@ def server():
 def make(server):
     made = []
 
-    def lookout(rank: int) -> Lookout:
-        made.append(Lookout(TCPStore("127.0.0.1", server.port, None, is_master=False), SESSION, rank))
+    def make(rank: int) -> Heartbeats:
+        made.append(Heartbeats(TCPStore("127.0.0.1", server.port, None, is_master=False), SESSION, rank))
         return made[-1]
 
-    yield lookout
+    yield make
     for one in made:
         one.end()
 
@@ -102,7 +102,7 @@ def test_a_store_that_is_gone_before_the_first_beat():
             raise RuntimeError("Connection reset by peer\nException raised from ...")
 
     with pytest.raises(ControlError, match=r"^the control store is gone: Connection reset by peer$"):
-        Lookout(Gone(), SESSION, 0)
+        Heartbeats(Gone(), SESSION, 0)
 
 
 def test_a_time_without_the_store_is_told_while_it_lasts_and_afterwards_but_not_to_later_attempts(make, monkeypatch):
@@ -126,7 +126,7 @@ def test_who_gives_up_the_leader_tells_all_that_watch_it_and_the_leader_itself(m
     second.give_up(0, loss)
     assert wait_until(lambda: leader.loss_of(0) == third.loss_of(0) == loss)
     third.give_up(0, Loss("no heartbeat"))
-    assert (third.loss_of(0), third._told) == (loss, {})
+    assert (third.loss_of(0), third._own_losses) == (loss, {})
     assert leader.loss_of(1) is None
 
 

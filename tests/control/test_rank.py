@@ -1,7 +1,6 @@
 import pytest
 
-from gpu_acceptance.control.launch import speaks_for_node, who_am_i
-from gpu_acceptance.control.rank import LaunchError, Rank
+from gpu_acceptance.control.rank import LaunchError, Rank, speaks_for_node, who_am_i
 
 TORCHRUN = {
     "TORCHELASTIC_RUN_ID": "job-17",

@@ -27,7 +27,8 @@ from gpu_acceptance.report.exports import figure_properties
 from gpu_acceptance.run import training_files
 from gpu_acceptance.run.collecting import Collection, FormationItem, order, read_validation
 from gpu_acceptance.run.debugging_variables import find_debugging
-from gpu_acceptance.run.exit_guard import HookLimit, LastWord
+from gpu_acceptance.run.epilogues import Epilogues
+from gpu_acceptance.run.exit_guard import HookLimit
 from gpu_acceptance.run.outputs import direct_outputs, find_unwritable, reports, write_error_file
 from gpu_acceptance.run.own_files import choose_profile, read_own_files
 from gpu_acceptance.run.plan import contract_lines, missing_lines, plan_lines, planned_shape
@@ -104,7 +105,7 @@ def start(config: pytest.Config, settings: Settings, place: Rank) -> None:
     config.pluginmanager.register(terminal, "gpu-acceptance-terminal")
     limit = HookLimit(run)
     config.pluginmanager.register(Acceptance(run, collection, terminal, limit), "gpu-acceptance")
-    config.pluginmanager.register(LastWord(config, run, junit, limit), "gpu-acceptance-last-word")
+    config.pluginmanager.register(Epilogues(config, run, junit, limit), "gpu-acceptance-epilogues")
 
 
 def _say_at_start(config: pytest.Config, line: str) -> None:

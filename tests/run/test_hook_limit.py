@@ -23,7 +23,7 @@ def go_wrong(text):
 
 run = SimpleNamespace(ending=None, go_wrong=go_wrong, exit_code=lambda said: 3, supervisor=SimpleNamespace(stop_signals=stop_signals))
 limit = exit_guard.HookLimit(run)
-limit.last_word = lambda: print("last word") or 6
+limit.last_steps = lambda: print("last word") or 6
 
 def swallow():
     while True:

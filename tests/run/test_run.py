@@ -14,6 +14,7 @@ from gpu_acceptance.control.messages import Final, JournalTold, StopRequest
 from gpu_acceptance.control.rank import TORCHRUN, Rank, RefusedError
 from gpu_acceptance.folder.files import RunFiles, read_results
 from gpu_acceptance.report.ending import Ending, write_ending
+from gpu_acceptance.run import epilogues
 from gpu_acceptance.run.run import Run
 
 
@@ -131,7 +132,7 @@ def test_the_end_comes_once(tmp_path):
 def test_event_files_are_for_the_rank_that_reports_where_they_were_asked_for(tmp_path, asked, record):
     run = make_run(tmp_path, record=record)
     run.settings.tensorboard = asked
-    assert run.write_event_files() == []
+    assert epilogues.leave_event_files(run) == []
 
 
 def test_event_files_that_cannot_be_written_are_said_and_change_nothing(tmp_path):
@@ -139,19 +140,19 @@ def test_event_files_that_cannot_be_written_are_said_and_change_nothing(tmp_path
     record = record.model_copy(update={"plan": record.plan.model_copy(update={"started_at": "yesterday"})})
     run = make_run(tmp_path, record=record, ending=Ending(0, "ACCEPTED", ("ACCEPTED",)))
     said = "RecordError: started_at is 'yesterday', not an ISO 8601 time with a zone"
-    assert run.write_event_files() == [f"tensorboard: no event files in {tmp_path}: {said}"]
+    assert epilogues.leave_event_files(run) == [f"tensorboard: no event files in {tmp_path}: {said}"]
     assert (run.exit_code(0), run.last_lines) == (0, ("ACCEPTED",))
     assert not list(tmp_path.iterdir())
 
 
 def test_a_manifest_is_for_the_rank_that_reports(tmp_path):
-    assert make_run(tmp_path).write_manifest() == []
+    assert epilogues.leave_manifest(make_run(tmp_path)) == []
     assert not list(tmp_path.iterdir())
 
 
 def test_a_manifest_that_cannot_be_written_is_said_and_changes_nothing(tmp_path):
     (tmp_path / "SHA256SUMS").mkdir()
     run = make_run(tmp_path, record=samples.accepted(), ending=Ending(0, "ACCEPTED", ("ACCEPTED",)))
-    (said,) = run.write_manifest()
+    (said,) = epilogues.leave_manifest(run)
     assert said.startswith(f"manifest: none of {tmp_path}: IsADirectoryError: ")
     assert (run.exit_code(0), run.last_lines) == (0, ("ACCEPTED",))

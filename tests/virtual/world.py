@@ -252,7 +252,7 @@ class World:
     # --- one rank ------------------------------------------------------------------------------------------------------------
 
     def _process(self, rank: int) -> None:
-        """As the hooks of plugin.py and run/exit_guard.py do it."""
+        """As the hooks of plugin.py and run/epilogues.py do it."""
         place = self._place(rank)
         try:
             one = self.runs[rank] = starting.start_run(self._settings(rank), place, None, say=lambda _line: None)

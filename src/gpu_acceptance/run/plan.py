@@ -3,9 +3,10 @@
 import contextlib
 import os
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 
 import psutil
 
@@ -16,8 +17,6 @@ from gpu_acceptance.record.job import Job, RankIdentity
 from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.record.run_record import PlannedValidation, RunPlan
 from gpu_acceptance.run.collecting import Collected
-from gpu_acceptance.run.own_files import OwnFiles
-from gpu_acceptance.run.settings import Settings
 from gpu_acceptance.run.suite_state import look_at_suite
 from gpu_acceptance.supervisor.generations import Validation
 from gpu_acceptance.thresholds.contract import Contract
@@ -27,50 +26,35 @@ from gpu_acceptance.verdict.bounds import bounds_of
 from gpu_acceptance.verdict.coverage import judge_contract, judge_run
 from gpu_acceptance.verdict.rows import announcement, unmet_needs
 
+if TYPE_CHECKING:
+    from gpu_acceptance.run.run import Run
 
-def make_plan(
-    run_id: str,
-    started_at: str,
-    place: Rank,
-    settings: Settings,
-    profile: Profile,
-    collected: Collected,
-    validations: Collection[Validation],
-    files: OwnFiles,
-    *,
-    has_authentic_messages: bool,
-) -> RunPlan:
-    """The plan of a run, as rank 0 makes it for all."""
+
+def make_plan(run: "Run", profile: Profile, collected: Collected) -> RunPlan:
+    """Make the plan of a run, as rank 0 does for all ranks."""
+    settings, validations = run.settings, run.validations.values()
+    shared = PlannedValidation.model_fields.keys()
     return RunPlan(
-        run_id=run_id,
-        started_at=started_at,
-        command=tuple(_command(place)),
+        run_id=run.files.folder.name,
+        started_at=run.started_at,
+        command=tuple(_command(run.place)),
         profile=profile,
-        waivers=dict(settings.waivers),
+        waivers=settings.waivers,
         declared_gpus=settings.declared_gpus,
         expected_nodes=settings.expected_nodes,
-        declared_nodes=files.nodes,
-        contract=files.contract,
+        declared_nodes=run.own_files.nodes,
+        contract=run.own_files.contract,
         measure_only=settings.measure_only,
         allow_busy=settings.allow_busy,
-        has_authentic_messages=has_authentic_messages,
+        has_authentic_messages=run.supervisor.control.session.is_authenticated,
         has_closing=True,
         num_deselected=collected.num_deselected,
         selection=collected.selection,
         not_collected=tuple(collected.not_collected),
-        not_at_level=num_left_out(profile, (one.nodeid for one in validations)),
+        not_at_level=num_left_out(profile, run.validations),
         suite=look_at_suite(settings.suite.parent, collected.items, collected.seen, collected.made, is_whole=not collected.selection),
         validations=tuple(
-            PlannedValidation(
-                nodeid=one.nodeid,
-                deadline_s=one.deadline_s,
-                min_ranks=one.min_ranks,
-                min_ranks_per_node=one.min_ranks_per_node,
-                min_nodes=one.min_nodes,
-                needs=one.needs,
-            )
-            for one in validations
-            if runs(profile, one.nodeid)
+            PlannedValidation(**{name: getattr(one, name) for name in shared}) for one in validations if runs(profile, one.nodeid)
         ),
         gpu_acceptance_version=__version__,
     )

@@ -1,0 +1,214 @@
+"""The end of a run on each rank, as one list of steps in the outermost hooks of pytest, which own the exit code."""
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from gpu_acceptance.base.exit import end_process_within
+from gpu_acceptance.base.guard import ask, remove_within
+from gpu_acceptance.base.text import visible
+from gpu_acceptance.control.rank import RefusedError, interrupted
+from gpu_acceptance.control.torchrun import find_owner
+from gpu_acceptance.folder.manifest import write_manifest
+from gpu_acceptance.report.ending import columns_of, describe, last_screen, takes_colour, where_it_is
+from gpu_acceptance.report.event_files import write_event_files
+from gpu_acceptance.report.exports import JUNIT
+from gpu_acceptance.report.summary_text import tell_github
+from gpu_acceptance.run.exit_guard import HookLimit
+from gpu_acceptance.run.outputs import empty, write_error_file
+from gpu_acceptance.run.run import Run
+from gpu_acceptance.run.training_files import are_evidence
+
+_STEPS_S = 180.0  # for all steps: files may be on a slow disk, and checkpoints have to be removed
+_ENDS_WITHIN_S = 5.0  # for Python's own end; a thread that an import started would keep the process for ever
+_CLEARING_S, _REMOVING_S = 5.0, 20.0  # torchrun ends a rank 30 s after one of its peers has failed
+
+
+class Epilogues:
+    """A pytest plugin around all others: of the wrappers that come first, the one registered last is the outermost.
+
+    `junit` is the file of `--junitxml`, which gets a copy of the run's JUnit.
+    """
+
+    def __init__(self, config: pytest.Config, run: Run, junit: Path | None, limit: HookLimit) -> None:
+        self._config = config
+        self._run = run
+        self._junit = junit
+        self._limit = limit
+        limit.last_steps = self._perform
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_sessionfinish(self) -> Generator[None]:
+        with self._limit.of_others():
+            yield
+        self._settle_exit_code()
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_unconfigure(self) -> Generator[None]:
+        with self._limit.of_others():
+            yield
+        end_process_within(_ENDS_WITHIN_S, self._perform())
+
+    def _perform(self) -> int:
+        """Perform all steps and return the exit code. From here on no hook of another plugin runs."""
+        run = self._run
+        steps: tuple[Callable[[], object], ...] = (
+            self._try_terminal,
+            self._settle_exit_code,
+            self._show_in_own_file,
+            run.leave,  # no step after this one changes the verdict
+            lambda: self._write_lines(map(visible, leave_event_files(run))),
+            lambda: self._write_lines(map(visible, tell_github_actions(run))),
+            lambda: self._write_lines(map(visible, clear_shared_dir(run))),
+            self._show_last_screen,
+            lambda: remove_checkpoints(run),  # may be slow; a later run removes what is left
+        )
+        end_process_within(_STEPS_S, run.exit_code(0))
+        for step in steps:
+            step()
+        return int(self._session.exitstatus)
+
+    @property
+    def _session(self) -> pytest.Session:
+        session = self._config.pluginmanager.get_plugin("session")
+        assert isinstance(session, pytest.Session)
+        return session
+
+    def _try_terminal(self) -> None:
+        """Find out that the terminal takes no text while the verdict can still be taken back."""
+        try:
+            self._write("")
+        except (OSError, ValueError) as error:
+            self._run.go_wrong(f"the terminal takes no text: {describe(error)}")
+
+    def _settle_exit_code(self) -> None:
+        session, run = self._session, self._run
+        if run.plan is None:  # the other ranks must not wait for a rank that will not collect
+            stopped, code = run.supervisor.stop_signals.reason, run.exit_code(session.exitstatus)
+            early = RefusedError(run.problem or "pytest stopped before it had collected; see the lines above", code)
+            run.withdraw(interrupted(stopped) if stopped else early)
+        elif not run.finished:
+            run.go_wrong("pytest ended before the run did")
+            run.finish()
+        if self._junit and (problem := copy_junit(run, self._junit)):
+            run.go_wrong(problem)
+        session.exitstatus = run.exit_code(session.exitstatus)
+
+    def _show_in_own_file(self) -> None:
+        """Show the verdict of a rank whose terminal is a file of the run: rank 0 takes the digest of that file after the bye."""
+        if not self._owns_terminal and not self._run.refused:
+            self._write_lines(self._screen(sys.stdout, ()))
+
+    def _show_last_screen(self) -> None:
+        run = self._run
+        if run.refused:
+            return  # pytest itself shows the reason
+        with contextlib.suppress(OSError, ValueError):
+            tail = leave_manifest(run)
+            if self._owns_terminal and tail and find_owner():
+                return  # `gpu-acceptance run` shows the last screen itself, once all ranks are gone
+            if self._owns_terminal:
+                self._write_lines(self._screen(sys.stdout, tail))
+            elif run.speaks_for_rank_0:
+                for row in self._screen(sys.__stdout__ or sys.stdout, tail):
+                    print(row, file=sys.__stdout__, flush=True)
+            if self._owns_terminal and run.exit_code(0):
+                write_error_file(run.last_lines[0], self._screen(sys.stderr, tail))
+
+    @property
+    def _owns_terminal(self) -> bool:
+        """True where this rank's terminal is that of the run; the other ranks' terminal is a file of the run."""
+        return self._run.place.rank == 0
+
+    def _screen(self, stream: IO[str], tail: Sequence[str]) -> list[str]:
+        ending = self._run.ending
+        word = ending.word if ending else ""
+        return last_screen(word, self._run.last_lines, tail, width=columns_of(stream), in_colour=takes_colour(stream))
+
+    def _write_lines(self, lines: Iterable[str]) -> None:
+        with contextlib.suppress(OSError, ValueError):  # the terminal takes no text
+            for line in lines:
+                self._write(line)
+
+    def _write(self, line: str) -> None:
+        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        if reporter:
+            reporter.write_line(line)
+            reporter.flush()
+        else:
+            print(line, flush=True)
+
+
+# --- what the rank that reports does; each returns lines to say ------------------------------------------------------------------
+
+
+def copy_junit(run: Run, path: Path) -> str:
+    """Copy the run's JUnit to the file of `--junitxml`; returns why that could not be done."""
+    if run.record is None:
+        return ""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        empty(path)
+        path.write_bytes((run.files.folder / JUNIT).read_bytes())
+    except OSError as error:
+        return f"--junitxml={path} could not be written: {error.strerror or describe(error)}"
+    return ""
+
+
+def leave_event_files(run: Run) -> list[str]:
+    """Write files for TensorBoard where `--tensorboard` asks for them."""
+    lines: list[str] = []
+    if run.settings.tensorboard and run.record:
+        with _noting(lines, f"tensorboard: no event files in {run.files.folder}"):
+            lines.append(write_event_files(run.files.folder, run.record))
+    return lines
+
+
+def tell_github_actions(run: Run) -> list[str]:
+    """Write the summary of the job where GitHub Actions runs it."""
+    lines: list[str] = []
+    if run.record:
+        with _noting(lines, "github: no summary of the job"):
+            lines += list(tell_github(run.record, os.environ))
+    return lines
+
+
+def clear_shared_dir(run: Run) -> list[str]:
+    """Remove what killed workers left in `--shared-dir`, once no worker is left."""
+    stem = run.paths.shared_stem
+    if run.record is None or stem is None:
+        return []
+    stays = ask("shared", str(stem), patience_s=_CLEARING_S)
+    return [f"--shared-dir: what workers left there when they were killed stays: {stem}*: {stays}"] if stays else []
+
+
+def leave_manifest(run: Run) -> list[str]:
+    """Write the manifest after all other files; returns the lines that name report and manifest."""
+    if run.record is None:
+        return []
+    problems: list[str] = []
+    with _noting(problems, f"manifest: none of {run.files.folder}"):
+        write_manifest(run.files.folder)
+    return [*where_it_is(run.files.folder), *problems]
+
+
+def remove_checkpoints(run: Run) -> None:
+    """Remove this run's checkpoints once they are judged, on the rank that made their folder."""
+    if not (run.leader and run.record and run.plan and run.paths.checkpoints):
+        return
+    if not are_evidence(run.record.rows, run.plan.profile, run.leader.job):
+        remove_within(run.paths.checkpoints, _REMOVING_S)
+
+
+@contextlib.contextmanager
+def _noting(lines: list[str], failed: str) -> Iterator[None]:
+    """Add a line for an exception inside this context: no file for other tools changes a verdict."""
+    try:
+        yield
+    except Exception as error:  # a package or a disk may raise anything
+        lines.append(f"{failed}: {describe(error)}")

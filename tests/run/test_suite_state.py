@@ -9,7 +9,7 @@ from bundles import GIT, commit_all
 
 from gpu_acceptance.record.run_record import SuiteState
 from gpu_acceptance.run.suite_state import look_at_suite
-from gpu_acceptance.verdict.caveats import suite_notes
+from gpu_acceptance.verdict.verdict import suite_notes
 from tools import check_bundle
 
 

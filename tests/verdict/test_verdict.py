@@ -13,10 +13,9 @@ from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.row import Attempt, Row
 from gpu_acceptance.record.run_record import WHOLE, PlannedValidation, RunEnd
 from gpu_acceptance.thresholds.limit import Change, FarBound, Peers, subject_of
-from gpu_acceptance.verdict.caveats import NODES_ELSEWHERE, UNTESTED_NODES
 from gpu_acceptance.verdict.reasons import FORMATION
 from gpu_acceptance.verdict.rows import make_row
-from gpu_acceptance.verdict.verdict import conclude
+from gpu_acceptance.verdict.verdict import NODES_ELSEWHERE, UNTESTED_NODES, conclude
 from tests.judging import (
     METRIC,
     NODEID,

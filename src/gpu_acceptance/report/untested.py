@@ -13,7 +13,7 @@ from gpu_acceptance.report.cluster import GpuLine, gpu_lines, hidden_gpus, place
 from gpu_acceptance.report.validations import Line, judgement_lines
 from gpu_acceptance.report.words import OUTCOME, Mark, count
 from gpu_acceptance.thresholds.limit import DEFAULT_LEVEL, SOAK, ChangeKind, level_text, subject_of_metric
-from gpu_acceptance.verdict.caveats import changed_limits, suite_notes
+from gpu_acceptance.verdict.verdict import changed_limits, suite_notes
 
 _MOST_TEXT = 300  # characters of a part
 _WEAKEST_FIRST: tuple[ChangeKind, ...] = ("dropped", "loosened", "not applicable", "changed", "added", "tightened")

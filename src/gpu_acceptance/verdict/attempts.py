@@ -1,4 +1,4 @@
-"""What attempts mean: causes before victims, who did not arrive, and where stuck ranks wait."""
+"""The outcomes of one attempt: causes before victims, ranks that did not arrive, and the places where stuck ranks wait."""
 
 import re
 from collections import Counter
@@ -18,10 +18,11 @@ _WAITS_IN = re.compile(
     r"/torch/distributed/|/gpu_acceptance/(worker/(channel|messages)|measure/exchange)\.py$"
 )  # for other ranks, or for its supervisor to say that they are there; worker/channel.py in records of before 2026-11-27
 _NEVER_CAME = {Outcome.DIED, Outcome.LOST, Outcome.ERROR, Outcome.FAILED}
-_AFTER = {"_wait_for_device", "_seal"}  # of worker/plugin.py: what a validation left to its GPU, and that all ranks left the same
+_PLUGIN = "/gpu_acceptance/worker/plugin.py"
+_AFTER = {"_wait_for_device", "_seal"}  # of the plugin: it waits for work left to the GPU, and for all ranks to have left the same
 _SIZES_DIFFER = {"scatter", "gather", "all_to_all"}  # as torch's flight recorder names them
 _WAITS_FOR_GPU = {"synchronize", "wait_stream", "wait"}  # torch.cuda.synchronize, Stream.synchronize, Event.wait
-CHANNEL = "channel"  # the phase of an error of a worker that was killed because nothing it says can be trusted
+CHANNEL = "channel"  # the phase of an error of a worker that was killed because its messages cannot be trusted
 CAUSES = frozenset({Outcome.DIED, Outcome.STUCK, Outcome.LOST})
 NO_WORKER = "no worker: none could be started (see world_formation)"
 _ECHOES = frozenset({(Outcome.ERROR, "call"), (Outcome.FAILED, FORMING)})
@@ -38,7 +39,7 @@ class Frame:
 
 
 def frames(stack: str) -> list[Frame]:
-    """The main thread's frames, innermost first; empty where the process could not say where it was."""
+    """Return the main thread's frames, innermost first; empty if the process left no stack trace."""
     lines = stack.splitlines()
     start = next((index for index, line in enumerate(lines) if line.startswith("Stack (most recent call first)")), len(lines))
     found = []
@@ -51,57 +52,52 @@ def frames(stack: str) -> list[Frame]:
 
 
 def waits(stack: list[Frame]) -> bool:
-    """Whether the process waits for other ranks, as far as its stack tells; `int(tensor)` waits in C, and shows the line that says so."""
+    """Return True if the stack shows a wait for other ranks; `int(tensor)` waits in C, and its line is the innermost frame."""
     if not stack:
         return False
     return bool(_WAITS_IN.search(stack[0].file)) or ("/torch/" in stack[0].file and stack[0].function in _WAITS_FOR_GPU)
 
 
 def own_frame(stack: list[Frame]) -> Frame | None:
-    """The innermost frame that is no library's: the line of the validation or the measurement."""
+    """Return the innermost frame outside of libraries: the line of the validation or the measurement."""
     return next((frame for frame in stack if not _LIBRARY.search(frame.file)), None)
 
 
 def where(stack: str) -> str:
-    """`all_reduce (distributed_c10d.py:3252), at test_hangs.py:15 in test_hangs`; empty where nobody knows."""
+    """Return `all_reduce (distributed_c10d.py:3252), at test_hangs.py:15 in test_hangs`; empty if the place is not known."""
     found = frames(stack)
     if not found:
         return ""
     innermost, own = found[0], own_frame(found)
     if own is None and innermost.file.endswith("/gpu_acceptance/worker/messages.py"):
-        return ""  # outside its validation, waiting to be told what is next
+        return ""  # outside its validation: it waits for the next message
     if own == innermost:
         return str(own)
-    return f"{innermost.function} ({innermost.file.rsplit('/', 1)[-1]}:{innermost.line}){_of_the_validation(found)}"
+    return f"{innermost.function} ({innermost.file.rsplit('/', 1)[-1]}:{innermost.line}){_at_line(found)}"
 
 
-def _of_the_validation(found: list[Frame]) -> str:
-    """`, at test_hangs.py:15 in test_hangs`: where in the validation; empty where it is none."""
+def _at_line(found: list[Frame]) -> str:
+    """Return `, at test_hangs.py:15 in test_hangs`; empty if no frame belongs to a validation."""
     if own := own_frame(found):
         return f", at {own}"
-    after = any(frame.file.endswith("/gpu_acceptance/worker/plugin.py") and frame.function in _AFTER for frame in found)
+    after = any(frame.file.endswith(_PLUGIN) and frame.function in _AFTER for frame in found)
     return ", after the last line of the validation" if after else ""
 
 
-def name_who_did_not_arrive(records: Iterable[RankRecord]) -> tuple[RankRecord, ...]:
-    """Of ranks that were stuck, those that only wait are victims of who ended badly, or does not wait, or waits elsewhere than most."""
+def _find_absent_ranks(records: Iterable[RankRecord]) -> tuple[RankRecord, ...]:
+    """Turn stuck ranks that only wait into victims of those that ended badly, do not wait, or wait elsewhere than most."""
     records = tuple(records)
     stuck = {record.rank: record for record in records if record.outcome is Outcome.STUCK}
     gone = [record.rank for record in records if record.outcome in _NEVER_CAME]
-    if not gone and _all_came(stuck.values()):
-        return records
+    places = {tuple(map(_place, _unfinished(record))) for record in stuck.values()}
+    if not gone and len(places) == 1 and () not in places:
+        return records  # all stand in the same unfinished collective: the collective itself hangs
     waiting = {rank for rank, record in stuck.items() if waits(frames(record.stack)) or _waits_for_others(record, stuck.values(), gone)}
-    absent = sorted([*gone, *(stuck.keys() - waiting)]) or _not_ahead(_elsewhere(_places(stuck)), stuck)
+    absent = sorted([*gone, *(stuck.keys() - waiting)]) or _not_ahead(_elsewhere(stuck), stuck)
     absent = absent or _behind(stuck) or _not_gathered(stuck)
     if not absent:
         return records
     return tuple(_as_victim(record, absent) if record.rank in stuck and record.rank not in absent else record for record in records)
-
-
-def _all_came(stuck: Collection[RankRecord]) -> bool:
-    """Whether all stand in the same unfinished collective: then the collective itself hangs, and nobody is to blame for waiting."""
-    told = {tuple(map(_place, _unfinished(record))) for record in stuck}
-    return len(told) == 1 and () not in told
 
 
 def _unfinished(record: RankRecord) -> tuple[LastCollective, ...]:
@@ -109,7 +105,7 @@ def _unfinished(record: RankRecord) -> tuple[LastCollective, ...]:
 
 
 def _waits_for_others(record: RankRecord, stuck: Collection[RankRecord], gone: list[int]) -> bool:
-    """Whether a collective of this rank is unfinished that another has not issued, or cannot issue any more."""
+    """Return True if a collective of this rank is unfinished that another rank has not issued, or can no longer issue."""
     unfinished = {one.group: one.number for one in _unfinished(record)}
     others = [{one.group: one.number for one in other.collectives} for other in stuck if other.rank != record.rank]
     return bool(unfinished) and (
@@ -117,93 +113,92 @@ def _waits_for_others(record: RankRecord, stuck: Collection[RankRecord], gone: l
     )
 
 
-def _places(stuck: Mapping[int, RankRecord]) -> dict[int, str]:
-    """Where each waiting rank stands: at which collectives, where all could tell; else at which line.
-
-    What is finished tells where a rank stands only where nothing else does: not every rank is in every group.
-    """
-    if all(record.collectives for record in stuck.values()):
-        return {rank: "; ".join(map(_place, _unfinished(record) or record.collectives)) for rank, record in stuck.items()}
-    return {rank: str(own_frame(frames(record.stack))) for rank, record in stuck.items()}
-
-
 def _place(one: LastCollective) -> str:
-    """Sizes tell a place, but for collectives to which each rank brings its own."""
+    """Sizes are part of the place, except in collectives to which each rank brings its own size."""
     name = one.operation.split(" ", 1)[0]
     return f"{one.group} {one.number} {name}" if name.rpartition(":")[2] in _SIZES_DIFFER else str(one)
 
 
-def _elsewhere(waiting: dict[int, str]) -> list[int]:
-    """The ranks that do not wait where most do; none where there is no most."""
-    places = Counter(waiting.values()).most_common(2)
-    if len(places) < 2 or places[0][1] == places[1][1]:
+def _elsewhere(stuck: Mapping[int, RankRecord]) -> list[int]:
+    """Return the ranks that do not wait where most do; empty if there is no majority.
+
+    A place is a rank's collectives if all ranks have some, else its line. Finished collectives count only if no other is known: not
+    every rank is in every group.
+    """
+    if all(record.collectives for record in stuck.values()):
+        places = {rank: "; ".join(map(_place, _unfinished(record) or record.collectives)) for rank, record in stuck.items()}
+    else:
+        places = {rank: str(own_frame(frames(record.stack))) for rank, record in stuck.items()}
+    most = Counter(places.values()).most_common(2)
+    if len(most) < 2 or most[0][1] == most[1][1]:
         return []
-    return sorted(rank for rank, place in waiting.items() if place != places[0][0])
+    return sorted(rank for rank, place in places.items() if place != most[0][0])
 
 
 def _not_ahead(ranks: list[int], stuck: Mapping[int, RankRecord]) -> list[int]:
-    """Of ranks that wait elsewhere, those that wait in no later collective than the others: a ring lets one rank through (seen, NCCL)."""
+    """Return those of the ranks that wait in no later collective than the others: a ring lets one rank through (seen with NCCL)."""
     counted = {rank: _counted(record) for rank, record in stuck.items()}
-    others = {(one.group, one.number) for rank, told in counted.items() if rank not in ranks for one in told}
+    others = {(one.group, one.number) for rank, collectives in counted.items() if rank not in ranks for one in collectives}
     ahead = {rank for rank in ranks if any(one.group == group and one.number > number for one in counted[rank] for group, number in others)}
     return [rank for rank in ranks if rank not in ahead] or ranks
 
 
 def _behind(stuck: Mapping[int, RankRecord]) -> list[int]:
-    """The ranks that are through with all their collectives while another waits in a later one of the same group."""
+    """Return the ranks that have finished all their collectives while another waits in a later one of the same group."""
     counted = {rank: _counted(record) for rank, record in stuck.items()}
-    awaited = {(one.group, one.number) for told in counted.values() for one in told if not one.finished}
+    awaited = {(one.group, one.number) for collectives in counted.values() for one in collectives if not one.finished}
     return sorted(
         rank
-        for rank, told in counted.items()
+        for rank, collectives in counted.items()
         if all(one.finished for one in stuck[rank].collectives)
-        and any(one.group == group and one.number < number for one in told for group, number in awaited)
+        and any(one.group == group and one.number < number for one in collectives for group, number in awaited)
     )
 
 
 def _not_gathered(stuck: Mapping[int, RankRecord]) -> list[int]:
-    """The ranks that do not stand in `gather` where others do: it wants all of them, and needs no link between GPUs."""
-    gathering = {rank for rank, record in stuck.items() if any(map(_is_gather, frames(record.stack)))}
+    """Return the ranks outside of `gather` while others are in it: it needs all of them, and no link between GPUs."""
+    gathering = {
+        rank
+        for rank, record in stuck.items()
+        if any(frame.file.endswith(_PLUGIN) and frame.function == "_gather" for frame in frames(record.stack))
+    }
     return sorted(stuck.keys() - gathering) if gathering else []
 
 
-def _is_gather(frame: Frame) -> bool:
-    return frame.file.endswith("/gpu_acceptance/worker/plugin.py") and frame.function == "_gather"
-
-
 def _counted(record: RankRecord) -> list[LastCollective]:
-    """Those whose numbers can be compared between ranks."""
+    """Return the collectives whose numbers can be compared between ranks."""
     return [one for one in record.collectives if not one.is_p2p]
 
 
 def _as_victim(record: RankRecord, absent: list[int]) -> RankRecord:
     stack, ranks = frames(record.stack), ", ".join(map(str, absent))
-    place = f" in {stack[0].function}{_of_the_validation(stack)}" if stack else ""
-    says_in_what = stack and "/torch/distributed/" in stack[0].file
-    unfinished = "" if says_in_what else "".join(f"; {one}" for one in _unfinished(record))
+    place = f" in {stack[0].function}{_at_line(stack)}" if stack else ""
+    names_collective = stack and "/torch/distributed/" in stack[0].file
+    unfinished = "" if names_collective else "".join(f"; {one}" for one in _unfinished(record))
     text = f"waits for rank{'s' if len(absent) > 1 else ''} {ranks}{place}{unfinished}"
     return record.model_copy(update={"outcome": Outcome.VICTIM, "message": clip(text)})
 
 
 def is_poison(record: RankRecord) -> bool:
-    """Whether a record leaves its generation in a state nobody can vouch for: peers may still wait inside a collective."""
+    """Return True if a record leaves its generation in an unknown state: peers may still wait inside a collective."""
     if record.outcome in CAUSES | {Outcome.VICTIM, Outcome.INTERRUPTED}:
         return True
-    return record.outcome in {Outcome.FAILED, Outcome.ERROR} and record.phase != "setup"  # nobody entered, nothing was touched
+    return record.outcome in {Outcome.FAILED, Outcome.ERROR} and record.phase != "setup"  # after set-up fails, no rank has begun the call
 
 
 def all_passed(records: Iterable[RankRecord]) -> bool:
-    """Whether every rank passed that has a worker at all: some go on without those that have none."""
+    """Return True if every rank with a worker passed. Some runs go on without the ranks that have none."""
     outcomes = {record.outcome for record in records}
     return Outcome.PASSED in outcomes and outcomes <= {Outcome.PASSED, Outcome.NOT_RUN}
 
 
 def causes_before_victims(records: Iterable[RankRecord]) -> tuple[RankRecord, ...]:
-    """An exception in the call, or while the group forms, is the echo of a death elsewhere: gloo raises `Connection reset by peer`.
+    """Return the records in which ranks that a peer's failure brought down are victims.
 
-    Of ranks that were stuck together, those that only waited for the others are victims too.
+    An exception in the call, or while the group forms, is the echo of a death elsewhere: gloo raises `Connection reset by peer`.
+    Stuck ranks that only waited for others are victims too.
     """
-    records = name_who_did_not_arrive(records)
+    records = _find_absent_ranks(records)
     if not any(record.outcome in CAUSES or record.phase == CHANNEL for record in records):
         return records
     return tuple(
@@ -212,12 +207,18 @@ def causes_before_victims(records: Iterable[RankRecord]) -> tuple[RankRecord, ..
 
 
 def may_echo(outcome: Outcome, phase: str) -> bool:
-    """Whether this is what the bad end of a peer looks like to others in the same collective."""
+    """Return True if a peer's bad end can look like this to others in the same collective."""
     return (outcome, phase) in _ECHOES
 
 
-class Sized(Protocol):
-    """A validation, as it is planned or run."""
+class Planned(Protocol):
+    """A validation, in a plan or in a run."""
+
+    @property
+    def nodeid(self) -> str: ...
+
+    @property
+    def deadline_s(self) -> float: ...
 
     @property
     def min_ranks(self) -> int: ...
@@ -228,10 +229,13 @@ class Sized(Protocol):
     @property
     def min_nodes(self) -> int: ...
 
+    @property
+    def needs(self) -> tuple[str, ...]: ...
+
 
 @dataclass(frozen=True)
 class TooSmall:
-    """A job that is smaller than a validation needs it."""
+    """The smallest job that a validation needs, and the size of this one."""
 
     needs: str
     has: int
@@ -240,8 +244,8 @@ class TooSmall:
         return f"{self.needs}, this job has {self.has}"
 
 
-def too_small(validation: Sized, job: Job) -> TooSmall | None:
-    """Why a validation does not apply to a job of this size, or None. Of nodes that differ the largest counts."""
+def too_small(validation: Planned, job: Job) -> TooSmall | None:
+    """Return why a validation does not apply to a job of this size, or None. If nodes differ, the largest one counts."""
     asked = (
         (validation.min_ranks, "ranks", job.world_size),
         (validation.min_ranks_per_node, "ranks on a node", job.gpus_per_node),
@@ -251,5 +255,5 @@ def too_small(validation: Sized, job: Job) -> TooSmall | None:
 
 
 def bare_row(nodeid: str, outcome: Outcome, message: str, deadline_s: float) -> Row:
-    """The row of a validation that was never attempted."""
+    """Return the row of a validation that was never attempted."""
     return Row(nodeid=nodeid, subject=subject_of(nodeid), outcome=outcome, message=message, deadline_s=deadline_s)

@@ -30,16 +30,13 @@ from gpu_acceptance.thresholds.limit import (
 )
 
 ALPHA = 0.01  # chance of one false alarm by this rule in a run of healthy GPUs
-MIN_UNITS = 3  # of two that differ nobody can say which is the odd one
-JUDGED_OUTCOMES = {Outcome.PASSED, Outcome.FAILED}  # what any other rank measured is thrown away with it
-_COUNTED_OUTCOMES = {*JUDGED_OUTCOMES, Outcome.SKIPPED}  # a declared skip is no objection: what rose until then is judged nowhere else
-
-
-_BY_RANK = itemgetter(0, 1)  # and attempt; what one rank checked several times stays in its order
+MIN_UNITS = 3  # with two units that differ it is unknown which one is odd
+JUDGED_OUTCOMES = {Outcome.PASSED, Outcome.FAILED}  # the figures of any other rank are thrown away
+_COUNTED_OUTCOMES = {*JUDGED_OUTCOMES, Outcome.SKIPPED}  # a declared skip is allowed: counters that rose until then are judged only here
 
 
 class Reading(NamedTuple):
-    """A figure that asks for judgement, and whose it is. A large job has tens of thousands: a tuple is made in half the time."""
+    """A figure that asks for judgement, and its owner. A large job has tens of thousands: a tuple is made in half the time."""
 
     rank: int
     attempt: int
@@ -48,13 +45,13 @@ class Reading(NamedTuple):
 
     @property
     def value(self) -> Value:
-        """Of a figure that has one, as sift.py has seen."""
+        """The value of a figure that `classify` found usable."""
         assert self.figure.value is not None, self.figure
         return self.figure.value
 
     @property
     def number(self) -> int | float:
-        """The same where only numbers may be judged."""
+        """The value where only numbers may be judged."""
         value = self.figure.value
         assert value is not None and not isinstance(value, (bool, str)), self.figure
         return value
@@ -62,7 +59,7 @@ class Reading(NamedTuple):
 
 @dataclass(frozen=True)
 class Finding:
-    """What one bound made of its readings. `missed` starts with the worst; it is empty where the bound held."""
+    """The result of holding readings against one bound. `missed` starts with the worst; it is empty if the bound held."""
 
     need: str  # ">= 337", "equal on all"
     asked: Value | None = None  # 337
@@ -70,14 +67,14 @@ class Finding:
     worst: Reading | None = None
     missed: tuple[Reading, ...] = ()
     shown: str = ""  # the worst value
-    detail: str = ""  # what else to say of it
+    detail: str = ""  # follows the value in a message
     margin: float | None = None
     fault: str = ""  # what is wrong with the readings in `unfit`, which cannot be compared with the others
     unfit: tuple[Reading, ...] = ()
 
 
 def bounds_of(limit: Limit) -> tuple[str, ...]:
-    """The names of the bounds that a limit sets, in the order of their judgements."""
+    """Return the names of the bounds that a limit sets, in the order of their judgements."""
     given = {
         "at_least": limit.at_least is not None,
         "at_most": limit.at_most is not None,
@@ -89,7 +86,7 @@ def bounds_of(limit: Limit) -> tuple[str, ...]:
 
 
 def find_beyond(readings: Sequence[Reading], asked: float, sign: int) -> Finding:
-    """at_least (sign 1) and at_most (sign -1) are one rule and its mirror image."""
+    """Hold readings against at_least (sign 1) or at_most (sign -1)."""
     numbers = [sign * reading.number for reading in readings]
     symbol = ">=" if sign == 1 else "<="
     if not numbers:
@@ -98,12 +95,12 @@ def find_beyond(readings: Sequence[Reading], asked: float, sign: int) -> Finding
     shown, shown_bound = show_apart(worst.value, asked)
     beyond = [(number, reading) for number, reading in zip(numbers, readings, strict=True) if number < sign * asked]
     missed = tuple(reading for _, reading in sorted(beyond, key=itemgetter(0)))
-    margin = relative(sign * (worst.number - asked), asked)
+    margin = _relative(sign * (worst.number - asked), asked)
     return Finding(f"{symbol} {shown_bound}", asked, need_has_unit=True, worst=worst, missed=missed, shown=shown, margin=margin)
 
 
-def relative(distance: float, bound: float) -> float | None:
-    """`distance` as a part of the bound; None where the bound is zero or the quotient is no finite number."""
+def _relative(distance: float, bound: float) -> float | None:
+    """Return `distance` as a part of the bound; None if the bound is zero or the quotient is no finite number."""
     try:
         part = float(distance / abs(bound))
     except (ZeroDivisionError, OverflowError):
@@ -112,7 +109,7 @@ def relative(distance: float, bound: float) -> float | None:
 
 
 def find_other_than(readings: Sequence[Reading], wanted: Value) -> Finding:
-    """Exactly the wanted value, and of its type."""
+    """Hold readings against exactly the wanted value, of its type."""
     missed = tuple(reading for reading in readings if typed(reading.value) != typed(wanted))
     worst = (missed or tuple(readings) or (None,))[0]
     shown, shown_bound = show_apart(worst.value, wanted) if worst else ("", show(wanted))
@@ -120,16 +117,14 @@ def find_other_than(readings: Sequence[Reading], wanted: Value) -> Finding:
 
 
 def find_odd(readings: Sequence[Reading], scope: Scope) -> Finding:
-    """The values of each attempt, compared with each other: training that runs twice need not come to the same bits twice."""
-    attempts: dict[int, list[Reading]] = {}
-    for reading in readings:
-        attempts.setdefault(reading.attempt, []).append(reading)
-    found = [_find_odd(of_attempt, scope) for _, of_attempt in sorted(attempts.items())]
+    """Compare the values of each attempt with each other: a training that is repeated need not give the same bits."""
+    numbers = sorted({reading.attempt for reading in readings})
+    found = [_find_odd([reading for reading in readings if reading.attempt == number], scope) for number in numbers]
     return next((finding for finding in found if finding.missed), found[-1] if found else _find_odd((), scope))
 
 
 def _find_odd(readings: Sequence[Reading], scope: Scope) -> Finding:
-    """The most common value is the reference. Where two are equally common nobody is, and all are named."""
+    """The value of most units is the reference. If two values are equally common, there is no reference and all are named."""
     need = "equal on all"
     units_of: dict[tuple[str, Value], set[int]] = {}
     for reading in readings:
@@ -137,7 +132,8 @@ def _find_odd(readings: Sequence[Reading], scope: Scope) -> Finding:
     if len(units_of) < 2:
         worst = readings[0] if readings else None
         return Finding(need, worst=worst, shown=show(worst.value) if worst else "")
-    reference = _most_common(units_of)
+    first, second, *_ = sorted(units_of, key=lambda key: len(units_of[key]), reverse=True)
+    reference = first if len(units_of[first]) > len(units_of[second]) else None
     missed = tuple(reading for reading in readings if typed(reading.value) != reference)
     shown = dict(zip(units_of, show_apart(*(value for _, value in units_of)), strict=True))
     camps = sorted((sorted(units), shown[key]) for key, units in units_of.items() if reference in (None, key))
@@ -146,15 +142,8 @@ def _find_odd(readings: Sequence[Reading], scope: Scope) -> Finding:
     return Finding(need, worst=missed[0], missed=missed, shown=shown[typed(missed[0].value)], detail=detail)
 
 
-def _most_common(units_of: Mapping[tuple[str, Value], set[int]]) -> tuple[str, Value] | None:
-    """The value of most units; None where it has no more of them than another."""
-    ordered = sorted(units_of, key=lambda key: len(units_of[key]), reverse=True)
-    first, second = ordered[:2]
-    return first if len(units_of[first]) > len(units_of[second]) else None
-
-
 def peer_factor(num_units: int, num_metrics: int) -> float:
-    """k: so many sigma behind its peers is no accident, in all of `num_units` times `num_metrics` comparisons.
+    """Return k: a unit k sigma behind its peers is no accident, in all of `num_units` times `num_metrics` comparisons.
 
     k(N, M) = Phi^-1(1 - alpha / (N M)) * sqrt(1 + 1.57 / (n - 1)): a Bonferroni share of alpha, widened by the error of a median
     of the other n - 1 (its variance is 1.57 times that of a mean).
@@ -164,7 +153,7 @@ def peer_factor(num_units: int, num_metrics: int) -> float:
 
 
 def allowed_deficit(peers: Peers, factor: float) -> Fraction:
-    """How far a unit may be behind: what its limit allows, or where that is more what is no accident."""
+    """Return how far a unit may be behind: as its limit allows, or `factor` sigma if that is more."""
     return max(_decimal(peers.deficit_at_most), _decimal(factor * peers.sigma))
 
 
@@ -176,7 +165,7 @@ class _Behind:
 
 
 def find_behind(readings: Sequence[Reading], peers: Peers, factor: float) -> Finding:
-    """A unit missed where it is too far behind in every attempt in which it was measured: one good attempt clears it.
+    """Find units that are too far behind in every attempt in which they were measured: one good attempt clears a unit.
 
     Higher is better. Numbers are compared as the decimals they are written as, so that 97 is exactly 3 % behind 100.
     """
@@ -189,26 +178,25 @@ def find_behind(readings: Sequence[Reading], peers: Peers, factor: float) -> Fin
         return Finding(need, float(allowed), fault=fault, unfit=unfit)
     worst = ordered[0]
     missed = tuple(behind.reading for behind in ordered if behind.deficit > allowed)
-    margin = relative(float(allowed - worst.deficit), float(allowed))
-    shown = show(worst.reading.value)
-    return Finding(need, float(allowed), False, worst.reading, missed, shown, _distance(worst, allowed), margin, fault, unfit)
-
-
-def _distance(behind: _Behind, allowed: Fraction) -> str:
-    side = "below" if behind.deficit >= 0 else "above"
-    return f", {_percent(behind.deficit, allowed)} {side} its peers' median {show(float(behind.median))}"
+    margin = _relative(float(allowed - worst.deficit), float(allowed))
+    side = "below" if worst.deficit >= 0 else "above"
+    detail = f", {_percent(worst.deficit, allowed)} {side} its peers' median {show(float(worst.median))}"
+    return Finding(need, float(allowed), False, worst.reading, missed, show(worst.reading.value), detail, margin, fault, unfit)
 
 
 def _best_of_each(readings: Sequence[Reading]) -> tuple[dict[int, _Behind], tuple[Reading, ...]]:
-    """By unit, its smallest deficit of all attempts; and the readings that could not be compared."""
+    """Return each unit's smallest deficit of all attempts, and the readings that could not be compared."""
     best: dict[int, _Behind] = {}
     unfit: list[Reading] = []
     for attempt in sorted({reading.attempt for reading in readings}):
-        units = _worst_of_each(reading for reading in readings if reading.attempt == attempt)
-        values = [_decimal(reading.number) for reading in units]
-        if len(units) < MIN_UNITS:
+        worst: dict[int, Reading] = {}
+        for reading in (reading for reading in readings if reading.attempt == attempt):
+            if reading.unit not in worst or reading.number < worst[reading.unit].number:
+                worst[reading.unit] = reading
+        if len(worst) < MIN_UNITS:
             continue
-        for reading, value, middle in zip(units, values, medians_of_others(values), strict=True):
+        values = [_decimal(reading.number) for reading in worst.values()]
+        for reading, value, middle in zip(worst.values(), values, medians_of_others(values), strict=True):
             if middle <= 0:
                 unfit.append(reading)
                 continue
@@ -219,28 +207,15 @@ def _best_of_each(readings: Sequence[Reading]) -> tuple[dict[int, _Behind], tupl
     return best, tuple(unfit) + tuple(reading for reading in readings if reading.unit not in compared)
 
 
-def _worst_of_each(readings: Iterable[Reading]) -> list[Reading]:
-    worst: dict[int, Reading] = {}
-    for reading in readings:
-        if reading.unit not in worst or reading.number < worst[reading.unit].number:
-            worst[reading.unit] = reading
-    return list(worst.values())
-
-
 def medians_of_others(values: Sequence[Fraction]) -> list[Fraction]:
-    """For each value the median of all others, sorting only once."""
+    """Return for each value the median of all others, sorting only once."""
     order = sorted(range(len(values)), key=values.__getitem__)
     ranked = [values[index] for index in order]
+    middle = {(len(values) - 2) // 2, (len(values) - 1) // 2}  # of the others
     medians = list(values)
     for place, index in enumerate(order):
-        medians[index] = _median_without(ranked, place)
+        medians[index] = median(ranked[position if position < place else position + 1] for position in middle)
     return medians
-
-
-def _median_without(ranked: Sequence[Fraction], place: int) -> Fraction:
-    num_others = len(ranked) - 1
-    middle = {(num_others - 1) // 2, num_others // 2}
-    return median(ranked[position if position < place else position + 1] for position in middle)
 
 
 def _decimal(number: float) -> Fraction:
@@ -248,7 +223,7 @@ def _decimal(number: float) -> Fraction:
 
 
 def _percent(part: Fraction, bound: Fraction | None = None) -> str:
-    """`3 %`; of a part that differs from its bound, enough digits to see it."""
+    """Return `3 %`, with enough digits to see the difference to the bound."""
     magnitude = float(abs(part) * 100)
     if bound is None or part == bound:
         return f"{show(magnitude, 3)} %"
@@ -257,8 +232,8 @@ def _percent(part: Fraction, bound: Fraction | None = None) -> str:
 
 
 @dataclass(frozen=True)
-class Sifted:
-    """The readings of one metric, for one bound. What is wrong is said as it follows the metric's name."""
+class Classified:
+    """The readings of one metric, for one bound. The text of a fault follows the metric's name."""
 
     usable: tuple[Reading, ...]
     unstable: tuple[tuple[Reading, str], ...]
@@ -266,9 +241,9 @@ class Sifted:
 
 
 def readings_by_metric(attempts: Iterable[Attempt], job: Job, limits: Mapping[str, Limit]) -> dict[str, list[Reading]]:
-    """Figures of ranks of this job that came to their end, and counters of those that skipped; by rank, whatever order they had.
+    """Return the figures of ranks of this job that passed or failed, and counters of those that skipped, sorted by rank and attempt.
 
-    Of what was recorded for information, the metrics that have a limit: an overlay may have one on them.
+    Figures that were recorded for information count if their metric has a limit: an overlay may set one.
     """
     readings: defaultdict[str, list[Reading]] = defaultdict(list)
     scopes = {metric: limit.scope for metric, limit in limits.items()}
@@ -283,12 +258,13 @@ def readings_by_metric(attempts: Iterable[Attempt], job: Job, limits: Mapping[st
                 if figure.judged or figure.metric in scopes:
                     unit = units[scopes.get(figure.metric, "rank")]
                     readings[figure.metric].append(Reading(record.rank, attempt.number, figure, unit))
-    return {metric: sorted(found, key=_BY_RANK) for metric, found in readings.items()}
+    return {metric: sorted(found, key=itemgetter(0, 1)) for metric, found in readings.items()}
 
 
-def sift(readings: Sequence[Reading], bound: str, limit: Limit, gpus_per_node: int) -> Sifted:
-    """Sort readings by what can be done with them. An unstable one is replaced by whatever its rank measured in a later attempt."""
-    spread_at_most, wanted = bound_at(limit.spread_at_most, gpus_per_node), _wanted_kind(bound, limit)
+def classify(readings: Sequence[Reading], bound: str, limit: Limit, gpus_per_node: int) -> Classified:
+    """Sort readings into usable, unstable and faulty ones. An unstable reading gives way to a later attempt of its rank."""
+    spread_at_most = bound_at(limit.spread_at_most, gpus_per_node)
+    wanted = kind_of(limit.equals) if bound == "equals" and limit.equals is not None else None if bound == "uniform" else "number"
     usable, unstable, faulty = [], [], []
     for reading in readings:
         fault = _fault(reading.figure, wanted, limit.unit, spread_at_most)
@@ -302,11 +278,11 @@ def sift(readings: Sequence[Reading], bound: str, limit: Limit, gpus_per_node: i
             usable.append(reading)
     last_attempt = {reading.rank: reading.attempt for reading in sorted(readings, key=lambda reading: reading.attempt)} if unstable else {}
     final = tuple((reading, fault) for reading, fault in unstable if reading.attempt == last_attempt[reading.rank])
-    return Sifted(tuple(usable), final, tuple(faulty))
+    return Classified(tuple(usable), final, tuple(faulty))
 
 
 def _fault(figure: Figure, wanted: str | None, unit: str, spread_at_most: float | None) -> str | None:
-    """Why a figure cannot be compared with a bound that wants this type (None: any), in this unit."""
+    """Return why a figure cannot be compared with a bound of type `wanted` (None: any), in this unit."""
     if figure.value is None or figure.anomaly:
         return f"is no value but {figure.anomaly or 'nothing'}"
     if figure.unit != unit:
@@ -320,13 +296,6 @@ def _fault(figure: Figure, wanted: str | None, unit: str, spread_at_most: float 
     if spread_at_most is not None and figure.spread_percent is None:
         return f"= {quantity(figure)} without a spread, which may be at most {show(spread_at_most)} %"
     return None
-
-
-def _wanted_kind(bound: str, limit: Limit) -> str | None:
-    """The type that a bound asks for; None: any, as long as all are equal."""
-    if bound == "equals" and limit.equals is not None:
-        return kind_of(limit.equals)
-    return None if bound == "uniform" else "number"
 
 
 def _unsteady(figure: Figure, spread_at_most: float | None) -> str | None:
@@ -354,5 +323,5 @@ def _impossible(figure: Figure, limit: Limit) -> str | None:
 
 
 def quantity(figure: Figure) -> str:
-    """`262.5 GB/s`; what is no value is named."""
+    """Return `262.5 GB/s`, or the anomaly of a figure without a value."""
     return with_unit(figure.anomaly or "nothing" if figure.value is None else show(figure.value), figure.unit)

@@ -2,13 +2,13 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Container, Iterator, Mapping, Set
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass, field, replace
+from typing import Literal, get_args
 
 from gpu_acceptance.record.figure import Figure
 from gpu_acceptance.record.outcome import Outcome, Status
-from gpu_acceptance.record.row import Judgement, Row
+from gpu_acceptance.record.row import Judgement
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.thresholds.limit import is_number, plural, show, subject_of
 from gpu_acceptance.verdict.slots import (
@@ -25,7 +25,7 @@ SIGMAS = 3.0
 LEAST_PERCENT = 2.0
 _TIMES = {"s", "ms", "us"}
 
-Direction = Literal["better", "worse", "moved"]
+Direction = Literal["worse", "better", "moved"]
 _JUDGED = {Status.HELD, Status.MISSED, Status.UNSTABLE, Status.INVALID}
 
 
@@ -60,36 +60,38 @@ class Moved:
 
 @dataclass(frozen=True)
 class Figures:
-    num_compared: int
-    moved: tuple[Moved, ...]  # the largest change first
+    num_compared: int = 0
+    moved: tuple[Moved, ...] = ()  # the largest change first
 
 
-def compare_figures(before: RunRecord, after: RunRecord) -> Figures:
-    """Of validations that both runs tested with the same parameters, in the same slots."""
+def _compare_figures(before: RunRecord, after: RunRecord) -> Figures:
+    """Compare figures of validations that both runs tested with the same parameters, in the same slots."""
     others = subjects_with_other_parameters(before, after)
     earlier, later = match_slots(before, after)
     old, new = _figures(before, earlier.places), _figures(after, later.places)
-    both = [key for key in old if key in new and subject_of(key[0]) not in others and _comparable(old[key], new[key])]
-    bounds = _bounds(before) | _bounds(after)
-    found: dict[tuple[str, str, Direction], list[Moved]] = defaultdict(list)
-    for nodeid, metric, detail, place in both:
-        figures = old[nodeid, metric, detail, place], new[nodeid, metric, detail, place]
-        sides = {bound for bound in ("at_least", "at_most") if (nodeid, metric, bound) in bounds}
-        one = _moved(nodeid, place, *figures, sides)
-        if abs(one.percent) > one.noise_percent:
-            found[nodeid, metric, one.direction].append(one)
-    moved = [_worst(ones) for ones in found.values()]
-    return Figures(len(both), tuple(sorted(moved, key=lambda one: -abs(one.percent))))
+    judged = ((row.nodeid, one.metric, one.bound) for record in (before, after) for row in record.rows for one in row.judgements)
+    bounds = {one for one in judged if one[2] in {"at_least", "at_most"}}  # those with one good side
+    num_compared, found = 0, defaultdict[tuple[str, str, Direction], list[Moved]](list)
+    for key, figure in old.items():
+        nodeid, metric, _, place = key
+        if key in new and subject_of(nodeid) not in others and _comparable(figure, new[key]):
+            num_compared += 1
+            sides = {bound for bound in ("at_least", "at_most") if (nodeid, metric, bound) in bounds}
+            one = _moved(nodeid, place, figure, new[key], sides)
+            if abs(one.percent) > one.noise_percent:
+                found[nodeid, metric, one.direction].append(one)
+    most = [replace(max(ones, key=lambda one: abs(one.percent)), num_places=len({one.place for one in ones})) for ones in found.values()]
+    return Figures(num_compared, tuple(sorted(most, key=lambda one: -abs(one.percent))))
 
 
 def _comparable(old: Figure, new: Figure) -> bool:
-    """One of them has a spread. What is zero has none, as a part of it; a fall to it is the most that a figure can move."""
+    """One of the figures needs a spread. A value of zero has none, as a part of it; a fall to zero is the largest possible change."""
     has_noise = old.spread_percent is not None or new.spread_percent is not None
     return has_noise and bool(old.value or new.value) and old.unit == new.unit
 
 
 def _figures(record: RunRecord, where: Mapping[int, str]) -> dict[tuple[str, str, str, str], Figure]:
-    """Numbers by validation, metric, detail and slot, of the last attempt."""
+    """Return the numbers of the last attempt by validation, metric, detail and slot."""
     done = tested(record)
     return {
         (row.nodeid, figure.metric, figure.detail, where.get(rank.rank, f"rank {rank.rank}")): figure
@@ -101,41 +103,24 @@ def _figures(record: RunRecord, where: Mapping[int, str]) -> dict[tuple[str, str
     }
 
 
-def _bounds(record: RunRecord) -> set[tuple[str, str, str]]:
-    """Validation, metric and the name of a bound with one good side."""
-    judged = ((row.nodeid, one.metric, one.bound) for row in record.rows for one in row.judgements)
-    return {one for one in judged if one[2] in {"at_least", "at_most"}}
-
-
 def _moved(nodeid: str, place: str, old: Figure, new: Figure, sides: Set[str]) -> Moved:
-    before, after = _number(old), _number(new)
+    assert isinstance(old.value, int | float)
+    assert isinstance(new.value, int | float)
+    before, after, unit = float(old.value), float(new.value), new.unit
     percent = 100 * (after - before) / abs(before) if before else math.copysign(math.inf, after)
     noise = max(LEAST_PERCENT, SIGMAS * math.hypot(old.spread_percent or 0.0, new.spread_percent or 0.0))
-    return Moved(nodeid, new.metric, new.unit, before, after, percent, noise, place, 1, _direction(percent, sides, new.unit))
-
-
-def _number(figure: Figure) -> float:
-    assert isinstance(figure.value, int | float)
-    return float(figure.value)
-
-
-def _direction(percent: float, sides: Set[str], unit: str) -> Direction:
-    """By the bound of the figure; without one more is better of a rate, and less of a time. Between two bounds neither way is."""
+    # Without a bound, more is better for a rate, and less for a time. Between two bounds neither way is.
+    direction: Direction = "moved"
     if sides == {"at_least"} or (not sides and unit.endswith("/s")):
-        return "better" if percent > 0 else "worse"
-    if sides == {"at_most"} or (not sides and unit in _TIMES):
-        return "worse" if percent > 0 else "better"
-    return "moved"
-
-
-def _worst(ones: list[Moved]) -> Moved:
-    worst = max(ones, key=lambda one: abs(one.percent))
-    return Moved(**{**vars(worst), "num_places": len({one.place for one in ones})})
+        direction = "better" if percent > 0 else "worse"
+    elif sides == {"at_most"} or (not sides and unit in _TIMES):
+        direction = "worse" if percent > 0 else "better"
+    return Moved(nodeid, new.metric, unit, before, after, percent, noise, place, 1, direction)
 
 
 @dataclass(frozen=True)
 class Lost:
-    """A validation, or one bound of a limit, and how it fared in the later run."""
+    """A validation, or one bound of a limit, and its fate in the later run."""
 
     what: str
     reason: str
@@ -144,24 +129,18 @@ class Lost:
         return f"{self.what}: {self.reason}"
 
 
-def find_lost(before: RunRecord, after: RunRecord) -> tuple[Lost, ...]:
-    """Validations that passed, then limits that held, without those of a validation that is named already."""
-    rows = {row.nodeid: row for row in after.rows}
+def _find_lost(before: RunRecord, after: RunRecord) -> Iterator[Lost]:
+    """Yield validations that passed, then limits that held, without those of a validation that is already named."""
+    outcomes = {row.nodeid: row.outcome for row in after.rows}
     passed = [row for row in before.rows if row.outcome is Outcome.PASSED and row.nodeid in tested(before) - tested(after)]
-    validations = [Lost(row.nodeid, _how_it_ended(rows.get(row.nodeid))) for row in passed]
-    told = {(one.metric, one.bound) for row in passed for one in row.judgements}
-    return (*validations, *_lost_limits(before, after, told))
-
-
-def _how_it_ended(row: Row | None) -> str:
-    return f"passed, then {row.outcome}" if row else "passed, and the later run does not have it"
-
-
-def _lost_limits(before: RunRecord, after: RunRecord, told: Container[tuple[str, str]]) -> Iterator[Lost]:
+    for row in passed:
+        has_row = row.nodeid in outcomes
+        yield Lost(row.nodeid, f"passed, then {outcomes[row.nodeid]}" if has_row else "passed, and the later run does not have it")
+    named = {(one.metric, one.bound) for row in passed for one in row.judgements}
     later = {(one.metric, one.bound): one for one in after.conclusion.limits}
     for limit in before.conclusion.limits:
         key = limit.metric, limit.bound
-        if limit.status is Status.HELD and key not in told and (reason := _why_lost(limit, later.get(key))):
+        if limit.status is Status.HELD and key not in named and (reason := _why_lost(limit, later.get(key))):
             yield Lost(f"{limit.metric} {limit.need}", reason)
 
 
@@ -177,37 +156,39 @@ def _why_lost(limit: Judgement, later: Judgement | None) -> str:
 
 NOTHING_WORSE, SOMETHING_WORSE, NOT_COMPARABLE = 0, 1, 6
 _WORDS = {NOTHING_WORSE: "NOTHING WORSE", SOMETHING_WORSE: "SOMETHING WORSE", NOT_COMPARABLE: "NOT COMPARABLE"}
-_NO_FIGURES = Figures(0, ())
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """All that two runs say of each other."""
+    """The result of comparing two runs."""
 
     before: RunRecord
     after: RunRecord
     differing: list[Differing]
-    failures: Failures
-    lost: tuple[Lost, ...]
-    figures: Figures
-    num_compared: int  # validations that both runs tested
+    failures: Failures = field(default_factory=Failures)
+    lost: tuple[Lost, ...] = ()
+    figures: Figures = field(default_factory=Figures)
+    num_compared: int = 0  # validations that both runs tested
 
     @property
     def worse(self) -> list[Moved]:
-        return [one for one in self.figures.moved if one.direction == "worse"]
+        return self._in_direction("worse")
 
     @property
     def better(self) -> list[Moved]:
-        return [one for one in self.figures.moved if one.direction == "better"]
+        return self._in_direction("better")
 
     @property
     def moved(self) -> list[Moved]:
-        """Of these nobody said which way is better."""
-        return [one for one in self.figures.moved if one.direction == "moved"]
+        """Figures for which neither direction is known to be better."""
+        return self._in_direction("moved")
+
+    def _in_direction(self, direction: Direction) -> list[Moved]:
+        return [one for one in self.figures.moved if one.direction == direction]
 
     @property
     def exit_code(self) -> int:
-        """What was not compared is not said to be no worse."""
+        """NOTHING_WORSE needs a comparison of everything."""
         if self._forbidden or not self.num_compared:
             return NOT_COMPARABLE
         if self.failures.new or self.worse:
@@ -224,20 +205,14 @@ class Comparison:
         return f"{_WORDS[self.exit_code]}: {', '.join(self._counts()) or 'no failure in either run'}; {compared}"
 
     def _counts(self) -> Iterator[str]:
-        failures = self.failures
-        for number, what in (
-            (len(failures.new), "new"),
-            (len(failures.not_compared), "not compared"),
-            (len(failures.still), "still there"),
-            (len(failures.gone), "gone"),
-        ):
-            if number:
-                yield f"{plural(number, 'failure')} {what}"
+        for name in ("new", "not_compared", "still", "gone"):
+            if found := getattr(self.failures, name):
+                yield f"{plural(len(found), 'failure')} {'still there' if name == 'still' else name.replace('_', ' ')}"
         if self.lost:
             yield f"{len(self.lost)} right before and not tested again"
-        for number, what in ((len(self.worse), "worse"), (len(self.better), "better"), (len(self.moved), "moved")):
-            if number:
-                yield f"{plural(number, 'figure')} {what}"
+        for direction in get_args(Direction):
+            if moved := self._in_direction(direction):
+                yield f"{plural(len(moved), 'figure')} {direction}"
 
     @property
     def _forbidden(self) -> list[str]:
@@ -245,10 +220,10 @@ class Comparison:
 
 
 def compare(before: RunRecord, after: RunRecord) -> Comparison:
-    """Where something forbids it, nothing is compared but what that is."""
+    """Compare two runs. If a difference forbids that, only the differences are filled in."""
     found = differing(before, after)
     if any(one.forbids for one in found):
-        return Comparison(before, after, found, Failures(), (), _NO_FIGURES, 0)
+        return Comparison(before, after, found)
     num_compared = len(tested(before) & tested(after))
-    failures, lost, figures = compare_failures(before, after), find_lost(before, after), compare_figures(before, after)
-    return Comparison(before, after, found, failures, lost, figures, num_compared)
+    lost = tuple(_find_lost(before, after))
+    return Comparison(before, after, found, compare_failures(before, after), lost, _compare_figures(before, after), num_compared)

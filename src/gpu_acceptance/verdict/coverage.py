@@ -1,4 +1,4 @@
-"""Which bounds had to be judged and were, over nodes, GPUs and limits; and what that makes of each line of a contract."""
+"""Coverage of a run: bounds that had to be judged and were, over nodes, GPUs and limits; and the state of each line of a contract."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,9 +24,9 @@ _MOST_TEXT = 1_000  # characters of one reason
 
 
 def judge_run(rows: Sequence[Row], profile: Profile, job: Job, waivers: Mapping[str, str]) -> tuple[Judgement, ...]:
-    """Every bound that applies to this job and is required or was judged: the worst judgement of all rows.
+    """Return every bound that applies to this job and is required or was judged, with the worst judgement of all rows.
 
-    What a test says of the job it needs excuses none of them: the profile asks for the limit at this size.
+    A test that asks for a larger job excuses none of them: the profile asks for the limit at this size.
     """
     judged: dict[tuple[str, str], list[Judgement]] = {}
     for row in rows:
@@ -34,7 +34,7 @@ def judge_run(rows: Sequence[Row], profile: Profile, job: Job, waivers: Mapping[
             judged.setdefault((judgement.metric, judgement.bound), []).append(judgement)
     found, num_metrics = [], num_peer_metrics(profile)
     for limit in applying_limits(profile, job):
-        aside = declared_aside(limit.metric, profile, waivers)
+        aside = _declared_aside(limit.metric, profile, waivers)
         for bound in bounds_of(limit):
             if results := judged.get((limit.metric, bound)):
                 found.append(min(results, key=_badness))
@@ -44,20 +44,20 @@ def judge_run(rows: Sequence[Row], profile: Profile, job: Job, waivers: Mapping[
 
 
 def applying_limits(profile: Profile, job: Job) -> list[Limit]:
+    """Return the limits that apply to a job of this shape, by metric."""
     return [limit for _, limit in sorted(profile.limits.items()) if limit.applies(job.gpus_per_node, job.num_nodes)]
 
 
-def declared_aside(name: str, profile: Profile, waivers: Mapping[str, str]) -> tuple[Status, str] | None:
-    """Whether somebody said beforehand that a metric or a subject does not count here, and why."""
-    waiver = matching_reason(name, waivers)
-    if waiver is not None:
-        return Status.WAIVED, waiver
-    reason = matching_reason(name, profile.not_applicable)
-    return None if reason is None else (Status.NOT_APPLICABLE, reason)
+def _declared_aside(name: str, profile: Profile, waivers: Mapping[str, str]) -> tuple[Status, str] | None:
+    """Return how and why a metric or subject was excused before the run, or None."""
+    for status, reasons in ((Status.WAIVED, waivers), (Status.NOT_APPLICABLE, profile.not_applicable)):
+        if (reason := matching_reason(name, reasons)) is not None:
+            return status, reason
+    return None
 
 
 def left_out(rows: Iterable[Row], profile: Profile, not_applicable_subjects: Mapping[str, str]) -> dict[str, str]:
-    """Required subjects of which nothing ran because this job is too small for them, and why; each of their rows must say so."""
+    """Return required subjects that did not run because this job is too small, with the reason; each of their rows must say so."""
     outcomes: dict[str, set[Outcome]] = {}
     for row in rows:
         outcomes.setdefault(row.subject, set()).add(row.outcome)
@@ -71,43 +71,39 @@ def _badness(judgement: Judgement) -> tuple[int, bool, float, str]:
 
 
 def _never_judged(bound: str, limit: Limit, job: Job, num_metrics: int, aside: tuple[Status, str] | None) -> Judgement:
+    status, reason = aside or (Status.NOT_MEASURED, "")
+    if status is Status.NOT_APPLICABLE:
+        return blank(bound, limit, job, num_metrics, status, f"{limit.metric}: not applicable: {reason}")
     never = blank(bound, limit, job, num_metrics, Status.NOT_MEASURED, f"{limit.metric}: never measured")
-    if aside is None:
-        return never
-    status, reason = aside
-    if status is Status.WAIVED:
-        return waived(never, reason)
-    return blank(bound, limit, job, num_metrics, status, f"{limit.metric}: not applicable: {reason}")
+    return waived(never, reason) if aside else never
 
 
 def subjects_without_limit(
     rows: Iterable[Row], profile: Profile, job: Job, waivers: Mapping[str, str], not_applicable_subjects: Mapping[str, str]
 ) -> list[str]:
-    """One text per required subject of which nothing is asked in a job of this shape, and nobody said that this is right."""
+    """Return one text per required subject without any limit for a job of this shape, unless it was excused before the run."""
     small = left_out(rows, profile, not_applicable_subjects)
     covered = {limit.subject for limit in applying_limits(profile, job)}
     texts = []
     for subject in sorted(profile.requires - covered):
         limits = [limit for _, limit in sorted(profile.limits.items()) if limit.subject == subject]
         names = [limit.metric for limit in limits] or [f"{subject}.*"]
-        if subject in small or all(declared_aside(name, profile, waivers) for name in names):
+        if subject in small or all(_declared_aside(name, profile, waivers) for name in names):
             continue
-        texts.append(_nothing_asked(subject, limits, profile, job))
+        sizes = sorted({size for limit in limits for size in limit.listed_sizes()})
+        if not limits:
+            where = f"in profile {profile.name}"
+        elif sizes and job.gpus_per_node not in sizes:
+            where = f"at {job.gpus_per_node} GPUs per node; listed: {', '.join(map(str, sizes))}"
+        else:
+            where = f"on {plural(job.num_nodes, 'node')} of {job.gpus_per_node} GPUs: {why_no_limit(limits[0], job)}"
+        texts.append(f"no limit of {subject} {where}")
     return texts
-
-
-def _nothing_asked(subject: str, limits: Sequence[Limit], profile: Profile, job: Job) -> str:
-    if not limits:
-        return f"no limit of {subject} in profile {profile.name}"
-    sizes = sorted({size for limit in limits for size in limit.listed_sizes()})
-    if sizes and job.gpus_per_node not in sizes:
-        return f"no limit of {subject} at {job.gpus_per_node} GPUs per node; listed: {', '.join(map(str, sizes))}"
-    return f"no limit of {subject} on {plural(job.num_nodes, 'node')} of {job.gpus_per_node} GPUs: {why_no_limit(limits[0], job)}"
 
 
 @dataclass(frozen=True)
 class NodeGpus:
-    """The GPUs of one node by key: UUID, else index. `existing` also counts those that only the PCI bus shows."""
+    """The GPUs of one node by key: UUID, else index. `existing` also counts GPUs that only the PCI bus shows."""
 
     host: str
     existing: int
@@ -115,13 +111,8 @@ class NodeGpus:
     tested: frozenset[str]
 
     @property
-    def identified(self) -> frozenset[str]:
-        """Keys under which a GPU is the same one on whichever node."""
-        return frozenset(key for key, gpu in self.shown.items() if gpu.uuid)
-
-    @property
     def untested(self) -> str | None:
-        """`no rank opened GPUs 4-7 of node-01`, or None where each was opened."""
+        """Return `no rank opened GPUs 4-7 of node-01`, or None if each was opened."""
         if len(self.tested) >= self.existing:
             return None
         indexes = {gpu.index for key, gpu in self.shown.items() if key not in self.tested}
@@ -133,7 +124,7 @@ class NodeGpus:
 
 
 def gpus_by_node(job: Job) -> list[NodeGpus]:
-    """What exists and what a worker of some rank opened, on each node. Two ranks on one GPU test one GPU."""
+    """Return the GPUs that exist on each node, and those that a worker opened. Two ranks on one GPU test one GPU."""
     nodes = []
     for node, identities in job.by_node.items():
         shown = {_key(gpu): gpu for identity in identities for gpu in identity.gpus}
@@ -144,11 +135,12 @@ def gpus_by_node(job: Job) -> list[NodeGpus]:
 
 
 def gpus_of_several_nodes(nodes: Iterable[NodeGpus]) -> Iterator[str]:
-    """`node-00 and node-01 opened the same GPU 3`: nodes that are one machine, or pods that were given one GPU, prove half of it."""
+    """Yield `node-00 and node-01 opened the same GPU 3`: nodes on one machine, or pods that share a GPU, prove only part of their GPUs."""
     hosts_of: dict[str, list[NodeGpus]] = {}
     for node in nodes:
-        for uuid in node.tested & node.identified:
-            hosts_of.setdefault(uuid, []).append(node)
+        for key in node.tested & node.shown.keys():
+            if node.shown[key].uuid:  # an index alone names another GPU on each node
+                hosts_of.setdefault(key, []).append(node)
     uuids_of: dict[tuple[str, ...], list[int]] = {}
     for uuid, sharing in sorted(hosts_of.items()):
         if len(sharing) > 1:
@@ -162,7 +154,7 @@ def _key(gpu: Gpu) -> str:
 
 
 def make_coverage(limits: Iterable[Judgement], required: frozenset[str], job: Job) -> Coverage:
-    """Counts. A bound that was declared away was not expected."""
+    """Count nodes, ranks, GPUs and bounds. A bound that was declared away was not expected."""
     expected = [limit for limit in limits if subject_of_metric(limit.metric) in required and limit.status not in DECLARED]
     gpus = gpus_by_node(job)
     return Coverage(
@@ -178,44 +170,44 @@ def make_coverage(limits: Iterable[Judgement], required: frozenset[str], job: Jo
 
 def judge_contract(contract: Contract, limits: Sequence[Judgement], num_nodes: int, not_applicable: Mapping[str, str]) -> JudgedContract:
     """`limits`: every bound judged over the whole run. `not_applicable`: glob -> reason, as the profile declares."""
-    lines = tuple(_judge(line, limits, num_nodes, not_applicable) for line in contract.lines)
-    return JudgedContract(file=contract.file, sha256=contract.sha256, title=contract.title, lines=lines)
+    lines = []
+    for line in contract.lines:
+        state, reasons, declared = _judge_line(line, limits, num_nodes, not_applicable)
+        texts = [clip(reason, _MOST_TEXT) for reason in dict.fromkeys(reasons)]
+        shown = tuple(first_few(texts, _MOST_REASONS, "and {} more"))
+        lines.append(JudgedLine(line=line, state=state, reasons=shown, declared=declared))
+    return JudgedContract(file=contract.file, sha256=contract.sha256, title=contract.title, lines=tuple(lines))
 
 
 def limits_of(line: ContractLine, limits: Iterable[Judgement]) -> list[Judgement]:
-    """The bounds that a line names, each once."""
+    """Return the bounds that a line names, each once."""
     return [one for one in limits if any(fnmatchcase(one.metric, glob) for glob in line.metrics)]
 
 
-def _judge(line: ContractLine, limits: Sequence[Judgement], num_nodes: int, not_applicable: Mapping[str, str]) -> JudgedLine:
-    if declared := line.not_tested or _other_size(line, num_nodes):
-        return _judged(line, LineState.NOT_TESTED, [declared], declared=True)
-    named = limits_of(line, limits)
-    missed = [*(one.message for one in named if one.status is Status.MISSED), *_beyond(line, named)]
+def _judge_line(
+    line: ContractLine, limits: Sequence[Judgement], num_nodes: int, not_applicable: Mapping[str, str]
+) -> tuple[LineState, Sequence[str], bool]:
+    """Return a line's state, the reasons for it, and whether its own file or the size of the run excuses it."""
+    if line.not_tested:
+        return LineState.NOT_TESTED, [line.not_tested], True
+    if line.nodes != "any" and (line.nodes == "one") != (num_nodes == 1):
+        wanted = "one node" if line.nodes == "one" else "several nodes"
+        return LineState.NOT_TESTED, [f"it asks for a run of {wanted}, and this one is of {plural(num_nodes, 'node')}"], True
+    bounds = limits_of(line, limits)
+    missed = [*(one.message for one in bounds if one.status is Status.MISSED), *_beyond(line, bounds)]
     if missed:
-        return _judged(line, LineState.MISSED, missed)
+        return LineState.MISSED, missed, False
     unproved = [
-        *(one.message for one in named if one.status not in _HARMLESS),
-        *_silent(line, named, not_applicable),
-        *_uncompared(line, named),
+        *(one.message for one in bounds if one.status not in _HARMLESS),
+        *_silent(line, bounds, not_applicable),
+        *_uncompared(line, bounds),
     ]
-    return _judged(line, LineState.NOT_TESTED if unproved else LineState.MET, unproved)
+    return LineState.NOT_TESTED if unproved else LineState.MET, unproved, False
 
 
-def _judged(line: ContractLine, state: LineState, reasons: Sequence[str], *, declared: bool = False) -> JudgedLine:
-    reasons = [clip(reason, _MOST_TEXT) for reason in dict.fromkeys(reasons)]
-    return JudgedLine(line=line, state=state, reasons=tuple(first_few(reasons, _MOST_REASONS, "and {} more")), declared=declared)
-
-
-def _other_size(line: ContractLine, num_nodes: int) -> str:
-    if line.nodes == "any" or (line.nodes == "one") == (num_nodes == 1):
-        return ""
-    return f"it asks for a run of {'one node' if line.nodes == 'one' else 'several nodes'}, and this one is of {plural(num_nodes, 'node')}"
-
-
-def _beyond(line: ContractLine, named: Iterable[Judgement]) -> Iterator[str]:
-    """Figures that hold their limit, and not what the contract asks."""
-    for one in named:
+def _beyond(line: ContractLine, bounds: Iterable[Judgement]) -> Iterator[str]:
+    """Yield figures that hold their limit but miss the contract's bound."""
+    for one in bounds:
         if one.status is Status.HELD and one.bound in _SIGNS and is_number(one.value):
             asked: float | None = getattr(line, one.bound)
             reading = Reading(0, 1, Figure(metric=one.metric, value=one.value, unit=one.unit, judged=True), 0)
@@ -225,10 +217,10 @@ def _beyond(line: ContractLine, named: Iterable[Judgement]) -> Iterator[str]:
                 yield f"{one.metric} = {with_unit(finding.shown, one.unit)}, the contract asks for {need}; its limit, {one.need}, held"
 
 
-def _silent(line: ContractLine, named: Sequence[Judgement], not_applicable: Mapping[str, str]) -> Iterator[str]:
-    """Globs of which nothing was judged, and why where somebody said so."""
+def _silent(line: ContractLine, bounds: Sequence[Judgement], not_applicable: Mapping[str, str]) -> Iterator[str]:
+    """Yield globs that match no judged bound, with the declared reason if there is one."""
     for glob in line.metrics:
-        matched = [one for one in named if fnmatchcase(one.metric, glob)]
+        matched = [one for one in bounds if fnmatchcase(one.metric, glob)]
         if not matched:
             reason = matching_reason(glob, not_applicable)  # of all that it could match
             yield f"{glob}: not applicable: {reason}" if reason else f"{glob} is not part of this run"
@@ -236,10 +228,12 @@ def _silent(line: ContractLine, named: Sequence[Judgement], not_applicable: Mapp
             yield from (one.message for one in matched)
 
 
-def _uncompared(line: ContractLine, named: Sequence[Judgement]) -> Iterator[str]:
-    """Metrics of which no worst figure was judged that the contract's bound could be compared with."""
+def _uncompared(line: ContractLine, bounds: Sequence[Judgement]) -> Iterator[str]:
+    """Yield metrics without a judged figure that the contract's bound could be compared with."""
+    held = [one for one in bounds if one.status is Status.HELD]
     for bound in _SIGNS:
         if getattr(line, bound) is not None:
-            compared = {one.metric for one in named if one.bound == bound and one.status is Status.HELD and one.unit == line.unit}
-            open_metrics = {one.metric for one in named if one.status is Status.HELD} - compared
-            yield from (f"{metric}: no figure in {line.unit} was judged by {bound}" for metric in sorted(open_metrics))
+            compared = {one.metric for one in held if one.bound == bound and one.unit == line.unit}
+            yield from (
+                f"{metric}: no figure in {line.unit} was judged by {bound}" for metric in sorted({one.metric for one in held} - compared)
+            )

@@ -1,6 +1,6 @@
-"""Figures + limits -> judgements: of one validation, over all ranks and attempts. Pure.
+"""Figures and limits give judgements, one validation at a time, over all ranks and attempts. Pure.
 
-Judged on the worst member of the scope, never on a mean. What cannot be judged is said, and is never a pass.
+The worst member of the scope is judged, never a mean. A figure that cannot be judged is reported, and is never a pass.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -28,10 +28,11 @@ from gpu_acceptance.thresholds.limit import (
 from gpu_acceptance.verdict.attempts import all_passed
 from gpu_acceptance.verdict.bounds import (
     MIN_UNITS,
+    Classified,
     Finding,
     Reading,
-    Sifted,
     bounds_of,
+    classify,
     find_behind,
     find_beyond,
     find_odd,
@@ -39,14 +40,13 @@ from gpu_acceptance.verdict.bounds import (
     peer_factor,
     quantity,
     readings_by_metric,
-    sift,
 )
 
-_MOST_TEXT = 200  # every rank tells it to all others
+_MOST_TEXT = 200  # every rank sends it to all others
 
 
 def most_risen(plan: RunPlan, gpus_per_node: int, num_nodes: int) -> dict[str, float]:
-    """How far each counter may rise in a run of this shape; none where nothing is judged, and none that is waived."""
+    """Return how far each counter may rise in a run of this shape; nothing for waived counters or a run that only measures."""
     profile, found = plan.profile, dict[str, float]()
     for metric, limit in profile.limits.items():
         most = bound_at(limit.at_most, gpus_per_node)
@@ -57,15 +57,15 @@ def most_risen(plan: RunPlan, gpus_per_node: int, num_nodes: int) -> dict[str, f
 
 
 def alarm(figures: Iterable[Figure], most: Mapping[str, float]) -> str:
-    """`counters.nvlink.replays = 3 (link 5: 3)`, each that rose further than it may; empty where none did. What was not read is none."""
+    """Return `counters.nvlink.replays = 3 (link 5: 3)` for counters that rose too far; empty if none did. Unread counters do not count."""
     beyond = [one for one in figures if one.metric in most and is_number(one.value) and one.value > most[one.metric]]
-    told = [f"{one.metric} = {show(one.value or 0)}{f' ({one.detail})' if one.detail else ''}" for one in beyond]
-    return clip("; ".join(told), _MOST_TEXT)
+    texts = [f"{one.metric} = {show(one.value or 0)}{f' ({one.detail})' if one.detail else ''}" for one in beyond]
+    return clip("; ".join(texts), _MOST_TEXT)
 
 
 @dataclass(frozen=True)
 class _Problem:
-    """Why a bound did not simply hold, and of which ranks. `labels` are those of the first figure."""
+    """A reason why a bound did not simply hold, with its ranks. `labels` are those of the first figure."""
 
     status: Status
     text: str
@@ -77,24 +77,31 @@ class _Problem:
 def judge(attempts: Iterable[Attempt], profile: Profile, job: Job, waivers: Mapping[str, str], subject: str) -> tuple[Judgement, ...]:
     """One judgement per bound of every metric that some rank checked, or recorded where there is a limit, sorted by metric.
 
-    `subject` is that of the validation: what it checks of another one proves nothing, whatever is waived or declared. What its
-    supervisors read of counters is judged in every validation.
+    `subject` is that of the validation: a metric of another subject proves nothing, whatever is waived or declared. Counters that the
+    supervisors read are judged in every validation.
     A miss of the peer rule in a first attempt is provisional: see `wants_repeat`.
     """
     found = readings_by_metric(attempts, job, profile.limits)
     judgements: list[Judgement] = []
-    for metric in sorted(found):
-        if subject_of_metric(metric) in {subject, COUNTERS}:
-            judgements += _judge_metric(metric, found[metric], profile, job, waivers)
+    for metric, readings in sorted(found.items()):
+        if subject_of_metric(metric) not in {subject, COUNTERS}:  # any file could give it a good value
+            owner = f"acceptance/test_{subject_of_metric(metric)}.py"
+            message = f"{metric} checked by subject {subject}: a metric belongs to {owner}"
+            judgements.append(_without_limit(Status.INVALID, metric, readings, message, mistake=Mistake.SUBJECT))
+        elif (waiver := matching_reason(metric, waivers)) is not None:
+            judgements += (waived(judgement, waiver) for judgement in _judge_by_limit(metric, readings, profile, job))
+        elif (reason := matching_reason(metric, profile.not_applicable)) is not None:
+            message, unit = clip(f"{metric}: not applicable: {reason}"), readings[0].figure.unit
+            judgements.append(Judgement(metric=metric, status=Status.NOT_APPLICABLE, unit=unit, message=message))
         else:
-            judgements.append(_astray(metric, found[metric], subject))
+            judgements += _judge_by_limit(metric, readings, profile, job)
     return tuple(judgements)
 
 
 def wants_repeat(judgements: Iterable[Judgement], attempt_number: int) -> str | None:
-    """The reason for the one announced repeat of a validation, or None. Ask only where all ranks passed that have a worker.
+    """Return the reason for the one announced repeat of a validation, or None. Call it only if all ranks with a worker passed.
 
-    A figure was unstable, or a unit was behind its peers, and no other limit was missed: those stay missed.
+    A repeat follows an unstable figure, or a unit behind its peers, if no other limit was missed: those stay missed.
     """
     judgements = tuple(judgements)
     missed = [judgement for judgement in judgements if judgement.status is Status.MISSED]
@@ -106,60 +113,35 @@ def wants_repeat(judgements: Iterable[Judgement], attempt_number: int) -> str | 
     return "; ".join(reasons) or None
 
 
-def _judge_metric(
-    metric: str, readings: Sequence[Reading], profile: Profile, job: Job, waivers: Mapping[str, str]
-) -> tuple[Judgement, ...]:
-    waiver = matching_reason(metric, waivers)
-    if waiver is not None:
-        return tuple(waived(judgement, waiver) for judgement in _judge_by_limit(metric, readings, profile, job))
-    reason = matching_reason(metric, profile.not_applicable)
-    if reason is not None:
-        message = clip(f"{metric}: not applicable: {reason}")
-        return (Judgement(metric=metric, status=Status.NOT_APPLICABLE, unit=readings[0].figure.unit, message=message),)
-    return _judge_by_limit(metric, readings, profile, job)
-
-
-def _astray(metric: str, readings: Sequence[Reading], subject: str) -> Judgement:
-    """Any file could give any figure a good value; only the subject's own is known to measure it."""
-    figure, ranks = readings[0].figure, {reading.rank for reading in readings}
-    owner = f"acceptance/test_{subject_of_metric(metric)}.py"
-    message = clip(f"{metric} checked by subject {subject}: a metric belongs to {owner}")
-    return Judgement(
-        metric=metric,
-        status=Status.INVALID,
-        value=figure.value,
-        unit=figure.unit,
-        mistake=Mistake.SUBJECT,
-        ranks=_sorted(ranks),
-        message=message,
-    )
-
-
 def waived(judgement: Judgement, reason: str) -> Judgement:
-    """The same judgement, overruled: figure, value and what it would have been stay in the message."""
+    """Return the judgement overruled by a waiver: its figure, value and original message stay."""
     return judgement.model_copy(update={"status": Status.WAIVED, "message": clip(f"waived ({reason}): {judgement.message}")})
 
 
-def _judge_by_limit(metric: str, readings: Sequence[Reading], profile: Profile, job: Job) -> tuple[Judgement, ...]:
+def _judge_by_limit(metric: str, readings: Sequence[Reading], profile: Profile, job: Job) -> list[Judgement]:
     limit = profile.limits.get(metric)
     if limit is not None and limit.applies(job.gpus_per_node, job.num_nodes) and bounds_of(limit):
-        return tuple(_judge_bound(bound, limit, readings, job, num_peer_metrics(profile)) for bound in bounds_of(limit))
-    figure, ranks = readings[0].figure, {reading.rank for reading in readings}
+        return [_judge_bound(bound, limit, readings, job, num_peer_metrics(profile)) for bound in bounds_of(limit)]
     fault = why_no_limit(limit, job) if limit else f"no limit for a checked metric in profile {profile.name}"
-    message = clip(f"{metric} = {quantity(figure)}: {fault}")
-    status, file = Status.NO_LIMIT, limit.file if limit else ""
-    return (
-        Judgement(metric=metric, status=status, value=figure.value, unit=figure.unit, file=file, ranks=_sorted(ranks), message=message),
-    )
+    message = f"{metric} = {quantity(readings[0].figure)}: {fault}"
+    return [_without_limit(Status.NO_LIMIT, metric, readings, message, file=limit.file if limit else "")]
+
+
+def _without_limit(
+    status: Status, metric: str, readings: Sequence[Reading], message: str, *, file: str = "", mistake: Mistake | None = None
+) -> Judgement:
+    figure, ranks = readings[0].figure, _ranks(readings)
+    facts = {"value": figure.value, "unit": figure.unit, "file": file, "mistake": mistake, "ranks": ranks, "message": clip(message)}
+    return Judgement(metric=metric, status=status, **facts)
 
 
 def num_peer_metrics(profile: Profile) -> int:
-    """How many metrics share the chance of a false alarm by the peer rule."""
+    """Return how many metrics share the chance of a false alarm by the peer rule."""
     return sum(limit.peers is not None for limit in profile.limits.values())
 
 
 def why_no_limit(limit: Limit, job: Job) -> str:
-    """Why a limit asks nothing of a job of this shape, and of which shapes it does."""
+    """Return why a limit does not apply to a job of this shape, and to which shapes it applies."""
     if not bounds_of(limit):
         return f"its limit in {limit.file} sets no bound"
     if limit.nodes != "any" and (limit.nodes == "one") != (job.num_nodes == 1):
@@ -174,23 +156,25 @@ def why_no_limit(limit: Limit, job: Job) -> str:
 
 
 def _judge_bound(bound: str, limit: Limit, readings: Sequence[Reading], job: Job, num_metrics: int) -> Judgement:
-    """What misses comes before what cannot be judged, so that nothing hides a miss."""
+    """A miss comes before figures that cannot be judged, so that nothing hides a miss."""
     scope = _unit_scope(bound, limit)
-    if bound == "peers" and len(job.members(scope)) < MIN_UNITS:
-        return _too_few_peers(limit, job, num_metrics)
+    if bound == "peers" and len(job.members(scope)) < MIN_UNITS:  # two units cannot tell which is odd; only a floor makes that good
+        has_floor = not {"at_least", "at_most", "equals"}.isdisjoint(bounds_of(limit))
+        status = Status.NOT_APPLICABLE if has_floor else Status.NOT_MEASURED
+        return blank("peers", limit, job, num_metrics, status, f"{limit.metric}: {status}: needs {MIN_UNITS} units to name the odd one")
     if scope != limit.scope:
         readings = [one._replace(unit=job.member_of(one.rank, scope)) for one in readings]
-    sifted = sift(readings, bound, limit, job.gpus_per_node)
-    finding = _find(bound, limit, sifted.usable, job, num_metrics)
-    problems = list(_problems(bound, limit, readings, sifted, finding, job))
+    classified = classify(readings, bound, limit, job.gpus_per_node)
+    finding = _find(bound, limit, classified.usable, job, num_metrics)
+    problems = list(_problems(bound, limit, readings, classified, finding, job))
     if problems:
         status, ranks, labels = problems[0].status, problems[0].ranks, problems[0].labels
         message = "; also: ".join(problem.text for problem in problems)
-    elif bound == "uniform" and len({reading.unit for reading in sifted.usable}) < 2:
+    elif bound == "uniform" and len({reading.unit for reading in classified.usable}) < 2:
         status, ranks, labels = Status.NOT_APPLICABLE, (), None
         message = f"{limit.metric}: not applicable: one figure has nothing to be equal to"
     else:
-        assert finding.worst is not None, f"{limit.metric} {bound}: no figure, and nobody said so"
+        assert finding.worst is not None, f"{limit.metric} {bound}: no figure, and no problem was reported"
         status, ranks, labels = Status.HELD, (finding.worst.rank,), finding.worst.figure.labels
         message = _say(limit, finding, (finding.worst,), scope, job)
     mistake = next((problem.mistake for problem in problems if problem.mistake), None)
@@ -198,20 +182,12 @@ def _judge_bound(bound: str, limit: Limit, readings: Sequence[Reading], job: Job
 
 
 def _unit_scope(bound: str, limit: Limit) -> Scope:
-    """Whose figures are compared: one job is always equal to itself, so `uniform` over a job means its ranks."""
+    """Return the scope of the compared figures: one job is always equal to itself, so `uniform` over a job compares its ranks."""
     return "rank" if bound == "uniform" and limit.scope == "job" else limit.scope
 
 
-def _too_few_peers(limit: Limit, job: Job, num_metrics: int) -> Judgement:
-    """Two units cannot tell which of them is odd. Only a floor beside the peer rule makes that good."""
-    has_floor = not {"at_least", "at_most", "equals"}.isdisjoint(bounds_of(limit))
-    status = Status.NOT_APPLICABLE if has_floor else Status.NOT_MEASURED
-    message = f"{limit.metric}: {status}: needs {MIN_UNITS} units to name the odd one"
-    return blank("peers", limit, job, num_metrics, status, message)
-
-
 def blank(bound: str, limit: Limit, job: Job, num_metrics: int, status: Status, message: str) -> Judgement:
-    """The judgement of a bound that no figure was held against."""
+    """Return the judgement of a bound that no figure was held against."""
     return _judgement(bound, limit, status, message, _find(bound, limit, (), job, num_metrics), ())
 
 
@@ -239,7 +215,7 @@ def _judgement(
         file=limit.file,
         margin=finding.margin,
         mistake=mistake,
-        ranks=_sorted(ranks),
+        ranks=tuple(sorted(set(ranks))),
         labels=dict(labels or {}),
         message=clip(message),
     )
@@ -260,22 +236,20 @@ def _find(bound: str, limit: Limit, readings: Sequence[Reading], job: Job, num_m
     return find_behind(readings, limit.peers, peer_factor(len(job.members(scope)), num_metrics))
 
 
-def _problems(bound: str, limit: Limit, readings: Sequence[Reading], sifted: Sifted, finding: Finding, job: Job) -> Iterable[_Problem]:
-    """Worst first: missed, cannot be judged, unstable, not measured."""
+def _problems(
+    bound: str, limit: Limit, readings: Sequence[Reading], classified: Classified, finding: Finding, job: Job
+) -> Iterable[_Problem]:
+    """Yield the worst first: missed, cannot be judged, unstable, not measured."""
     scope = _unit_scope(bound, limit)
     tail = _tail(limit, finding)
     if finding.missed:
         todo = f"; to do: {limit.remedy}" if limit.remedy else ""
-        yield _Problem(
-            Status.MISSED,
-            f"{_say(limit, finding, finding.missed, scope, job)}{todo}",
-            _ranks(finding.missed),
-            finding.missed[0].figure.labels,
-        )
+        text = f"{_say(limit, finding, finding.missed, scope, job)}{todo}"
+        yield _Problem(Status.MISSED, text, _ranks(finding.missed), finding.missed[0].figure.labels)
     if finding.unfit:
-        where = job.where(scope, finding.unfit[0].unit, {reading.unit for reading in finding.unfit})
-        yield _Problem(Status.INVALID, f"{limit.metric} {finding.fault}{tail} {where}", _ranks(finding.unfit))
-    for status, unusable in ((Status.INVALID, sifted.faulty), (Status.UNSTABLE, sifted.unstable)):
+        text = f"{limit.metric} {finding.fault}{tail} {_where(finding.unfit, scope, job)}"
+        yield _Problem(Status.INVALID, text, _ranks(finding.unfit))
+    for status, unusable in ((Status.INVALID, classified.faulty), (Status.UNSTABLE, classified.unstable)):
         if unusable:
             wrong = [reading for reading, _ in unusable]
             text = f"{limit.metric} {unusable[0][1]}{tail} {_where(wrong, scope, job)}"
@@ -288,10 +262,10 @@ def _problems(bound: str, limit: Limit, readings: Sequence[Reading], sifted: Sif
 
 
 def _say(limit: Limit, finding: Finding, readings: Sequence[Reading], scope: Scope, job: Job) -> str:
-    """`nccl.all_gather.busbw_ring = 262.5 GB/s, need >= 337 GB/s [h200-sxm.yaml: measured ...] (job)`."""
-    where = job.where(scope, readings[0].unit, {reading.unit for reading in readings})
+    """Return `nccl.all_gather.busbw_ring = 262.5 GB/s, need >= 337 GB/s [h200-sxm.yaml: measured ...] (job)`."""
     detail = f" ({readings[0].figure.detail})" if readings[0].figure.detail else ""
-    return f"{limit.metric} = {with_unit(finding.shown, limit.unit)}{detail}{finding.detail}{_tail(limit, finding)} {where}"
+    value = f"{limit.metric} = {with_unit(finding.shown, limit.unit)}{detail}{finding.detail}"
+    return f"{value}{_tail(limit, finding)} {_where(readings, scope, job)}"
 
 
 def _tail(limit: Limit, finding: Finding) -> str:
@@ -300,33 +274,31 @@ def _tail(limit: Limit, finding: Finding) -> str:
 
 
 def _where(readings: Sequence[Reading], scope: Scope, job: Job) -> str:
-    return job.where(scope, readings[0].unit, [reading.unit for reading in readings])
+    return job.where(scope, readings[0].unit, {reading.unit for reading in readings})
 
 
-def _ranks(of: Iterable[Reading]) -> tuple[int, ...]:
-    return _sorted({item.rank for item in of})
-
-
-def _sorted(ranks: Collection[int]) -> tuple[int, ...]:
-    return tuple(sorted(set(ranks)))
+def _ranks(readings: Iterable[Reading]) -> tuple[int, ...]:
+    return tuple(sorted({reading.rank for reading in readings}))
 
 
 def settle(judgements: tuple[Judgement, ...], attempts: Sequence[Attempt]) -> tuple[Judgement, ...]:
-    """The judgements of attempts that some journals may not tell: nobody is found behind peers of which not all is known."""
-    return judgements if _is_settled(judgements, attempts) else tuple(map(_provisional, judgements))
+    """Return judgements rebuilt from journals. A miss of the peer rule is unstable unless it is settled.
 
-
-def _is_settled(judgements: Sequence[Judgement], attempts: Sequence[Attempt]) -> bool:
-    """Whether a miss of the peer rule stands: every rank told of every attempt, and no announced repeat was still to come."""
+    It is settled if the journals of all ranks tell all attempts, and no announced repeat was still to come.
+    """
     outcomes = {record.outcome for attempt in attempts for record in attempt.ranks}
-    if Outcome.LOST in outcomes or attempts[0].number != 1:
-        return False
-    came_through = all(all_passed(attempt.ranks) for attempt in attempts)
-    return not came_through or wants_repeat(judgements, len(attempts)) is None
-
-
-def _provisional(judgement: Judgement) -> Judgement:
-    if judgement.bound != "peers" or judgement.status is not Status.MISSED:
-        return judgement
-    message = clip(f"not confirmed, because the journals do not tell all attempts: {judgement.message}")
-    return judgement.model_copy(update={"status": Status.UNSTABLE, "message": message})
+    if Outcome.LOST not in outcomes and attempts[0].number == 1:
+        came_through = all(all_passed(attempt.ranks) for attempt in attempts)
+        if not came_through or wants_repeat(judgements, len(attempts)) is None:
+            return judgements
+    return tuple(
+        judgement.model_copy(
+            update={
+                "status": Status.UNSTABLE,
+                "message": clip(f"not confirmed, because the journals do not tell all attempts: {judgement.message}"),
+            }
+        )
+        if judgement.bound == "peers" and judgement.status is Status.MISSED
+        else judgement
+        for judgement in judgements
+    )

@@ -1,6 +1,6 @@
-"""What speaks against ACCEPTED: rows that went wrong, bounds that were not proved, GPUs that nobody tested. Pure."""
+"""The reasons against ACCEPTED: rows that went wrong, bounds that were not proved, GPUs that were not tested. Pure."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gpu_acceptance.base.text import clip, named
@@ -18,7 +18,7 @@ FORMATION = "world_formation"  # row 0
 
 @dataclass(frozen=True)
 class Found:
-    """One thing against ACCEPTED: how the verdict line says it, and in full. The line says the same part only once."""
+    """One reason against ACCEPTED: `part` for the verdict line, which names the same part only once, and the whole sentence."""
 
     kind: Kind
     part: str
@@ -27,15 +27,17 @@ class Found:
 
 
 def same(kind: Kind, text: str) -> Found:
+    """Return a reason whose sentence is short enough for the verdict line."""
     return Found(kind, text, text)
 
 
 def validations(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows of validations, without those of the suite itself."""
     return [row for row in rows if is_validation(row.nodeid)]
 
 
 def is_validation(nodeid: str) -> bool:
-    """A row may also be of the suite itself (world_formation, worker_end): what it finds counts, but it is no validation."""
+    """Return False for a row of the suite itself (world_formation, worker_end), which counts but is no validation."""
     return "::" in nodeid
 
 
@@ -44,25 +46,25 @@ def _missed(row: Row) -> list[Judgement]:
 
 
 def rejecting_rows(rows: Sequence[Row], control: ControlMessages | None) -> Iterator[Found]:
-    """Failed, died, stuck, missed. A missed limit rejects whatever its row says. A rank may be stuck because a message was lost."""
-    missed = {judgement.metric for row in rows for judgement in _missed(row)}
-    num_rows = sum(bool(_missed(row)) for row in rows)
-    part = f"{plural(len(missed), 'limit')} missed in {_of_all(num_rows, rows)}"
+    """Yield rows that failed, died or were stuck, and missed limits. A missed limit rejects whatever the outcome of its row is."""
     for row in _by_severity(rows, Means.REJECTS, control):
         if not _only_missed(row):
-            yield Found(Kind.VALIDATION, _part_of(row, rows), _sentence(row), row.nodeid)
-    for row in rows:
-        for judgement in _missed(row):
-            yield Found(Kind.LIMIT_MISSED, part, f"{_name(row)}: {judgement.message}", row.nodeid)
+            sentence = f"{_name(row)}: {_first_line(row) or row.outcome}"
+            yield Found(Kind.VALIDATION, _part_of(row, rows), sentence, row.nodeid)
+    missed = [(row, judgement) for row in rows for judgement in _missed(row)]
+    num_limits, num_rows = len({judgement.metric for _, judgement in missed}), sum(bool(_missed(row)) for row in rows)
+    part = f"{plural(num_limits, 'limit')} missed in {_of_all(num_rows, rows)}"
+    for row, judgement in missed:
+        yield Found(Kind.LIMIT_MISSED, part, f"{_name(row)}: {judgement.message}", row.nodeid)
 
 
 def _only_missed(row: Row) -> bool:
-    """Whether a row failed by its limits and by nothing else."""
+    """Return True if a row failed by its limits alone."""
     return row.outcome is Outcome.FAILED and _first_line(row) in {_first_line(judgement) for judgement in _missed(row)}
 
 
 def incomplete_rows(rows: Sequence[Row], control: ControlMessages | None) -> Iterator[Found]:
-    """One sentence for all that say the same: a counter that a machine does not have is missing from every validation."""
+    """Yield one reason for all rows with the same message: a counter that a machine lacks is missing from every validation."""
     alike: dict[tuple[Outcome, str], list[Row]] = {}
     for row in _by_severity(rows, Means.LEAVES_INCOMPLETE, control):
         alike.setdefault((row.outcome, _first_line(row)), []).append(row)
@@ -72,13 +74,10 @@ def incomplete_rows(rows: Sequence[Row], control: ControlMessages | None) -> Ite
 
 
 def _by_severity(rows: Sequence[Row], means: Means, control: ControlMessages | None) -> list[Row]:
-    return sorted((row for row in rows if _means(row.outcome, control) is means), key=lambda row: row.outcome.severity)
-
-
-def _means(outcome: Outcome, control: ControlMessages | None) -> Means:
-    """A rank may be stuck because a message was lost that it waited for: no fault of its own, nor of the hardware."""
-    is_excused = outcome is Outcome.STUCK and control is not None and bool(control.lost)
-    return Means.LEAVES_INCOMPLETE if is_excused else outcome.means
+    """Return the rows with this meaning, worst first. A rank may be stuck because a message was lost, which proves no fault."""
+    is_excused = control is not None and bool(control.lost)
+    meanings = {Outcome.STUCK: Means.LEAVES_INCOMPLETE} if is_excused else {}
+    return sorted((row for row in rows if meanings.get(row.outcome, row.outcome.means) is means), key=lambda row: row.outcome.severity)
 
 
 def _part_of(row: Row, rows: Sequence[Row]) -> str:
@@ -93,21 +92,18 @@ def _of_all(count: int, rows: Sequence[Row]) -> str:
     return f"{count} of {plural(len(validations(rows)), 'validation')}"
 
 
-def _sentence(row: Row) -> str:
-    return f"{_name(row)}: {_first_line(row) or row.outcome}"
-
-
-def _first_line(said: Row | Judgement) -> str:
-    return said.message.split("\n", 1)[0]
+def _first_line(source: Row | Judgement) -> str:
+    return source.message.split("\n", 1)[0]
 
 
 def _name(row: Row) -> str:
-    """`test_nccl.py::test_large[all_gather]`: folders left out, parameters kept."""
+    """Return `test_nccl.py::test_large[all_gather]`, without folders."""
     path, colons, test = row.nodeid.partition("::")
     return f"{path.rsplit('/', 1)[-1]}{colons}{test}"
 
 
 def broken_off(measure_only: bool, end: RunEnd) -> Iterator[Found]:
+    """Yield what kept the run from its normal end."""
     if end.not_written is not None:
         yield same(Kind.NOT_WRITTEN, clip(end.not_written))
     if end.internal_error is not None:
@@ -124,63 +120,42 @@ def broken_off(measure_only: bool, end: RunEnd) -> Iterator[Found]:
 
 
 def broken_messages(control: ControlMessages | None) -> Iterator[Found]:
-    """What strangers did to the messages between ranks, so that what was concluded from these is not proved."""
-    if control:
-        yield from _lost_messages(control)
-        yield from _disputed_records(control)
-
-
-def _lost_messages(control: ControlMessages) -> Iterator[Found]:
-    """Messages between ranks that were sent and are not there: what was concluded without them is not proved."""
-    if control.lost:
+    """Yield control messages that were lost, and ranks whose own records differ from those that rank 0 judged: neither proves anything."""
+    if control and control.lost:
         kinds = ", ".join(f"{kind}: {number}" for kind, number in sorted(control.lost.items()))
         number = plural(sum(control.lost.values()), "control message")
-        yield Found(
-            Kind.MESSAGES_LOST, "control messages lost", f"{number} deleted or overwritten in the control store by a stranger ({kinds})"
-        )
-
-
-def _disputed_records(control: ControlMessages) -> Iterator[Found]:
-    """Ranks that told something else of themselves than rank 0 judged."""
-    for one in control.disputed:
+        sentence = f"{number} deleted or overwritten in the control store by a stranger ({kinds})"
+        yield Found(Kind.MESSAGES_LOST, "control messages lost", sentence)
+    for one in control.disputed if control else ():
         what = f"{one.nodeid} (attempt {one.attempt}): it told {one.told}, and {one.judged} was judged"
-        yield Found(Kind.TOLD_OTHERWISE, f"{plural(len(control.disputed), 'rank')} told otherwise", f"rank {one.rank} objects to {what}")
+        part = f"{plural(len(control.disputed), 'rank')} told otherwise" if control else ""
+        yield Found(Kind.TOLD_OTHERWISE, part, f"rank {one.rank} objects to {what}")
 
 
 def uncollected(sentences: Sequence[str]) -> Iterator[Found]:
-    """Test files that gave no validations: nobody knows what they would have asked."""
+    """Yield test files that gave no validations, whose requirements are therefore unknown."""
     part = f"{plural(len(sentences), 'file')} not collected"
     yield from (Found(Kind.NOT_COLLECTED, part, sentence) for sentence in sentences)
 
 
 def unproved(rows: Sequence[Row], limits: Sequence[Judgement], coverage: Coverage, profile: Profile) -> Iterator[Found]:
-    """Expected bounds that did not hold, and that nobody declared away."""
+    """Yield expected bounds that neither held nor were declared away."""
     open_limits = [limit for limit in limits if limit.status not in DECLARED | {Status.HELD, Status.MISSED}]
     consulted = {(judgement.metric, judgement.bound) for row in rows for judgement in row.judgements}
     never = [limit for limit in open_limits if (limit.metric, limit.bound) not in consulted]
-    if never:
-        yield Found(Kind.NEVER_MEASURED, f"{plural(len(never), 'limit')} never measured", f"never measured: {_metrics(never)}")
     unjudged = [limit for limit in open_limits if limit not in never]
-    if unjudged:
-        yield Found(Kind.NOT_JUDGED, f"{plural(len(unjudged), 'limit')} not judged", f"measured but not judged: {_metrics(unjudged)}")
+    for kind, part, sentence, found in (
+        (Kind.NEVER_MEASURED, "never measured", "never measured", never),
+        (Kind.NOT_JUDGED, "not judged", "measured but not judged", unjudged),
+    ):
+        if found:
+            yield Found(kind, f"{plural(len(found), 'limit')} {part}", f"{sentence}: {', '.join(sorted({one.metric for one in found}))}")
     if not coverage.limits_judged:
         yield Found(Kind.NOTHING_PROVED, "no limit held", f"no limit of profile {profile.name} held: nothing was proved")
 
 
-def _metrics(limits: Iterable[Judgement]) -> str:
-    return ", ".join(sorted({limit.metric for limit in limits}))
-
-
-def contract_missed(contract: JudgedContract | None) -> Iterator[Found]:
-    yield from _of_contract(contract, LineState.MISSED)
-
-
-def contract_not_tested(contract: JudgedContract | None) -> Iterator[Found]:
-    """Lines that the contract's own file does not excuse."""
-    yield from _of_contract(contract, LineState.NOT_TESTED)
-
-
-def _of_contract(contract: JudgedContract | None, state: LineState) -> Iterator[Found]:
+def contract_lines(contract: JudgedContract | None, state: LineState) -> Iterator[Found]:
+    """Yield the lines of a contract with this state that its own file does not excuse."""
     lines = [one for one in contract.unanswered if one.state is state] if contract else []
     for one in lines:
         part = f"{plural(len(lines), 'contract line')} {one.state}"
@@ -188,19 +163,27 @@ def _of_contract(contract: JudgedContract | None, state: LineState) -> Iterator[
 
 
 def untested(plan: RunPlan, job: Job, coverage: Coverage) -> Iterator[Found]:
-    """Nodes that were expected, ranks that never spoke, and GPUs that exist and were not tested."""
-    profile = plan.profile
+    """Yield expected nodes and ranks that are absent, GPUs that were not tested or tested twice, and GPUs of another kind."""
     yield from _absent(plan, job)
+    nodes = gpus_by_node(job)
+    yield from _gpus_without_rank(nodes, plan.declared_gpus)
+    yield from (same(Kind.GPUS_SHARED, text) for text in gpus_of_several_nodes(nodes))
+    profile = plan.profile
     if profile.device_name is None and coverage.gpus_existing:
         yield same(Kind.WRONG_PROFILE, f"profile {profile.name} is for no GPU, and {plural(coverage.gpus_existing, 'GPU')} can be seen")
     elif profile.device_name is not None and not coverage.gpus_tested:
         yield same(Kind.GPUS_UNTESTED, f"profile {profile.name} is for {profile.device_name}, and no rank opened a GPU")
     else:
-        yield from (same(Kind.WRONG_PROFILE, text) for text in _other_gpus(job, profile))
+        ranks_of: dict[str, list[int]] = {}
+        for rank, identity in job.by_rank.items():
+            if identity.gpu and identity.gpu.name != profile.device_name:
+                ranks_of.setdefault(identity.gpu.name, []).append(rank)
+        for name, ranks in sorted(ranks_of.items()):
+            text = f"profile {profile.name} is for {profile.device_name}, and there is {name} on {job.who(ranks)}"
+            yield same(Kind.WRONG_PROFILE, text)
 
 
 def _absent(plan: RunPlan, job: Job) -> Iterator[Found]:
-    """Nodes that never came, ranks that never spoke, nodes with fewer of them, GPUs without one, GPUs that are another node's as well."""
     if plan.expected_nodes not in {None, job.num_nodes}:
         yield same(Kind.NODES_ABSENT, f"{plural(job.num_nodes, 'node')} took part, and --expect-nodes wants {plan.expected_nodes}")
     if job.silent_ranks or not job.ranks:
@@ -209,9 +192,6 @@ def _absent(plan: RunPlan, job: Job) -> Iterator[Found]:
     sizes = sorted({identity.local_world_size for identity in job.ranks})
     if len(sizes) > 1:
         yield same(Kind.NODES_UNLIKE, f"nodes differ in their number of ranks: {', '.join(map(str, sizes))}")
-    nodes = gpus_by_node(job)
-    yield from _gpus_without_rank(nodes, plan.declared_gpus)
-    yield from (same(Kind.GPUS_SHARED, text) for text in gpus_of_several_nodes(nodes))
 
 
 def _gpus_without_rank(nodes: Sequence[NodeGpus], declared_gpus: int | None) -> Iterator[Found]:
@@ -219,19 +199,8 @@ def _gpus_without_rank(nodes: Sequence[NodeGpus], declared_gpus: int | None) -> 
     short = [(node, number) for node, number in wanted if len(node.tested) < number]
     num_missing = sum(number - len(node.tested) for node, number in short)
     for node, _ in short:
-        tested = f"{len(node.tested)} of {declared_gpus} declared GPUs of {node.host}"
-        text = node.untested if declared_gpus is None else f"ranks opened {tested}"
+        opened = f"ranks opened {len(node.tested)} of {declared_gpus} declared GPUs of {node.host}"
+        text = node.untested if declared_gpus is None else opened
         assert text is not None, node.host
-        yield Found(
-            Kind.GPUS_UNTESTED, text if len(short) == 1 else f"no rank opened {plural(num_missing, 'GPU')} of {len(short)} nodes", text
-        )
-
-
-def _other_gpus(job: Job, profile: Profile) -> Iterator[str]:
-    """GPUs that the profile is not made for."""
-    ranks_of: dict[str, list[int]] = {}
-    for rank, identity in job.by_rank.items():
-        if identity.gpu and identity.gpu.name != profile.device_name:
-            ranks_of.setdefault(identity.gpu.name, []).append(rank)
-    for name, ranks in sorted(ranks_of.items()):
-        yield f"profile {profile.name} is for {profile.device_name}, and there is {name} on {job.who(ranks)}"
+        part = text if len(short) == 1 else f"no rank opened {plural(num_missing, 'GPU')} of {len(short)} nodes"
+        yield Found(Kind.GPUS_UNTESTED, part, text)

@@ -1,11 +1,9 @@
-"""Rank records + judgements -> one row of the report: the outcome over all ranks, causes before victims. Pure."""
+"""Rank records and judgements give one row of the report: the outcome over all ranks, causes before victims. Pure."""
 
 import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
-from typing import Protocol
 
 from gpu_acceptance.base.text import clip, first_few
 from gpu_acceptance.inventory.needs import COMPILER, OLDEST
@@ -13,14 +11,13 @@ from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.row import FORMING, Attempt, Judgement, RankRecord, Row
 from gpu_acceptance.thresholds.limit import COUNTERS, Profile, first_of, matching_reason, plural, subject_of, subject_of_metric
-from gpu_acceptance.verdict.attempts import bare_row, where
+from gpu_acceptance.verdict.attempts import Planned, bare_row, where
 from gpu_acceptance.verdict.bounds import JUDGED_OUTCOMES, quantity
 from gpu_acceptance.verdict.judge import judge, settle
 from gpu_acceptance.verdict.reasons import FORMATION, is_validation
 
-_PREFIX, _HARMLESS = "NCCL_", "NCCL_DEBUG"  # what is logged, and where
+_PREFIX, _HARMLESS = "NCCL_", "NCCL_DEBUG"  # the second decides what NCCL logs, and where
 _MOST_VARIABLES, _MOST_CHARACTERS = 4, 80
-_UNSET = "not set"
 _OUTCOME_OF = {
     Status.MISSED: Outcome.FAILED,
     Status.INVALID: Outcome.ERROR,
@@ -32,46 +29,22 @@ _NO_CAUSE = {Outcome.PASSED, Outcome.VICTIM}
 _MOST_LINES = 6
 _MOST_HOSTS = 4
 _HEADERS = "a compiler with the headers of this Python (Debian, Ubuntu: apt-get install g++ python3-dev)"
+_Cause = tuple[Outcome, str]
 
 
-def unlike_variables(job: Job) -> str:
-    """`NCCL_P2P_DISABLE is not set on rank 0 (...), '1' on rank 1 (...)`; empty where the ranks of each node agree."""
-    told = [f"{name} is {', '.join(_values(job, name, ranks))}" for name, ranks in _differing(job)]
-    return "; ".join(first_few(told, _MOST_VARIABLES, "and {} more"))
-
-
-def _differing(job: Job) -> Iterator[tuple[str, list[int]]]:
-    """Each name with the ranks of the first node on which its value is not the same everywhere."""
+def environment_mismatch(job: Job) -> str:
+    """Return `NCCL_P2P_DISABLE is not set on rank 0 (...), '1' on rank 1 (...)`; empty if the ranks of each node agree."""
     names = {name for identity in job.ranks for name in identity.environment}
+    texts = []
     for name in sorted(name for name in names if name.startswith(_PREFIX) and not name.startswith(_HARMLESS)):
-        for node in job.nodes:
-            ranks = [rank for rank, identity in job.by_rank.items() if identity.node == node]
-            if len({job.by_rank[rank].environment.get(name) for rank in ranks}) > 1:
-                yield name, ranks
-                break
-
-
-def _values(job: Job, name: str, ranks: list[int]) -> Iterator[str]:
-    ranks_of: dict[str, list[int]] = defaultdict(list)
-    for rank in ranks:
-        value = job.by_rank[rank].environment.get(name)
-        ranks_of[_UNSET if value is None else repr(value[:_MOST_CHARACTERS])].append(rank)
-    return (f"{value} on {job.who(who)}" for value, who in ranks_of.items())
-
-
-@dataclass(frozen=True)
-class _Cause:
-    outcome: Outcome
-    text: str
-
-
-@dataclass(frozen=True)
-class _Answer:
-    """What one rank said in one attempt; silence is an answer too."""
-
-    rank: int
-    outcome: Outcome
-    text: str  # without who said it
+        nodes = ({one.rank: one.environment.get(name) for one in ranks} for ranks in job.by_node.values())
+        values = next((values for values in nodes if len(set(values.values())) > 1), {})
+        ranks_of: dict[str, list[int]] = defaultdict(list)
+        for rank, value in values.items():
+            ranks_of["not set" if value is None else repr(value[:_MOST_CHARACTERS])].append(rank)
+        if values:
+            texts.append(f"{name} is {', '.join(f'{value} on {job.who(ranks)}' for value, ranks in ranks_of.items())}")
+    return "; ".join(first_few(texts, _MOST_VARIABLES, "and {} more"))
 
 
 def make_row(
@@ -85,20 +58,21 @@ def make_row(
     measure_only: bool = False,
     rebuilt: bool = False,
 ) -> Row:
-    """The row of one validation that was attempted. `measure_only` judges nothing; `rebuilt`: journals alone tell of the attempts."""
+    """Return the row of a validation that was attempted. `measure_only` judges nothing; `rebuilt`: only journals tell the attempts."""
     judgements = () if measure_only else judge(attempts, profile, job, waivers, subject_of(nodeid))
     if rebuilt:
         judgements = settle(judgements, attempts)
-    causes = [*_causes_of_attempts(nodeid, attempts, profile, job), *_causes_of_limits(judgements)]
-    outcome = min((cause.outcome for cause in causes), key=attrgetter("severity"), default=Outcome.NOT_RUN)
+    causes = _causes_of_attempts(nodeid, attempts, profile, job)
+    causes += ((_OUTCOME_OF[one.status], one.message) for one in judgements if one.status in _OUTCOME_OF)
+    outcome = min((outcome for outcome, _ in causes), key=lambda outcome: outcome.severity, default=Outcome.NOT_RUN)
     own = [judgement for judgement in judgements if subject_of_metric(judgement.metric) != COUNTERS]
     if outcome is Outcome.PASSED and own and all(judgement.status is not Status.HELD for judgement in own):
-        outcome = Outcome.NOT_APPLICABLE  # nothing was left to hold
+        outcome = Outcome.NOT_APPLICABLE  # no bound is left that could hold
     return Row(
         nodeid=nodeid,
         subject=subject_of(nodeid),
         outcome=outcome,
-        message=clip("\n".join([*_why(nodeid, attempts, job), *_lines(causes, judgements, outcome), *_ras(attempts)])),
+        message=_message(nodeid, attempts, job, causes, judgements, outcome),
         duration_s=sum(max((record.duration_s for record in attempt.ranks), default=0.0) for attempt in attempts),
         deadline_s=deadline_s,
         attempts=tuple(attempts),
@@ -107,63 +81,84 @@ def make_row(
 
 
 def told_by_ranks(row: Row, profile: Profile, job: Job) -> str:
-    """Of the message of a row what none of its limits says: what its ranks said, and what of the job explains it."""
+    """Return the part of a row's message that comes from its ranks and the job, without the messages of its limits."""
     if not row.attempts:
         return row.message
     causes = _causes_of_attempts(row.nodeid, row.attempts, profile, job)
-    return clip("\n".join([*_why(row.nodeid, row.attempts, job), *_lines(causes, (), row.outcome), *_ras(row.attempts)]))
+    return _message(row.nodeid, row.attempts, job, causes, (), row.outcome)
+
+
+def _message(
+    nodeid: str, attempts: Sequence[Attempt], job: Job, causes: Iterable[_Cause], judgements: Iterable[Judgement], outcome: Outcome
+) -> str:
+    """Join, in this order: why the group did not form, causes, victims, waived limits, and the answer of NCCL RAS to the first hang.
+
+    Limits that do not apply are listed only if the whole validation does not.
+    """
+    is_aside = outcome is Outcome.NOT_APPLICABLE
+    shown = dict.fromkeys(
+        text
+        for reason, text in sorted(causes, key=lambda cause: cause[0].severity)
+        if text and (is_aside or reason is not Outcome.NOT_APPLICABLE)
+    )
+    aside = {Status.WAIVED, Status.NOT_APPLICABLE} if is_aside else {Status.WAIVED}
+    ras = sorted((attempt.number, record.rank, record.ras) for attempt in attempts for record in attempt.ranks if record.ras)
+    lines = [
+        *(_why_not_formed(job) if _broke_while_forming(nodeid, attempts) else ()),
+        *shown,
+        *(judgement.message for judgement in judgements if judgement.status in aside),
+        *(f"NCCL RAS, asked by rank {rank}: {text}" for _, rank, text in ras[:1]),  # it speaks of the whole job
+    ]
+    return clip("\n".join(lines))
 
 
 def validation_of(nodeid: str) -> str:
-    """`nccl.large` of `acceptance/test_nccl.py::test_large[all_gather]`: what a declaration of it must match."""
+    """Return `nccl.large` for `acceptance/test_nccl.py::test_large[all_gather]`: the name that a declaration must match."""
     function = nodeid.split("[", 1)[0].rsplit("::", 1)[-1]
     return f"{subject_of(nodeid)}.{function.removeprefix('test_')}"
 
 
 def declared_reason(nodeid: str, not_applicable: Mapping[str, str]) -> str | None:
-    """Why this validation may be skipped, or None where no profile or overlay said so beforehand. A waiver is of metrics alone."""
+    """Return why the profile or an overlay lets this validation be skipped, or None. A waiver excuses metrics only."""
     return matching_reason(validation_of(nodeid), not_applicable)
 
 
-def _answers(attempts: Sequence[Attempt], job: Job, declared: str | None) -> Iterator[_Answer]:
+def _answers(attempts: Sequence[Attempt], job: Job, declared: str | None) -> Iterator[tuple[int, Outcome, str]]:
+    """Yield rank, outcome and text for each rank and attempt; silence is an answer too."""
     for attempt in attempts:
         again = f" of attempt {attempt.number}" if len(attempts) > 1 else ""
         silent = set(range(job.world_size)) - {record.rank for record in attempt.ranks}
         for rank in sorted(silent):
-            yield _Answer(rank, Outcome.LOST, f"lost{again}: no answer")
+            yield rank, Outcome.LOST, f"lost{again}: no answer"
         for record in sorted(attempt.ranks, key=lambda record: (record.rank, record.outcome)):
             if record.rank >= job.world_size:
-                yield _Answer(record.rank, Outcome.ERROR, f"error: answers in a job of {job.world_size} ranks")
+                yield record.rank, Outcome.ERROR, f"error: answers in a job of {job.world_size} ranks"
             elif record.outcome is Outcome.SKIPPED and declared is not None:
-                told = f" ({record.message})" if record.message else ""
-                yield _Answer(record.rank, Outcome.NOT_APPLICABLE, f"not applicable: {declared}{told}")
+                reason = f" ({record.message})" if record.message else ""
+                yield record.rank, Outcome.NOT_APPLICABLE, f"not applicable: {declared}{reason}"
             else:
-                yield _Answer(record.rank, record.outcome, _describe(record, again))
+                yield record.rank, record.outcome, _describe(record, again)
 
 
 def _describe(record: RankRecord, again: str) -> str:
-    """`died in call: exit code -11`; of a stuck rank also where it stands."""
+    """Return `died in call: exit code -11`; for a stuck rank also its place."""
+    risen: list[str] = []  # on the GPU of a rank that did not come to its end; limits judge the counters of the others
+    if record.outcome not in JUDGED_OUTCOMES:
+        counters = (one for one in record.counters if one.judged and one.value)
+        risen = [f"{one.metric} = {quantity(one)}{f' ({one.detail})' if one.detail else ''}" for one in counters]
+    meanwhile = f"; on its GPU meanwhile: {'; '.join(risen)}" if risen else ""
     if record.outcome is Outcome.VICTIM:
-        said = essence(record.message) if record.stack else "a peer failed first"  # an exception of its own is an echo
-        return f"{said}{_risen(record)}"  # what its GPU reports may be why the peer failed
+        reason = essence(record.message) if record.stack else "a peer failed first"  # an exception of its own is an echo
+        return f"{reason}{meanwhile}"  # its GPU's counters may explain why the peer failed
     phase = f" in {record.phase}{again}" if record.phase else again
     place = where(record.stack) if record.outcome is Outcome.STUCK else ""
     frames = f"; inside {place}" if place else ""
     message = f": {essence(record.message)}" if record.message else ""
-    return f"{record.outcome}{phase}{message}{frames}{_risen(record)}"
-
-
-def _risen(record: RankRecord) -> str:
-    """What rose on the GPU of a rank that did not come to its end; of the others the limits speak."""
-    if record.outcome in JUDGED_OUTCOMES:
-        return ""
-    risen = [one for one in record.counters if one.judged and one.value]
-    named = "; ".join(f"{one.metric} = {quantity(one)}{f' ({one.detail})' if one.detail else ''}" for one in risen)
-    return f"; on its GPU meanwhile: {named}" if named else ""
+    return f"{record.outcome}{phase}{message}{frames}{meanwhile}"
 
 
 def essence(message: str) -> str:
-    """Of a traceback by pytest the lines that say what is wrong and where; of anything else the first lines."""
+    """Return the error lines and the place of a pytest traceback; the first lines of any other text."""
     lines = message.strip().splitlines()
     errors = [line[1:].strip() for line in lines if line.startswith("E  ")]
     if errors:
@@ -172,65 +167,30 @@ def essence(message: str) -> str:
 
 
 def _causes_of_attempts(nodeid: str, attempts: Sequence[Attempt], profile: Profile, job: Job) -> list[_Cause]:
+    """Return one cause for all ranks that say the same, and errors where a pass proves nothing. The text of a passed rank is empty."""
     answers = list(_answers(attempts, job, declared_reason(nodeid, profile.not_applicable)))
-    return [*_causes_of_ranks(answers, job), *_causes_of_silence(nodeid, attempts)]
-
-
-def _causes_of_ranks(answers: Sequence[_Answer], job: Job) -> Iterator[_Cause]:
-    """One cause for all ranks that say the same. Passed ranks have nothing to say."""
-    ranks_of: dict[tuple[Outcome, str], list[int]] = defaultdict(list)
-    for answer in answers:
-        text = "" if answer.outcome is Outcome.PASSED else answer.text
-        ranks_of[answer.outcome, text].append(answer.rank)
-    for (outcome, text), ranks in sorted(ranks_of.items(), key=lambda item: (item[0][0].severity, item[1], item[0][1])):
-        yield _Cause(outcome, f"{job.who(ranks)}: {'victim: ' if outcome is Outcome.VICTIM else ''}{text}" if text else "")
-    by_outcome = {outcome: [answer.rank for answer in answers if answer.outcome is outcome] for outcome in Outcome}
-    passed, aside = by_outcome[Outcome.PASSED], by_outcome[Outcome.NOT_APPLICABLE]
+    ranks_of: dict[_Cause, list[int]] = defaultdict(list)
+    for rank, outcome, text in answers:
+        ranks_of[outcome, "" if outcome is Outcome.PASSED else text].append(rank)
+    causes = [
+        (outcome, f"{job.who(ranks)}: {'victim: ' if outcome is Outcome.VICTIM else ''}{text}" if text else "")
+        for (outcome, text), ranks in sorted(ranks_of.items(), key=lambda item: (item[0][0].severity, item[1], item[0][1]))
+    ]
+    passed, aside = ([rank for rank, outcome, _ in answers if outcome is one] for one in (Outcome.PASSED, Outcome.NOT_APPLICABLE))
     if passed and aside:
-        yield _Cause(Outcome.ERROR, f"ranks disagree: passed on {job.who(passed)}, not applicable on {job.who(aside)}")
-
-
-def _causes_of_silence(nodeid: str, attempts: Sequence[Attempt]) -> Iterator[_Cause]:
-    """A pass without a figure would say that something was measured. What supervisors read of counters is none of a validation's."""
+        causes.append((Outcome.ERROR, f"ranks disagree: passed on {job.who(passed)}, not applicable on {job.who(aside)}"))
+    # A pass without a figure would claim a measurement. The counters that supervisors read are no figure of a validation.
     silent = [attempt for attempt in attempts if all(one.outcome is Outcome.PASSED and not one.figures for one in attempt.ranks)]
     if silent and is_validation(nodeid):
-        yield _Cause(Outcome.ERROR, "no figure: it passed on all ranks, and none checked or recorded anything")
+        causes.append((Outcome.ERROR, "no figure: it passed on all ranks, and none checked or recorded anything"))
+    return causes
 
 
-def _causes_of_limits(judgements: Iterable[Judgement]) -> Iterator[_Cause]:
-    for judgement in judgements:
-        if judgement.status in _OUTCOME_OF:
-            yield _Cause(_OUTCOME_OF[judgement.status], judgement.message)
-
-
-def _lines(causes: Iterable[_Cause], judgements: Iterable[Judgement], outcome: Outcome) -> list[str]:
-    """What decided, worst first; then victims; then what was waived; what does not apply only where that is all there is to say."""
-    shown = {cause.text: None for cause in sorted(causes, key=lambda cause: cause.outcome.severity) if _is_said(cause, outcome)}
-    aside = {Status.WAIVED} | ({Status.NOT_APPLICABLE} if outcome is Outcome.NOT_APPLICABLE else set())
-    return [*shown, *(judgement.message for judgement in judgements if judgement.status in aside)]
-
-
-def _why(nodeid: str, attempts: Sequence[Attempt], job: Job) -> list[str]:
-    """First where the group did not form: who crashed in it is as a rule not who was set up otherwise."""
-    if not _broke_while_forming(nodeid, attempts):
-        return []
-    unlike = unlike_variables(job)
-    return [*([f"ranks of one node differ in what NCCL is told: {unlike}"] if unlike else []), *_own_names(job)]
-
-
-def formed_unlike(nodeid: str, attempts: Sequence[Attempt], job: Job) -> bool:
-    """Whether the group did not form, and ranks of one node differ in what NCCL is told."""
-    return _broke_while_forming(nodeid, attempts) and bool(unlike_variables(job))
-
-
-def _broke_while_forming(nodeid: str, attempts: Sequence[Attempt]) -> bool:
-    """What came before asked no NCCL."""
-    bad = (record for attempt in attempts for record in attempt.ranks if record.outcome not in _NO_CAUSE)
-    return nodeid == FORMATION and any(record.phase == FORMING for record in bad)
-
-
-def _own_names(job: Job) -> Iterator[str]:
-    """Nodes at whose own name gloo offers a loopback address to the others. Many clusters work all the same, through other interfaces."""
+def _why_not_formed(job: Job) -> Iterator[str]:
+    """Explain a group that did not form. It comes first: a rank that crashes meanwhile is seldom the one with another set-up."""
+    if mismatch := environment_mismatch(job):
+        yield f"ranks of one node differ in what NCCL is told: {mismatch}"
+    # Nodes at whose own name gloo offers a loopback address. Many clusters work all the same, through other interfaces.
     first = [ranks[0] for ranks in job.by_node.values() if job.num_nodes > 1]
     found = [one for one in first if one.own_loopback_address and "GLOO_SOCKET_IFNAME" not in one.environment]
     if found:
@@ -239,32 +199,19 @@ def _own_names(job: Job) -> Iterator[str]:
         yield f"/etc/hosts sends the own name to {address} on {hosts}: gloo may wait there, unless GLOO_SOCKET_IFNAME is set"
 
 
-def _ras(attempts: Sequence[Attempt]) -> list[str]:
-    """What NCCL said of the first hang: asked by one rank of each node, it speaks of the whole job."""
-    told = [(attempt.number, record.rank, record.ras) for attempt in attempts for record in attempt.ranks if record.ras]
-    return [f"NCCL RAS, asked by rank {rank}: {text}" for _, rank, text in sorted(told)[:1]]
+def formed_unlike(nodeid: str, attempts: Sequence[Attempt], job: Job) -> bool:
+    """Return True if the group did not form, and ranks of one node differ in their NCCL variables."""
+    return _broke_while_forming(nodeid, attempts) and bool(environment_mismatch(job))
 
 
-def _is_said(cause: _Cause, outcome: Outcome) -> bool:
-    return bool(cause.text) and (cause.outcome is not Outcome.NOT_APPLICABLE or outcome is Outcome.NOT_APPLICABLE)
-
-
-class Needing(Protocol):
-    """A validation, as it is planned or run."""
-
-    @property
-    def nodeid(self) -> str: ...
-
-    @property
-    def deadline_s(self) -> float: ...
-
-    @property
-    def needs(self) -> tuple[str, ...]: ...
+def _broke_while_forming(nodeid: str, attempts: Sequence[Attempt]) -> bool:
+    bad = (record for attempt in attempts for record in attempt.ranks if record.outcome not in _NO_CAUSE)
+    return nodeid == FORMATION and any(record.phase == FORMING for record in bad)
 
 
 @dataclass(frozen=True)
 class Unmet:
-    """One thing that a node lacks and validations need. `found`: host -> what there is instead, empty where there is nothing."""
+    """One package or program that validations need and a node lacks. `found`: host -> the version there, empty if it has none."""
 
     need: str
     found: Mapping[str, str]
@@ -273,45 +220,42 @@ class Unmet:
 
     @property
     def what(self) -> str:
-        """`transformers 5.0 or newer`."""
+        """Return `transformers 5.0 or newer`."""
         return f"{self.need} {OLDEST[self.need]} or newer" if self.need in OLDEST else f"a {self.need}"
 
     @property
     def seen(self) -> str:
-        """`node-01 has none`, `node-01, node-02 have 4.57.1`."""
-        hosts_of: dict[str, list[str]] = {}
+        """Return `node-01 has none`, `node-01, node-02 have 4.57.1`."""
+        hosts_of: dict[str, list[str]] = defaultdict(list)
         for host, found in self.found.items():
-            hosts_of.setdefault(found, []).append(host)
-        return ", ".join(self._seen(found, hosts) for found, hosts in hosts_of.items())
-
-    def _seen(self, found: str, hosts: Sequence[str]) -> str:
-        there = f"none that works ({found})" if self.need == COMPILER else found or "none"
-        return f"{first_of(hosts, _MOST_HOSTS)} {'has' if len(hosts) == 1 else 'have'} {there}"
+            hosts_of[f"none that works ({found})" if self.need == COMPILER else found or "none"].append(host)
+        return ", ".join(
+            f"{first_of(hosts, _MOST_HOSTS)} {'has' if len(hosts) == 1 else 'have'} {there}" for there, hosts in hosts_of.items()
+        )
 
 
-def unmet_needs(validations: Iterable[Needing], job: Job) -> tuple[Unmet, ...]:
-    """Everything that any node lacks of what these validations need, in the order in which they need it."""
-    nodeids_of: dict[str, list[str]] = {}
+def unmet_needs(validations: Iterable[Planned], job: Job) -> tuple[Unmet, ...]:
+    """Return all that any node lacks of what these validations need, in the order in which they need it."""
+    nodeids_of: dict[str, list[str]] = defaultdict(list)
     for validation in validations:
         for need in validation.needs:
-            nodeids_of.setdefault(need, []).append(validation.nodeid)
-    return tuple(_unmet(need, nodeids, job) for need, nodeids in nodeids_of.items() if any(need in one.lacks for one in job.ranks))
+            nodeids_of[need].append(validation.nodeid)
+    found = []
+    for need, nodeids in nodeids_of.items():
+        if lacking := [one for one in job.by_rank.values() if need in one.lacks]:
+            found.append(Unmet(need, {one.host: one.lacks[need] for one in lacking}, lacking[0].python, tuple(nodeids)))
+    return tuple(found)
 
 
-def _unmet(need: str, nodeids: Sequence[str], job: Job) -> Unmet:
-    lacking = [one for one in job.by_rank.values() if need in one.lacks]
-    return Unmet(need, {one.host: one.lacks[need] for one in lacking}, lacking[0].python, tuple(nodeids))
-
-
-def has_all(validation: Needing, job: Job) -> bool:
-    """Whether every rank has what a validation needs."""
+def has_all(validation: Planned, job: Job) -> bool:
+    """Return True if every rank has what a validation needs."""
     return not any(need in one.lacks for need in validation.needs for one in job.ranks)
 
 
-def row_of_lack(validation: Needing, job: Job, not_applicable: Mapping[str, str]) -> Row | None:
-    """`needs transformers 5.0 or newer, and node-01 has none; install it there: ...`; None where every rank has what it needs.
+def row_of_lack(validation: Planned, job: Job, not_applicable: Mapping[str, str]) -> Row | None:
+    """`needs transformers 5.0 or newer, and node-01 has none; install it there: ...`; None if every rank has what it needs.
 
-    What `not_applicable` declares away is not missed.
+    A validation that `not_applicable` declares away is not missed.
     """
     unmet = unmet_needs([validation], job)
     if not unmet:
@@ -324,7 +268,7 @@ def row_of_lack(validation: Needing, job: Job, not_applicable: Mapping[str, str]
 
 
 def announcement(unmet: Unmet) -> str:
-    """What is missing where, and what will not run because of it, in one line."""
+    """Return in one line what is missing where, and which validations will not run."""
     subjects = ", ".join(dict.fromkeys(map(subject_of, unmet.nodeids)))
     number = plural(len(unmet.nodeids), "validation")
     return "; ".join([f"{unmet.what} ({unmet.seen}): {number} will not run ({subjects})", *_installs([unmet])])

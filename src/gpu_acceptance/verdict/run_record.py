@@ -1,4 +1,4 @@
-"""Plan, job and rows make the run record, whoever reports; reading one means concluding again and comparing. Pure."""
+"""Plan, job and rows make the run record, in every reporter; a record that is read is concluded again and compared. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,9 +16,6 @@ from gpu_acceptance.verdict.verdict import conclude
 
 _THE_RUN = "the whole run"
 _WORDS = {"need", "message"}
-_OF_ROW = ("outcome", "duration_s")
-_OF_CONCLUSION = ("verdict", "exit_code", "coverage")
-_OF_RECORD = ("ranks", "control")
 
 
 def make_run_record(
@@ -31,11 +28,13 @@ def make_run_record(
     journals: Sequence[int],
     control: ControlMessages | None = None,
 ) -> RunRecord:
-    """All that a run knows, judged. `journals`: the ranks whose journals lie in the folder of the record.
+    """Return the judged record of a run. `journals`: the ranks whose journals lie in the folder of the record.
 
-    Without `control` the plan says whether messages were authenticated, and nobody what strangers did to them.
+    Without `control` only the plan says that messages were authenticated; lost and foreign messages are not known.
     """
-    control = _planned(plan, control)
+    if plan.has_authentic_messages is not None:
+        known = {"is_authenticated": plan.has_authentic_messages}
+        control = control.model_copy(update=known) if control else ControlMessages(**known)
     return RunRecord(
         plan=plan,
         ranks=tuple(job.by_rank.values()),
@@ -49,32 +48,27 @@ def make_run_record(
 
 
 def conclude_again(record: RunRecord, end: RunEnd | None = None) -> RunRecord:
-    """The record of the same attempts, with all else made anew from its plan and its ranks. `end`: it ended otherwise than it says."""
-    job = Job(record.ranks)
+    """Return a record of the same attempts, with all conclusions made anew from its plan and its ranks. `end` replaces its own end."""
+    plan, job, rows = record.plan, Job(record.ranks), []
+    for row in record.rows:
+        if row.attempts:
+            rows.append(judge_row(row.nodeid, row.attempts, plan, job, row.deadline_s, rebuilt=bool(record.rebuilt)))
+        else:  # a reason why a validation did not run is a fact; a reason why it need not run follows from the plan and the job
+            planned = _planned(row, plan)
+            rows.append((_set_aside(planned, job, plan) if planned and row.outcome is Outcome.NOT_APPLICABLE else None) or row)
     return make_run_record(
-        record.plan,
-        job,
-        [_judged_again(row, record, job) for row in record.rows],
-        ended_at=record.ended_at,
-        end=end or record.end,
-        journals=record.journals,
-        control=record.control,
+        plan, job, rows, ended_at=record.ended_at, end=end or record.end, journals=record.journals, control=record.control
     )
 
 
-def _judged_again(row: Row, record: RunRecord, job: Job) -> Row:
-    """Of what was not run the reason is a fact; of what need not be run it follows."""
-    plan = record.plan
-    if not row.attempts:
-        planned = next((one for one in plan.validations if one.nodeid == row.nodeid), None)
-        return (_set_aside(planned, job, plan) if planned and row.outcome is Outcome.NOT_APPLICABLE else None) or row
-    return judge_row(row.nodeid, row.attempts, plan, job, row.deadline_s, rebuilt=bool(record.rebuilt))
-
-
 def judge_row(nodeid: str, attempts: Sequence[Attempt], plan: RunPlan, job: Job, deadline_s: float, *, rebuilt: bool) -> Row:
-    """The row of attempts that come from a file: of a record, or (`rebuilt`) of journals alone."""
+    """Return the row of attempts that come from a file: a record, or (`rebuilt`) journals alone."""
     profile, waivers = plan.profile, plan.waivers
     return make_row(nodeid, attempts, profile, job, waivers, deadline_s, measure_only=plan.measure_only, rebuilt=rebuilt)
+
+
+def _planned(row: Row, plan: RunPlan) -> PlannedValidation | None:
+    return next((one for one in plan.validations if one.nodeid == row.nodeid), None)
 
 
 def _set_aside(planned: PlannedValidation, job: Job, plan: RunPlan) -> Row | None:
@@ -83,35 +77,31 @@ def _set_aside(planned: PlannedValidation, job: Job, plan: RunPlan) -> Row | Non
     return row_of_lack(planned, job, plan.profile.not_applicable)
 
 
-def _planned(plan: RunPlan, control: ControlMessages | None) -> ControlMessages | None:
-    """Whether messages were authenticated is known from the beginning; what was done to them is not."""
-    if plan.has_authentic_messages is None:
-        return control
-    known = ControlMessages(is_authenticated=plan.has_authentic_messages)
-    return control.model_copy(update={"is_authenticated": known.is_authenticated}) if control else known
-
-
 def find_concluded_otherwise(record: RunRecord, again: RunRecord) -> Iterator[str]:
-    """What a record says was concluded, and `again` (conclude_again) does not: each field by name. Words are not compared."""
+    """Yield each field of a record whose conclusion differs from `again` (see conclude_again). Messages are not compared."""
     yield from _misplaced(record)
     for row, one in zip(record.rows, again.rows, strict=True):
-        yield from _judged_otherwise(row, one) if row.attempts else _unfounded(row, record)
+        if row.attempts:
+            yield from _differing(f"{row.nodeid}: ", row, one, ("outcome", "duration_s"), "its figures and limits give")
+            yield from _unlike(row.nodeid, row.judgements, one.judgements)
+        else:
+            yield from _unfounded(row, record)
     yield from _unlike(_THE_RUN, record.conclusion.limits, again.conclusion.limits)
-    yield from _differing("", record, again, _OF_RECORD)
-    yield from _differing("conclusion.", record.conclusion, again.conclusion, _OF_CONCLUSION)
-    told, given = map(_kinds_of_objections, (record, again))
-    if told != given:
-        yield f"conclusion.objections are of {told!r:.200}, and what the record holds gives {given!r:.200}"
+    yield from _differing("", record, again, ("ranks", "control"))
+    yield from _differing("conclusion.", record.conclusion, again.conclusion, ("verdict", "exit_code", "coverage"))
+    kinds, others = ([(reason.kind.value, reason.nodeid) for reason in one.conclusion.objections] for one in (record, again))
+    if kinds != others:
+        yield f"conclusion.objections are of {kinds!r:.200}, and what the record holds gives {others!r:.200}"
     if _contract_of(record.conclusion) != _contract_of(again.conclusion):
         yield "conclusion.contract is not what its lines and the limits give"
 
 
 def _misplaced(record: RunRecord) -> Iterator[str]:
-    """One row for each validation of the plan, and in it what ranks did in that validation, once for each attempt."""
+    """Check that each validation of the plan has one row, which holds each attempt once, with the ranks' records of it."""
     planned, times = [one.nodeid for one in record.plan.validations], Counter(row.nodeid for row in record.rows)
     yield from (f"{nodeid} is there {number} times" for nodeid, number in times.items() if number > 1)
     yield from (f"{nodeid} was planned, and has no row" for nodeid in planned if nodeid not in times and nodeid != FORMATION)
-    if not record.rebuilt:  # which has whatever is in a journal
+    if not record.rebuilt:  # a rebuilt record has all rows that are in a journal
         yield from (f"{nodeid} has a row, and was not planned" for nodeid in times if nodeid not in {*planned, FORMATION, WORKER_END})
         if [nodeid for nodeid in times if nodeid in planned] != [nodeid for nodeid in planned if nodeid in times]:
             yield "the rows are in another order than was planned"
@@ -125,67 +115,48 @@ def _misplaced(record: RunRecord) -> Iterator[str]:
         if row.subject != subject_of(row.nodeid):
             yield f"{row.nodeid} is told to be of subject {row.subject}"
         for number, attempt in enumerate(row.attempts, start=1):
-            yield from _misplaced_in(row.nodeid, number, attempt)
+            where = f"attempt {number} of {row.nodeid}"
+            if attempt.number != number:
+                yield f"{where} is told to be attempt {attempt.number}"
+            for one in attempt.ranks:
+                if (one.nodeid, one.attempt) != (row.nodeid, number):
+                    yield f"{where} has what rank {one.rank} did in attempt {one.attempt} of {one.nodeid}"
+            if len({one.rank for one in attempt.ranks}) < len(attempt.ranks):
+                yield f"{where} has a rank twice"
 
 
-def _misplaced_in(nodeid: str, number: int, attempt: Attempt) -> Iterator[str]:
-    if attempt.number != number:
-        yield f"attempt {number} of {nodeid} is told to be attempt {attempt.number}"
-    for one in attempt.ranks:
-        if (one.nodeid, one.attempt) != (nodeid, number):
-            yield f"attempt {number} of {nodeid} has what rank {one.rank} did in attempt {one.attempt} of {one.nodeid}"
-    if len({one.rank for one in attempt.ranks}) < len(attempt.ranks):
-        yield f"attempt {number} of {nodeid} has a rank twice"
-
-
-def _differing(where: str, told: Model, again: Model, names: Iterable[str]) -> Iterator[str]:
+def _differing(where: str, one: Model, other: Model, names: Iterable[str], source: str = "what the record holds gives") -> Iterator[str]:
     for name in names:
-        if (one := getattr(told, name)) != (other := getattr(again, name)):
-            yield f"{where}{name} is {one!r:.200}, and what the record holds gives {other!r:.200}"
-
-
-def _kinds_of_objections(record: RunRecord) -> list[tuple[str, str]]:
-    return [(one.kind.value, one.nodeid) for one in record.conclusion.objections]
+        if (value := getattr(one, name)) != (concluded := getattr(other, name)):
+            texts = [f"{each}" if isinstance(each, float | Outcome) else f"{each!r:.200}" for each in (value, concluded)]
+            yield f"{where}{name} is {texts[0]}, and {source} {texts[1]}"
 
 
 def _contract_of(conclusion: Conclusion) -> object:
-    said = conclusion.contract
-    return said and (said.file, said.sha256, [(one.line, one.state, one.declared) for one in said.lines])
-
-
-def _judged_otherwise(row: Row, again: Row) -> Iterator[str]:
-    for name in _OF_ROW:
-        if (told := getattr(row, name)) != (given := getattr(again, name)):
-            yield f"{row.nodeid}: {name} is {told}, and its figures and limits give {given}"
-    yield from _unlike(row.nodeid, row.judgements, again.judgements)
+    contract = conclusion.contract
+    return contract and (contract.file, contract.sha256, [(one.line, one.state, one.declared) for one in contract.lines])
 
 
 def _unfounded(row: Row, record: RunRecord) -> Iterator[str]:
     """Without an attempt nothing is proved, for or against."""
-    planned = next((one for one in record.plan.validations if one.nodeid == row.nodeid), None)
-    if row.outcome.means is not Means.LEAVES_INCOMPLETE and not _needs_no_run(planned, row, record.plan, Job(record.ranks)):
+    planned, plan = _planned(row, record.plan), record.plan
+    is_excused = False
+    if planned and row.outcome is Outcome.NOT_APPLICABLE:
+        aside = _set_aside(planned, Job(record.ranks), plan)
+        is_excused = aside is not None and aside.outcome is Outcome.NOT_APPLICABLE
+    if row.outcome.means is not Means.LEAVES_INCOMPLETE and not is_excused:
         yield f"{row.nodeid} is {row.outcome}, and nothing that was planned says so"
     elif row.judgements:
         yield f"{row.nodeid} has judgements, and no attempt"
 
 
-def _needs_no_run(validation: PlannedValidation | None, row: Row, plan: RunPlan, job: Job) -> bool:
-    if validation is None or row.outcome is not Outcome.NOT_APPLICABLE:
-        return False
-    lack = row_of_lack(validation, job, plan.profile.not_applicable)
-    return too_small(validation, job) is not None or (lack is not None and lack.outcome is Outcome.NOT_APPLICABLE)
-
-
-def _unlike(where: str, told: Sequence[Judgement], given: Sequence[Judgement]) -> Iterator[str]:
-    """The first judgement that differs, and in which fields. A redacted record has other names, and so another order."""
-    if len(told) != len(given):
-        yield f"{where} has {len(told)} judgements, and its figures and limits give {len(given)}"
-    for one, other in zip(sorted(told, key=_by_bound), sorted(given, key=_by_bound), strict=False):
+def _unlike(where: str, recorded: Sequence[Judgement], concluded: Sequence[Judgement]) -> Iterator[str]:
+    """Yield the first judgement that differs, and its first such field. A redacted record has other names, and so another order."""
+    if len(recorded) != len(concluded):
+        yield f"{where} has {len(recorded)} judgements, and its figures and limits give {len(concluded)}"
+    pairs = (sorted(judgements, key=lambda one: (one.metric, one.bound)) for judgements in (recorded, concluded))
+    for one, other in zip(*pairs, strict=False):
         if fields := [name for name in Judgement.model_fields if name not in _WORDS and getattr(one, name) != getattr(other, name)]:
             first = fields[0]
             yield f"{where}: {one.metric}: {first} is {getattr(one, first)!r}, and its figures and limits give {getattr(other, first)!r}"
             return
-
-
-def _by_bound(judgement: Judgement) -> tuple[str, str]:
-    return judgement.metric, judgement.bound

@@ -1,10 +1,10 @@
-"""Two runs side by side: slots that are the same, settings that differ, failures that are gone or new."""
+"""Two runs side by side: slots that both have, settings that differ, failures that are gone or new."""
 
 from collections import Counter, defaultdict
 from collections.abc import Container, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 
-from gpu_acceptance.record.job import RankIdentity
+from gpu_acceptance.record.job import RankIdentity, by_node
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.row import Judgement, Row
 from gpu_acceptance.record.run_record import RunRecord
@@ -13,49 +13,39 @@ from gpu_acceptance.thresholds.limit import level_text, plural, show, subject_of
 
 Nodes = Mapping[int, list[RankIdentity]]
 _ABSENT = "none"
-_DRAWN = {"nccl_sizes.reference", "nccl.latency_reference"}  # lines of the report, which measure and judge nothing
+_DRAWN = {"nccl_sizes.reference", "nccl.latency_reference"}  # lines in charts of the report, which measure and judge nothing
 _FAILS = {Status.MISSED, Status.UNSTABLE, Status.INVALID}
 _NO_TEST = {Outcome.PASSED, Outcome.NOT_APPLICABLE, Outcome.VICTIM, Outcome.SKIPPED, Outcome.INTERRUPTED, Outcome.NOT_RUN}
 
-Key = tuple[str, str, str, str]  # validation, metric, bound, slot; without a metric it is how the validation ended there
+Key = tuple[str, str, str, str]  # validation, metric, bound, slot; without a metric: the end of the validation there
 
 
 @dataclass(frozen=True)
 class Slots:
-    """The nodes and slots of one run, by the names that both runs know them by."""
+    """The nodes and slots of one run, by their names in both runs."""
 
-    nodes: dict[int, str]  # node -> `node-03`, or `localhost (node 1)` where another host has the same name
+    nodes: dict[int, str]  # node -> `node-03`, or `localhost (node 1)` if another host has the same name
     places: dict[int, str]  # rank -> `node-03, GPU 5`
 
 
 def match_slots(before: RunRecord, after: RunRecord) -> tuple[Slots, Slots]:
-    """The slots of both runs; what both have has one name in both, and no two slots of a run have the same name."""
-    old, new = _nodes(before), _nodes(after)
+    """Return the slots of both runs. A common slot has one name in both, and no two slots of a run have the same name."""
+    old, new = by_node(before.ranks), by_node(after.ranks)
     shared = {host for nodes in (old, new) for host, number in Counter(map(_host, nodes.values())).items() if number > 1}
     names = {node: _name(ranks[0], shared) for node, ranks in old.items()}
     partners = _partners(old, new)
-    later = {node: names[partners[node]] if node in partners else _later_name(ranks[0], shared) for node, ranks in new.items()}
+    later = {
+        node: names[partners[node]] if node in partners else _name(ranks[0], shared, " of the later run") for node, ranks in new.items()
+    }
     return Slots(names, _places(before, names)), Slots(later, _places(after, later))
 
 
-def _nodes(record: RunRecord) -> dict[int, list[RankIdentity]]:
-    nodes: dict[int, list[RankIdentity]] = defaultdict(list)
-    for one in record.ranks:
-        nodes[one.node].append(one)
-    return dict(sorted(nodes.items()))
-
-
-def _name(identity: RankIdentity, shared: Container[str]) -> str:
-    return f"{identity.host} (node {identity.node})" if identity.host in shared else identity.host
-
-
-def _later_name(identity: RankIdentity, shared: Container[str]) -> str:
-    """The name of a node that the earlier run does not have."""
-    return f"{identity.host} (node {identity.node} of the later run)" if identity.host in shared else identity.host
+def _name(identity: RankIdentity, shared: Container[str], run: str = "") -> str:
+    return f"{identity.host} (node {identity.node}{run})" if identity.host in shared else identity.host
 
 
 def _partners(old: Nodes, new: Nodes) -> dict[int, int]:
-    """Node of the later run -> the same node of the earlier one. Each key is tried on the nodes that the keys before did not match."""
+    """Map nodes of the later run to the same nodes of the earlier one. Each key is tried on the nodes that the keys before left over."""
     found: dict[int, int] = {}
     for key in (_host, _chassis, _gpus):
         earlier = _unique({node: key(ranks) for node, ranks in old.items() if node not in found.values()})
@@ -69,7 +59,7 @@ def _partners(old: Nodes, new: Nodes) -> dict[int, int]:
 
 
 def _unique(keys: Mapping[int, Hashable | None]) -> dict[Hashable, int]:
-    """Key -> the one node that has it."""
+    """Map each key that only one node has to this node."""
     times = Counter(keys.values())
     return {key: node for node, key in keys.items() if key is not None and times[key] == 1}
 
@@ -88,18 +78,15 @@ def _gpus(ranks: list[RankIdentity]) -> Hashable | None:
 
 
 def _places(record: RunRecord, names: Mapping[int, str]) -> dict[int, str]:
-    places = {one.rank: f"{names[one.node]}, {_position(one)}" for one in record.ranks}
+    positions = {one.rank: f"GPU {one.gpu.index}" if one.gpu else f"local rank {one.local_rank}" for one in record.ranks}
+    places = {one.rank: f"{names[one.node]}, {positions[one.rank]}" for one in record.ranks}
     times = Counter(places.values())
     return {rank: place if times[place] == 1 else f"{place}, rank {rank}" for rank, place in places.items()}
 
 
-def _position(identity: RankIdentity) -> str:
-    return f"GPU {identity.gpu.index}" if identity.gpu else f"local rank {identity.local_rank}"
-
-
 @dataclass(frozen=True)
 class Differing:
-    """One setting. `forbids`: figures and failures of such runs say nothing about each other."""
+    """One setting. `forbids`: runs that differ in it cannot be compared."""
 
     what: str
     before: str
@@ -111,85 +98,79 @@ class Differing:
 
 
 def differing(before: RunRecord, after: RunRecord) -> list[Differing]:
-    """What forbids a comparison comes first."""
+    """Return the settings that differ; those that forbid a comparison come first."""
     found = [*_shape(before, after), *_settings(before, after), *_by_place(before, after)]
     return sorted(found, key=lambda one: not one.forbids)
 
 
 def subjects_with_other_parameters(before: RunRecord, after: RunRecord) -> frozenset[str]:
-    """`gemm` where `gemm.size` differs."""
+    """Return `gemm` if `gemm.size` differs."""
     old, new = before.plan.profile.parameters, after.plan.profile.parameters
     return frozenset(name.partition(".")[0] for name in {*old, *new} - _DRAWN if old.get(name) != new.get(name))
 
 
 def _shape(before: RunRecord, after: RunRecord) -> Iterator[Differing]:
-    for what, read in (("profile", _profile), ("GPUs", _models), ("job", _job)):
-        if read(before) != read(after):
-            yield Differing(what, read(before), read(after), forbids=True)
+    shapes = []
+    for record in (before, after):
+        num_nodes = plural(len({one.node for one in record.ranks}), "node")
+        shapes.append(
+            {
+                "profile": f"{record.plan.profile.name}{', measured only' if record.plan.measure_only else ''}",
+                "GPUs": ", ".join(sorted({gpu.name for one in record.ranks for gpu in one.gpus})) or _ABSENT,
+                "job": f"{num_nodes}, {plural(len(record.ranks), 'rank')}",
+            }
+        )
+    for what, old in shapes[0].items():
+        if old != shapes[1][what]:
+            yield Differing(what, old, shapes[1][what], forbids=True)
     hosts = [sorted(slots.nodes.values()) for slots in match_slots(before, after)]
     if hosts[0] != hosts[1]:
         yield Differing("nodes", ", ".join(hosts[0]), ", ".join(hosts[1]), forbids=not set(hosts[0]) & set(hosts[1]))
 
 
-def _profile(record: RunRecord) -> str:
-    return f"{record.plan.profile.name}{', measured only' if record.plan.measure_only else ''}"
-
-
-def _models(record: RunRecord) -> str:
-    return ", ".join(sorted({gpu.name for one in record.ranks for gpu in one.gpus})) or _ABSENT
-
-
-def _job(record: RunRecord) -> str:
-    return f"{plural(len({one.node for one in record.ranks}), 'node')}, {plural(len(record.ranks), 'rank')}"
-
-
 def _settings(before: RunRecord, after: RunRecord) -> Iterator[Differing]:
-    levels = [level_text(one.plan.profile.level, one.plan.profile.parameters) for one in (before, after)]
+    old, new = before.plan, after.plan
+    levels = [level_text(one.profile.level, one.profile.parameters) for one in (old, new)]
     if levels[0] != levels[1]:
         yield Differing("level", levels[0], levels[1])
-    yield from _tables("limits of", _digests(before), _digests(after))
-    parameters = [{name: show(value) for name, value in one.plan.profile.parameters.items()} for one in (before, after)]
-    yield from _tables("parameter", parameters[0], parameters[1])
-    yield from _tables("waiver", before.plan.waivers, after.plan.waivers)
-    versions = [one.plan.gpu_acceptance_version for one in (before, after)]
-    if versions[0] != versions[1]:
-        yield Differing("gpu-acceptance", versions[0], versions[1])
-
-
-def _digests(record: RunRecord) -> dict[str, str]:
-    return {file: digest[:12] for file, digest in record.plan.profile.digests.items()}
+    digests = [{file: digest[:12] for file, digest in one.profile.digests.items()} for one in (old, new)]
+    yield from _tables("limits of", *digests)
+    yield from _tables("parameter", *({name: show(value) for name, value in one.profile.parameters.items()} for one in (old, new)))
+    yield from _tables("waiver", old.waivers, new.waivers)
+    if old.gpu_acceptance_version != new.gpu_acceptance_version:
+        yield Differing("gpu-acceptance", old.gpu_acceptance_version, new.gpu_acceptance_version)
 
 
 def _by_place(before: RunRecord, after: RunRecord) -> Iterator[Differing]:
-    """GPUs that were replaced, and what the software of each node says, once for all nodes that changed alike."""
+    """Yield replaced GPUs, and changes of each node's software, once for all nodes that changed alike."""
     earlier, later = match_slots(before, after)
-    yield from _tables("serial of", _serials(before, earlier), _serials(after, later), both=True)
-    changed: dict[tuple[str, str, str], None] = {}
+    serials = [
+        {f"{slots.nodes[one.node]}, GPU {gpu.index}": gpu.serial or gpu.uuid for one in record.ranks for gpu in one.gpus}
+        for record, slots in ((before, earlier), (after, later))
+    ]
+    yield from _tables("serial of", *({place: serial[place] for place in sorted(serials[0].keys() & serials[1])} for serial in serials))
+    changed: dict[Differing, None] = {}
     old = {earlier.places[one.rank]: one for one in before.ranks}
     for identity in after.ranks:
         if was := old.get(later.places[identity.rank]):
-            for what, a, b in (("version of", was.versions, identity.versions), ("variable", was.environment, identity.environment)):
-                changed |= dict.fromkeys((str(one.what), one.before, one.after) for one in _tables(what, a, b))
-    yield from (Differing(*one) for one in changed)
+            changed |= dict.fromkeys(_tables("version of", was.versions, identity.versions))
+            changed |= dict.fromkeys(_tables("variable", was.environment, identity.environment))
+    yield from changed
 
 
-def _serials(record: RunRecord, slots: Slots) -> dict[str, str]:
-    return {f"{slots.nodes[one.node]}, GPU {gpu.index}": gpu.serial or gpu.uuid for one in record.ranks for gpu in one.gpus}
-
-
-def _tables(what: str, before: Mapping[str, str], after: Mapping[str, str], *, both: bool = False) -> Iterator[Differing]:
-    for name in sorted(before.keys() & after.keys() if both else before.keys() | after.keys()):
+def _tables(what: str, before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[Differing]:
+    for name in sorted(before.keys() | after.keys()):
         if before.get(name) != after.get(name):
             yield Differing(f"{what} {name}", before.get(name, _ABSENT), after.get(name, _ABSENT))
 
 
 @dataclass(frozen=True)
 class Failure:
-    """`said` by the run that has it, of these slots; `reason` why it is not compared."""
+    """One failure in these slots: `message` of the run that has it, and `reason` why it is not compared."""
 
     nodeid: str
-    said: str
-    places: tuple[str, ...]  # none of what is of the whole job
+    message: str
+    places: tuple[str, ...]  # empty for a failure of the whole job
     reason: str = ""
 
     @property
@@ -198,7 +179,7 @@ class Failure:
         return f"{self.places[0]}{more}" if self.places else ""
 
     def __str__(self) -> str:
-        return f"{self.nodeid}: {self.said}{f' | {self.where}' if self.places else ''}{f' | {self.reason}' if self.reason else ''}"
+        return f"{self.nodeid}: {self.message}{f' | {self.where}' if self.places else ''}{f' | {self.reason}' if self.reason else ''}"
 
 
 @dataclass(frozen=True)
@@ -212,23 +193,23 @@ class Failures:
 
 
 def compare_failures(before: RunRecord, after: RunRecord) -> Failures:
-    """Every failure of either run; the slots of one limit together, where they fared alike."""
+    """Compare every failure of either run; slots of one limit that fared alike are one failure."""
     earlier, later = match_slots(before, after)
     old, new = _Tested(before, earlier.places), _Tested(after, later.places)
     others = subjects_with_other_parameters(before, after)
     found: dict[tuple[str, str, str, str], list[str]] = defaultdict(list)
     for key in dict.fromkeys([*old.failures, *new.failures]):
         kind, reason = _change(key, old, new, others)
-        said = new.failures[key] if key in new.failures else old.failures[key]
-        found[kind, key[0], said, reason] += [key[3]] if key[3] else []
+        message = new.failures[key] if key in new.failures else old.failures[key]
+        found[kind, key[0], message, reason] += [key[3]] if key[3] else []
     failures: dict[str, tuple[Failure, ...]] = {}
-    for (kind, nodeid, said, reason), where in found.items():
-        failures[kind] = (*failures.get(kind, ()), Failure(nodeid, said, tuple(where), reason))
+    for (kind, nodeid, message, reason), where in found.items():
+        failures[kind] = (*failures.get(kind, ()), Failure(nodeid, message, tuple(where), reason))
     return Failures(**failures)
 
 
 def _change(key: Key, old: "_Tested", new: "_Tested", others: Container[str]) -> tuple[str, str]:
-    """In which of the lists a failure belongs, and why it is not compared."""
+    """Return the list of `Failures` to which a failure belongs, and why it is not compared."""
     is_new = key not in old.failures
     if subject_of(key[0]) in others:
         return "not_compared", "with other parameters"
@@ -242,22 +223,21 @@ def _change(key: Key, old: "_Tested", new: "_Tested", others: Container[str]) ->
 
 
 def tested(record: RunRecord) -> set[str]:
-    """The validations that came to a result."""
+    """Return the validations that came to a result."""
     return {row.nodeid for row in record.rows if row.attempts and row.outcome not in _NO_TEST - {Outcome.PASSED}}
 
 
 class _Tested:
-    """What of a run failed, and what held."""
+    """The failures of a run, and what held in it."""
 
     def __init__(self, record: RunRecord, places: Mapping[int, str]) -> None:
         self._places = places
         self._judgements: dict[tuple[str, str, str], list[Judgement]] = defaultdict(list)
         self._rows = {row.nodeid: row for row in record.rows}
+        self.failures: dict[Key, str] = {}
         for row in record.rows:
             for judgement in row.judgements:
                 self._judgements[row.nodeid, judgement.metric, judgement.bound].append(judgement)
-        self.failures: dict[Key, str] = {}
-        for row in record.rows:
             self.failures |= dict(self._failures(row))
         contract = record.conclusion.contract
         self._lines = {f"contract line {one.line.number}": one for one in contract.lines} if contract else {}
@@ -265,18 +245,18 @@ class _Tested:
         self.failures |= {(name, "", "", ""): "; ".join(one.reasons) for name, one in missed.items()}
 
     def need(self, key: Key) -> str:
-        """What the limit asks for; of how a validation ended there is none."""
+        """Return the bound in words; empty for a failure without a limit."""
         if line := self._lines.get(key[0]):
             return ", ".join([*line.line.metrics, line.line.asks])
         return next((one.need for one in self._judgements.get(key[:3], [])), "")
 
     def asked(self, key: Key) -> object:
-        """The same as a value that can be compared."""
+        """Return the bound as a value that can be compared."""
         first = next(iter(self._judgements.get(key[:3], [])), None)
         return (first.bound, first.asked) if first else self.need(key)
 
     def holds(self, key: Key) -> bool:
-        """Whether the same was tested here, in the same slot, and found right."""
+        """Return True if this run tested the same in the same slot, and it held."""
         nodeid, metric, bound, place = key
         if line := self._lines.get(nodeid):
             return line.state is LineState.MET
@@ -294,9 +274,10 @@ class _Tested:
         for judgement in row.judgements:
             if judgement.status in _FAILS:
                 found = True
-                said = judgement.message or f"{judgement.metric} {judgement.status}, need {judgement.need}"
-                for place in self._places_of(judgement):
-                    yield (row.nodeid, judgement.metric, judgement.bound, place), said
+                message = judgement.message or f"{judgement.metric} {judgement.status}, need {judgement.need}"
+                ranks = () if judgement.scope == "job" else judgement.ranks  # one failure for the whole job, whichever rank was slowest
+                for place in dict.fromkeys(self._places.get(rank, f"rank {rank}") for rank in ranks) or [""]:
+                    yield (row.nodeid, judgement.metric, judgement.bound, place), message
         for record in row.attempts[-1].ranks if row.attempts else ():
             if record.outcome not in _NO_TEST:
                 found = True
@@ -304,8 +285,3 @@ class _Tested:
                 yield (row.nodeid, "", "", place), f"{record.outcome}: {record.message}"
         if not found and row.outcome not in _NO_TEST | {Outcome.NO_LIMIT, Outcome.NOT_MEASURED}:
             yield (row.nodeid, "", "", ""), f"{row.outcome}: {row.message}"
-
-    def _places_of(self, judgement: Judgement) -> list[str]:
-        """Of a limit for the whole job there is one, whoever was slowest."""
-        ranks = () if judgement.scope == "job" else judgement.ranks
-        return list(dict.fromkeys(self._places.get(rank, f"rank {rank}") for rank in ranks)) or [""]

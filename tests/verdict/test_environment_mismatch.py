@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpu_acceptance.verdict.rows import unlike_variables
+from gpu_acceptance.verdict.rows import environment_mismatch
 from tests.judging import make_job, with_environment
 
 
@@ -21,11 +21,11 @@ from tests.judging import make_job, with_environment
     ],
 )
 def test_what_differs_within_a_node(variables, told):
-    assert unlike_variables(with_environment(make_job(8, 4), variables)) == told
+    assert environment_mismatch(with_environment(make_job(8, 4), variables)) == told
 
 
 def test_of_many_some_are_told_and_long_values_are_cut():
-    told = unlike_variables(with_environment(make_job(2), {0: {f"NCCL_{number}": "\n" + "x" * 500 for number in range(6)}}))
+    told = environment_mismatch(with_environment(make_job(2), {0: {f"NCCL_{number}": "\n" + "x" * 500 for number in range(6)}}))
     assert told.startswith(r"NCCL_0 is '\nxxx")
     assert told.endswith("; and 2 more")
     assert "x" * 79 in told

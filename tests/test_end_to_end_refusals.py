@@ -1,181 +1,12 @@
-"""Closed doors: ways to start a run that would make its verdict worth nothing. Each ends with exit code 4 or 5 and one text."""
+"""Ways to start a run that would make its verdict worth nothing: each ends with exit code 4 or 5, one text and no results."""
 
 import pytest
 from faults import Fault
-from suite import make_suite, plain_pytest, torchrun, two_nodes
+from suite import EXAMPLES, make_suite, plain_pytest, torchrun, two_nodes
 
 pytestmark = pytest.mark.launcher
 
-
 RESTARTS = Fault("launcher that restarts failed ranks (--max-restarts=1)", "usage error, exit code 4")
-
-
-def assert_refused(finished, text, *, ranks=2):
-    """Exit code 4 on all ranks, the text printed once and once more for each rank by torchrun, no results."""
-    assert finished.rank_exit_codes == dict.fromkeys(range(ranks), 4), finished.output
-    assert finished.output.count(f"ERROR: {text}") == 1, finished.output
-    assert finished.output.count(text) == 1 + ranks, finished.output
-    assert not finished.has_results
-
-
-@pytest.fixture
-def machine_with_gpus(tmp_path):
-    """A /sys with two NVIDIA GPUs on its bus, of which the driver shows nothing."""
-    for address in ("0000:01:00.0", "0000:02:00.0"):
-        device = tmp_path / "sys" / "bus" / "pci" / "devices" / address
-        device.mkdir(parents=True)
-        (device / "vendor").write_text("0x10de\n")
-        (device / "class").write_text("0x030200\n")
-    return {"GPU_ACCEPTANCE_EXTRA_SYSFS": str(tmp_path / "sys")}
-
-
-def test_a_gpu_on_the_bus_is_never_judged_as_a_cpu(tmp_path, machine_with_gpus):
-    refused = torchrun(make_suite(tmp_path / "suite", "passes"), env=machine_with_gpus)
-    assert_refused(refused, "the cpu profile is for machines without GPUs; the PCI bus or NVML shows 2 on ")
-    assert "is its driver loaded? NVML shows none of them" in refused.output
-    assert refused.folder is None
-
-
-@pytest.mark.parametrize("hardware", ["--hardware=cpu", "--measure-only"])
-def test_nor_when_asked_to(tmp_path, machine_with_gpus, hardware):
-    refused = plain_pytest(make_suite(tmp_path / "suite", "passes"), hardware, env=machine_with_gpus)
-    assert refused.returncode == 4, refused.output
-    assert "ERROR: the cpu profile is for machines without GPUs" in refused.output
-
-
-def test_a_profile_of_other_hardware(tmp_path):
-    suite = make_suite(tmp_path, "passes")
-    (suite / "thresholds" / "h200-sxm.yaml").write_text(
-        "extends: base\nmatch: {device_name: NVIDIA H200}\n"
-        + (suite / "thresholds" / "cpu.yaml").read_text().replace("extends: base\n", "")
-    )
-    refused = plain_pytest(suite, "--hardware=h200-sxm")
-    assert refused.returncode == 4, refused.output
-    assert "ERROR: --hardware=h200-sxm is for 'NVIDIA H200', but rank 0's machine (" in refused.output
-    assert ") has no GPU that NVML shows" in refused.output
-    assert not refused.has_results
-
-
-def test_a_node_more_than_was_expected(tmp_path):
-    suite = make_suite(tmp_path, "passes")
-    refused = two_nodes(*[(suite, ("--expect-nodes=1",), {})] * 2)
-    for node, one in enumerate(refused):
-        assert one.rank_exit_codes == {node: 4}, one.output
-        assert "ERROR: --expect-nodes=1, and 2 nodes take part: " in one.output
-        assert not one.has_results
-
-
-def test_a_node_that_never_came_is_no_acceptance(tmp_path):
-    ended = plain_pytest(make_suite(tmp_path, "passes"), "--expect-nodes=2")
-    assert ended.returncode == 6, ended.output
-    assert ended.outcomes() == {"test_value": "passed"}
-    assert ended.verdict_line.startswith("INCOMPLETE: 1 node took part, and --expect-nodes wants 2")
-
-
-def test_launcher_restarts(tmp_path, seen):
-    refused = torchrun(make_suite(tmp_path, "passes"), launcher=("--max-restarts=1",))
-    assert refused.returncode != 0
-    assert set(refused.rank_exit_codes.values()) <= {4, -15}, refused.output
-    assert 4 in refused.rank_exit_codes.values()
-    assert "ERROR: TORCHELASTIC_MAX_RESTARTS=1: a restarted job runs until it passes, which proves nothing; " in refused.output
-    assert "start torchrun with --max-restarts=0" in refused.output
-    assert not refused.has_results
-    seen.told(RESTARTS, next(line for line in refused.output.splitlines() if "ERROR: TORCHELASTIC_MAX_RESTARTS" in line), 0)
-
-
-@pytest.mark.parametrize(
-    ("argument", "text"),
-    [
-        ("--lvel=quick", "--lvel=quick: unknown option; did you mean '--level'?"),
-        ("--level=quik", "--level=quik: allowed: health, quick, full, soak; did you mean 'quick'?"),
-    ],
-)
-def test_a_mistake_in_the_command_is_printed_by_one_rank_of_the_node_whichever_ends_first(tmp_path, argument, text):
-    """torchrun ends the other ranks once one has ended: theirs is a signal, and what they would have said."""
-    refused = torchrun(make_suite(tmp_path, "passes"), argument, ranks=3)
-    assert set(refused.rank_exit_codes.values()) <= {4, -15}, refused.output
-    assert 4 in refused.rank_exit_codes.values()
-    assert refused.output.count(f"ERROR: {text}\n") == 1, refused.output
-    assert text in {line.strip().removeprefix("traceback : ") for line in refused.output.splitlines()}, refused.output
-    assert "usage: " not in refused.output
-    assert refused.folder is None
-
-
-def refused_by(tmp_path, overlay):
-    """What is said before workers start: no folder of the run is there yet."""
-    path = tmp_path / "mine.yaml"
-    path.write_text(f"reason: a test\nparameters:\n{overlay}")
-    refused = plain_pytest(make_suite(tmp_path / "suite", "passes"), f"--limits={path}")
-    assert refused.returncode == 4, refused.output
-    assert refused.folder is None
-    return refused.output
-
-
-def test_parameters_that_cannot_be_right(tmp_path):
-    output = refused_by(tmp_path, "  nccl.block_s: 0\n  gemm.sizes: 32\n")
-    assert "ERROR: mine.yaml: parameters.nccl.block_s (line 3): 0 is not allowed; allowed: a number from 0.001 to 60 s " in output
-    assert "mine.yaml: parameters.gemm.sizes (line 4): unknown parameter; " in output
-    assert "; did you mean 'gemm.size'?" in output
-
-
-def test_a_drill_on_a_rank_that_is_not_there(tmp_path):
-    output = refused_by(tmp_path, "  memory.planted_words: 1\n  memory.planted_rank: 1\n")
-    assert "ERROR: parameter memory.planted_rank=1: allowed: a rank of this job, 0 to 0; memory.planted_words=1 would be" in output
-
-
-def test_localise_asked_by_a_file_on_one_node(tmp_path):
-    output = refused_by(tmp_path, "  localise.asked: true\n")
-    assert "ERROR: --localise compares nodes, and this job has 1; it wants at least 2" in output
-
-
-def test_ranks_that_collect_different_validations(tmp_path):
-    refused = torchrun(make_suite(tmp_path, "differs_between_ranks"))
-    assert_refused(refused, "ranks collected different validations (rank 0 is the reference); is the checkout the same everywhere?")
-    assert refused.output.count("  + rank 1 adds  acceptance/test_differs_between_ranks.py::test_only_here") == 1 + 2
-    assert "test_value" not in refused.output
-
-
-def test_a_rank_that_cannot_collect(tmp_path):
-    refused = torchrun(make_suite(tmp_path, "cannot_be_collected"))
-    assert_refused(refused, "rank 1 cannot take part:")
-    assert "ImportError: libexample.so.1: cannot open shared object file" in refused.output
-
-
-def test_nothing_selected_proves_nothing(tmp_path):
-    nothing = torchrun(make_suite(tmp_path, "passes"), "-k nothing")
-    assert nothing.rank_exit_codes == {0: 5, 1: 5}, nothing.output
-    assert "nothing was selected, 1 validation deselected" in nothing.verdict_line
-    assert "ACCEPTED" not in nothing.output
-
-
-def test_without_the_plugin_no_fixture_works(tmp_path):
-    bare = torchrun(make_suite(tmp_path, "passes", "never_measures"), "-p", "no:gpu_acceptance.plugin")
-    assert bare.returncode != 0
-    assert "no supervisor started this process, so nothing here would be judged" in bare.output
-    assert not bare.has_results
-
-
-def test_xdist(tmp_path):
-    refused = plain_pytest(make_suite(tmp_path, "passes"), "-pxdist.plugin", "-n2")
-    assert refused.returncode == 4, refused.output
-    assert (
-        "ERROR: pytest-xdist may not share out an acceptance run, every rank runs every validation: leave out -n and --dist"
-        in refused.output
-    )
-    assert not refused.has_results
-
-
-def test_wrong_limits_stop_all_ranks_before_anything_starts(tmp_path):
-    suite = make_suite(tmp_path, "passes")
-    (suite / "typo.yaml").write_text(
-        "limits:\n  passes.value:\n    at_laest: 1\n    unit: GB/s\n    scope: rank\n    source: 'policy: a typo for the tests'\n"
-    )
-    refused = torchrun(suite, "--limits=typo.yaml")
-    assert_refused(refused, "typo.yaml: limits.passes.value.at_laest (line 3): unknown key; known: at_least, ")
-    assert "did you mean 'at_least'?" in refused.output
-    assert refused.folder is None
-
-
 REPEATS = """
 def pytest_addoption(parser):
     parser.addoption("--times", type=int, default=1)
@@ -186,39 +17,6 @@ def pytest_generate_tests(metafunc):
         metafunc.fixturenames.append("__number")
         metafunc.parametrize("__number", range(times))
 """
-
-
-@pytest.mark.parametrize(
-    ("option", "env", "text"),
-    [
-        ("-v", {"PYTEST_TIMEOUT": "5"}, "leave out PYTEST_TIMEOUT=5 of the environment; "),
-        ("-otimeout=40", {}, "leave out the ini value timeout=40 (or -o); "),
-        ("--session-timeout=40", {}, "leave out --session-timeout; "),
-        (
-            "--times=2",
-            {},
-            "2 validations multiplied or renamed by one of repeats, such as acceptance/test_passes.py::test_value[0]: no worker ",
-        ),
-    ],
-    ids=["variable", "ini", "session", "multiplied"],
-)
-def test_what_other_plugins_would_do_is_refused_wherever_it_was_set(tmp_path, option, env, text):
-    """The multiplying plugin is one as pytest-repeat and pytest-flakefinder are: both add a parameter that no function asks for."""
-    suite = make_suite(tmp_path / "suite", "passes")
-    (tmp_path / "repeats.py").write_text(REPEATS)
-    refused = torchrun(suite, "-prepeats", "-ppytest_timeout", option, env={"PYTHONPATH": str(tmp_path), **env})
-    assert refused.rank_exit_codes == {0: 4, 1: 4}, refused.output
-    assert text in refused.output
-    assert not refused.has_results
-
-
-def test_a_plugin_that_could_multiply_and_does_not_is_no_hindrance(tmp_path):
-    suite = make_suite(tmp_path / "suite", "passes")
-    (tmp_path / "repeats.py").write_text(REPEATS)
-    ended = plain_pytest(suite, "-prepeats", "-ppytest_timeout", "-otimeout=240", env={"PYTHONPATH": str(tmp_path)})
-    assert ended.returncode == 0, ended.output
-
-
 LOOPS = """
 import pytest
 
@@ -253,50 +51,178 @@ def pytest_runtestloop(session):
     item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
     return result
 """
+TYPO = "limits:\n  passes.value:\n    at_laest: 1\n    unit: GB/s\n    scope: rank\n    source: 'policy: a typo for the tests'\n"
+H200 = "match: {device_name: NVIDIA H200}\n" + (EXAMPLES / "default.yaml").read_text().replace("example", "passes")
+
+
+WRONG = "reason: a test\nparameters:\n  nccl.block_s: 0\n  gemm.sizes: 32\n"
+NO_SUCH_RANK = "reason: a test\nparameters:\n  memory.planted_words: 1\n  memory.planted_rank: 1\n"
+LOCALISE = "reason: a test\nparameters:\n  localise.asked: true\n"
+DEBUGGED = {"TORCH_DISTRIBUTED_DEBUG": "DETAIL", "CUDA_LAUNCH_BLOCKING": "1"}
+PLACES = {"mine": "mine.yaml", "h200": "thresholds/h200-sxm.yaml", "conftest": "acceptance/conftest.py"}
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Start ranks of an example with these files in its suite, and with plugins that can be imported."""
+
+    def start(ranks, *arguments, env=None, example="passes", launcher=(), **files):
+        suite = make_suite(tmp_path / "suite", example)
+        for name, text in files.items():
+            (suite / PLACES[name] if name in PLACES else tmp_path / f"{name}.py").write_text(text)
+        environment = {**({"PYTHONPATH": str(tmp_path)} if files.keys() - PLACES else {}), **(env or {})}
+        if ranks == 1:
+            return plain_pytest(suite, *arguments, env=environment)
+        return torchrun(suite, *arguments, ranks=ranks, env=environment, launcher=launcher)
+
+    return start
+
+
+def assert_refused(ended, ranks, *texts):
+    """Exit code 4 on all ranks, each text printed once and once more for each rank by torchrun, no results."""
+    if ranks > 1:
+        assert ended.rank_exit_codes == dict.fromkeys(range(ranks), 4), ended.output
+    assert ranks > 1 or ended.returncode == 4, ended.output
+    for text in texts:
+        assert ended.output.count(text) == (1 + ranks if ranks > 1 else 1), ended.output
+    assert ended.output.count("ERROR: ") == 1, ended.output
+    assert not ended.has_results
+
+
+def case(name, ranks, arguments, *texts, env=None, **files):
+    return pytest.param(ranks, arguments.split(), env, files, texts, id=name)
+
+
+MINE = "--limits=mine.yaml"
+TIMEOUT = "-ppytest_timeout"
+OWN_WAY = "would run validations in its own way"
+DEBUG = "TORCH_DISTRIBUTED_DEBUG=DETAIL: torch checks each collective with another one, and crashes in DDP; "
+NUMBER = "mine.yaml: parameters.nccl.block_s (line 3): 0 is not allowed; allowed: a number from 0.001 to 60 s "
+DRILL = "parameter memory.planted_rank=1: allowed: a rank of this job, 0 to 0; memory.planted_words=1 would be"
+CASES = [
+    case("a typo", 2, MINE, "mine.yaml: limits.passes.value.at_laest (line 3): unknown key; known: at_least, ", "'at_least'?", mine=TYPO),
+    case("parameters", 1, MINE, NUMBER, "parameters.gemm.sizes (line 4): unknown parameter; ", "; did you mean 'gemm.size'?", mine=WRONG),
+    case("a drill on a rank that is not there", 1, MINE, DRILL, mine=NO_SUCH_RANK),
+    case("localise on one node", 1, MINE, "--localise compares nodes, and this job has 1; it wants at least 2", mine=LOCALISE),
+    case("other hardware", 1, "--hardware=h200-sxm", "--hardware=h200-sxm is for 'NVIDIA H200', but rank 0's machine (", h200=H200),
+    case("xdist", 1, "-pxdist.plugin -n2", "every rank runs every validation: leave out -n and --dist"),
+    case("a debugger", 2, "", DEBUG, "; unset TORCH_DISTRIBUTED_DEBUG CUDA_LAUNCH_BLOCKING\n", env=DEBUGGED),
+    case("a variable", 2, f"{TIMEOUT} -v", "leave out PYTEST_TIMEOUT=5 of the environment; ", env={"PYTEST_TIMEOUT": "5"}),
+    case("an ini value", 2, f"{TIMEOUT} -otimeout=40", "leave out the ini value timeout=40 (or -o); "),
+    case("an option", 2, f"{TIMEOUT} --session-timeout=40", "leave out --session-timeout; "),
+    case("multiplied", 2, "-prepeats --times=2", "2 validations multiplied or renamed by one of repeats, such as ", repeats=REPEATS),
+    case("a loop", 2, "-pforeign", f"foreign {OWN_WAY} (pytest_runtestloop): leave it out (a plugin: -p no:NAME)", foreign=LOOPS),
+    case("a protocol", 1, "-pforeign", f"late {OWN_WAY} (pytest_runtest_protocol): leave it out (a plugin: -p no:NAME)", foreign=LATE),
+    case("a conftest", 1, "", f"/acceptance/conftest.py {OWN_WAY} (pytest_runtestloop)", conftest=LOOPS),
+]
+
+
+@pytest.mark.parametrize(("ranks", "arguments", "env", "files", "texts"), CASES)
+def test_refused_before_any_worker_starts(start, ranks, arguments, env, files, texts):
+    assert_refused(start(ranks, *arguments, env=env, **files), ranks, *texts)
+
+
+UNLIKE = "ranks collected different validations (rank 0 is the reference); is the checkout the same everywhere?"
+ONLY_THERE = "  + rank 1 adds  acceptance/test_differs_between_ranks.py::test_only_here"
+NO_LIBRARY = "ImportError: libexample.so.1: cannot open shared object file"
 
 
 @pytest.mark.parametrize(
-    ("plugin", "text"),
-    [
-        (LOOPS, "foreign would run validations in its own way (pytest_runtestloop): leave it out (a plugin: -p no:NAME)"),
-        (LATE, "late would run validations in its own way (pytest_runtest_protocol): leave it out (a plugin: -p no:NAME)"),
-    ],
-    ids=["loop", "protocol"],
+    ("example", "texts"),
+    [("differs_between_ranks", (UNLIKE, ONLY_THERE)), ("cannot_be_collected", ("rank 1 cannot take part:", NO_LIBRARY))],
 )
-def test_a_plugin_that_runs_validations_itself_is_refused_by_its_name(tmp_path, plugin, text):
-    suite = make_suite(tmp_path / "suite", "passes")
-    (tmp_path / "foreign.py").write_text(plugin)
-    refused = torchrun(suite, "-pforeign", env={"PYTHONPATH": str(tmp_path)})
-    assert refused.rank_exit_codes == {0: 4, 1: 4}, refused.output
-    assert text in refused.output
+def test_ranks_that_do_not_collect_alike(start, example, texts):
+    refused = start(2, example=example)
+    assert_refused(refused, 2, *texts)
+    assert "test_value" not in refused.output
+
+
+@pytest.mark.parametrize(("ranks", "arguments"), [(2, []), (1, ["--hardware=cpu"]), (1, ["--measure-only"])])
+def test_a_gpu_on_the_bus_is_never_judged_as_a_cpu(start, tmp_path, ranks, arguments):
+    """On a /sys with two NVIDIA GPUs, of which the driver shows none."""
+    for address in ("0000:01:00.0", "0000:02:00.0"):
+        device = tmp_path / "sys" / "bus" / "pci" / "devices" / address
+        device.mkdir(parents=True)
+        (device / "vendor").write_text("0x10de\n")
+        (device / "class").write_text("0x030200\n")
+    refused = start(ranks, *arguments, env={"GPU_ACCEPTANCE_EXTRA_SYSFS": str(tmp_path / "sys")})
+    text = "the cpu profile is for machines without GPUs; the PCI bus or NVML shows 2 on "
+    assert_refused(refused, ranks, text)
+    assert "is its driver loaded? NVML shows none of them" in refused.output
+    assert refused.folder is None
+
+
+def test_a_node_more_than_was_expected(tmp_path):
+    suite = make_suite(tmp_path, "passes")
+    refused = two_nodes(*[(suite, ("--expect-nodes=1",), {})] * 2)
+    for node, one in enumerate(refused):
+        assert one.rank_exit_codes == {node: 4}, one.output
+        assert "ERROR: --expect-nodes=1, and 2 nodes take part: " in one.output
+        assert not one.has_results
+
+
+def test_a_node_that_never_came_is_no_acceptance(start):
+    ended = start(1, "--expect-nodes=2")
+    assert ended.returncode == 6, ended.output
+    assert ended.outcomes() == {"test_value": "passed"}
+    assert ended.verdict_line.startswith("INCOMPLETE: 1 node took part, and --expect-nodes wants 2")
+
+
+def assert_refused_by_the_first(refused, text):
+    """torchrun ends the other ranks once one has ended: their exit is a signal."""
+    assert set(refused.rank_exit_codes.values()) <= {4, -15}, refused.output
+    assert 4 in refused.rank_exit_codes.values()
+    assert f"ERROR: {text}" in refused.output
     assert not refused.has_results
 
 
-def test_a_conftest_that_runs_validations_itself_is_refused_by_its_path(tmp_path):
-    suite = make_suite(tmp_path, "passes")
-    (suite / "acceptance" / "conftest.py").write_text(LOOPS)
-    refused = plain_pytest(suite)
-    assert refused.returncode == 4, refused.output
-    assert f"{suite}/acceptance/conftest.py would run validations in its own way (pytest_runtestloop)" in refused.output
+def test_launcher_restarts(start, seen):
+    refused = start(2, launcher=("--max-restarts=1",))
+    text = "TORCHELASTIC_MAX_RESTARTS=1: a restarted job runs until it passes, which proves nothing; "
+    assert_refused_by_the_first(refused, text)
+    assert "start torchrun with --max-restarts=0" in refused.output
+    seen.told(RESTARTS, next(line for line in refused.output.splitlines() if f"ERROR: {text}" in line), 0)
 
 
-def test_a_validation_that_is_run_again_is_no_attempt(tmp_path):
-    suite = make_suite(tmp_path / "suite", "passes")
-    (tmp_path / "foreign.py").write_text(AGAIN)
-    ended = plain_pytest(suite, "-pforeign", env={"PYTHONPATH": str(tmp_path)})
+def test_a_mistake_in_the_command_is_printed_by_one_rank_of_the_node_whichever_ends_first(start):
+    text = "--level=quik: allowed: health, quick, full, soak; did you mean 'quick'?"
+    refused = start(3, "--level=quik")
+    assert_refused_by_the_first(refused, f"{text}\n")
+    assert refused.output.count(f"ERROR: {text}\n") == 1, refused.output
+    assert text in {line.strip().removeprefix("traceback : ") for line in refused.output.splitlines()}, refused.output
+    assert "usage: " not in refused.output
+    assert refused.folder is None
+
+
+def test_nothing_selected_proves_nothing(start):
+    nothing = start(2, "-k nothing")
+    assert nothing.rank_exit_codes == {0: 5, 1: 5}, nothing.output
+    assert nothing.record.conclusion.exit_code == 5
+    assert "nothing was selected, 1 validation deselected" in nothing.verdict_line
+    assert nothing.verdict_line.startswith("INCOMPLETE: ")
+    assert nothing.verdict_line in nothing.output
+    assert "ACCEPTED" not in nothing.output
+
+
+def test_without_the_plugin_no_fixture_works(start):
+    bare = start(2, "-p", "no:gpu_acceptance.plugin")
+    assert bare.returncode != 0
+    assert "no supervisor started this process, so nothing here would be judged" in bare.output
+    assert not bare.has_results
+
+
+def test_a_plugin_that_could_multiply_and_does_not_is_allowed(start):
+    ended = start(1, "-prepeats", "-ppytest_timeout", "-otimeout=240", repeats=REPEATS)
+    assert ended.returncode == 0, ended.output
+
+
+def test_a_validation_that_is_run_again_is_no_attempt(start):
+    ended = start(1, "-pforeign", foreign=AGAIN)
     assert (ended.returncode, ended.verdict_line) == (3, "INCOMPLETE: internal error (cpu profile: no GPU was tested)"), ended.output
     assert "was run already: a plugin or a conftest runs validations again; leave it out" in ended.output
 
 
-def test_a_variable_of_a_debugger_is_refused_on_all_ranks_by_its_name(tmp_path):
-    refused = torchrun(make_suite(tmp_path, "passes"), env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL", "CUDA_LAUNCH_BLOCKING": "1"})
-    assert refused.rank_exit_codes == {0: 4, 1: 4}, refused.output
-    assert "counts: TORCH_DISTRIBUTED_DEBUG=DETAIL: torch checks each collective with another one, and crashes in DDP; " in refused.output
-    assert "; unset TORCH_DISTRIBUTED_DEBUG CUDA_LAUNCH_BLOCKING\n" in refused.output
-    assert not refused.has_results
-
-
-def test_a_batch_script_on_one_node_of_a_job_of_four_says_so(tmp_path):
-    ended = torchrun(make_suite(tmp_path, "passes"), env={"SLURM_JOB_NUM_NODES": "4", "SLURM_JOB_ID": "17"})
+def test_a_batch_script_on_one_node_of_a_job_of_four_says_so(start):
+    ended = start(1, env={"SLURM_JOB_NUM_NODES": "4", "SLURM_JOB_ID": "17"})
     assert ended.returncode == 0, ended.output
     assert "1 of 4 nodes of the Slurm job" in ended.verdict_line

@@ -19,7 +19,7 @@ AT = "2026-11-23T12:00:00Z"
 
 
 def node() -> dict[str, Any]:
-    """Eight GPUs, RDMA devices that eight pods may share a thousand times, and what a plugin of somebody else writes."""
+    """Eight GPUs, RDMA devices that eight pods may share a thousand times, and what another plugin writes."""
     numbers = {"cpu": "192", "memory": "2113407768Ki", "pods": "110", "nvidia.com/gpu": "8", "rdma/rdma_shared_device_a": "1k"}
     bad = ("MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable")
     at = {"lastHeartbeatTime": "2026-11-23T12:00:00Z", "lastTransitionTime": "2026-11-20T12:00:00Z", "message": "of the kubelet"}
@@ -140,7 +140,7 @@ def cluster(folder: Path) -> Iterator[Cluster]:
 
 
 def _certificate(folder: Path) -> None:
-    """Of 127.0.0.1, by itself."""
+    """A self-signed certificate of 127.0.0.1."""
     folder.mkdir(parents=True, exist_ok=True)
     files = ("-keyout", str(folder / "key"), "-out", str(folder / "ca.crt"))
     kind = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2")

@@ -28,7 +28,7 @@ def commit_all(folder):
 
 
 def copy_of_this_tree(folder):
-    """What git would commit here now, as a commit."""
+    """Copy the files that git would commit here now, and commit them."""
     listed = ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     for name in filter(None, subprocess.run(listed, check=True, capture_output=True, text=True).stdout.split("\0")):
         if (ROOT / name).is_file():
@@ -38,7 +38,7 @@ def copy_of_this_tree(folder):
 
 
 def requirements_of(name, extras=("",), environment=None):
-    """What this installed distribution requires, as its own metadata say; `environment` replaces markers of this python."""
+    """Requirements of this installed distribution by its own metadata; `environment` replaces markers of this python."""
     for requirement in map(Requirement, distribution(name).requires or ()):
         marker = requirement.marker
         if marker is None or any(marker.evaluate({**(environment or {}), "extra": extra}) for extra in extras):

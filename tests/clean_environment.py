@@ -1,4 +1,4 @@
-"""What a run that a test starts finds in its environment."""
+"""The environment of a run that a test starts."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""What all tests share: no test fails because the machine is slow, and the fixture that checks a row of the fault matrix."""
+"""Settings of all tests: no test fails because the machine is slow. The fixture `seen` checks a row of the fault matrix."""
 
 import signal
 import sys

@@ -16,6 +16,7 @@ from suite import Finished, processes_in
 from waiting import wait_until
 
 from gpu_acceptance.base.text import visible
+from gpu_acceptance.folder.manifest import differences, read_manifest
 from gpu_acceptance.record.figure import Figure
 from gpu_acceptance.record.row import Row
 
@@ -111,6 +112,15 @@ def _figures_in_journals(ended: Finished) -> Iterator[tuple[tuple[str, int, int]
 
 def assert_nothing_left(suite: Path) -> None:
     assert left_in(suite) == []
+
+
+def assert_whole(ended: Finished) -> None:
+    """No file of the run changed after its manifest, whose digest was printed, and no process is left."""
+    assert ended.folder
+    manifest = read_manifest(ended.folder)
+    assert list(differences(ended.folder, manifest)) == []
+    assert f"SHA256SUMS, sha256 {manifest.sha256}\n" in ended.output
+    assert_nothing_left(ended.suite)
 
 
 def left_in(suite: Path) -> list[str]:

@@ -13,7 +13,7 @@ _ENVIRONMENT = {"PYTHONPATH": str(ROOT / "src"), "GLOO_SOCKET_IFNAME": "lo", "OM
 
 
 def answers_of(script: str, num_ranks: int, folder: Path, *arguments: str) -> list[dict[str, Any]]:
-    """What each rank printed. `folder`: where they meet. `arguments`: more for the script."""
+    """Return what each rank printed. `folder`: where they meet. `arguments`: more for the script."""
     path = str(ROOT / "tests" / "measure" / script)
     request = {"script": path, "cwd": str(Path.cwd()), "environment": {**os.environ, **_ENVIRONMENT}}
     said = [(folder / f"{rank}.output", folder / f"{rank}.errors") for rank in range(num_ranks)]

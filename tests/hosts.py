@@ -82,7 +82,7 @@ class Host:
 
     @property
     def names(self) -> Path:
-        """What this host knows instead of DNS; read anew at each look-up."""
+        """The host names that this host knows instead of DNS; read at each look-up."""
         return _etc(self) / "hosts"
 
     @property
@@ -110,7 +110,7 @@ class Host:
         return finished(self.launcher.returncode, self.output, self.suite)
 
     def is_quiet_within(self, seconds: float) -> bool:
-        """Whether every process of this host ends within this time."""
+        """Return whether every process of this host ends within this time."""
         return wait_until(lambda: not self.pids(), seconds)
 
     def close(self) -> None:
@@ -180,7 +180,7 @@ class Hosts:
         subprocess.run(["tc", "-n", self[node].namespace, "qdisc", "replace", "dev", link, "root", "tbf", *rate], check=True)
 
     def narrow(self, node: int, mtu: int, number: int = 0) -> None:
-        """From now on the switch with this number drops larger packets that go to this host, and tells nobody."""
+        """From now on the switch with this number silently drops larger packets that go to this host."""
         _ip("-n", self._switch, "link", "set", _port(node, number), "mtu", str(mtu))
 
     def filter(self, node: int, source: int, ports: str) -> None:
@@ -269,7 +269,7 @@ def _port(node: int, number: int) -> str:
 
 
 def _etc(host: Host) -> Path:
-    """What `ip netns exec` puts over /etc on this host."""
+    """The folder that `ip netns exec` puts over /etc on this host."""
     return Path("/etc/netns", host.namespace)
 
 

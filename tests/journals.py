@@ -65,7 +65,7 @@ class Told:
         return [self.content(rank) for rank in range(self.world_size) if rank not in left_out]
 
     def leave(self, run_dir: Path, *left_out: int, closing: Closing | None = None) -> Path:
-        """Writes the journals as supervisors do. Without a closing nobody was left to say how the run ended."""
+        """Write the journals as supervisors do. Without a closing no rank was left to say how the run ended."""
         for rank in set(range(self.world_size)) - set(left_out):
             with Journal(run_dir / "journal" / f"rank-{rank:05d}.jsonl") as journal:
                 journal.append(self._identity(rank))
@@ -78,7 +78,7 @@ class Told:
         return run_dir
 
     def rows(self) -> list[Row]:
-        """What rank 0 would have made of it, had it lived."""
+        """Return the rows that rank 0 would have made, had it lived."""
         return [self._row(validation) for validation in self.plan.validations]
 
     def _row(self, validation: PlannedValidation) -> Row:

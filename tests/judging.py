@@ -58,7 +58,7 @@ def make_profile(*limits: Limit, **changes: object) -> Profile:
 
 
 def make_plan(profile: Profile, **more: object) -> RunPlan:
-    """Of no validations, where none are given."""
+    """A plan without validations, unless some are given."""
     fixed = {"run_id": "a", "started_at": "2026-11-20T00:00:00+00:00", "command": (), "validations": (), "gpu_acceptance_version": "1"}
     return RunPlan(**{"profile": profile, **fixed, **more})  # type: ignore[arg-type]
 
@@ -74,7 +74,7 @@ def make_attempt(
 def make_record(
     rank: int, outcome: Outcome = Outcome.PASSED, figures: tuple[Figure, ...] = (), attempt: int = 1, **more: object
 ) -> RankRecord:
-    """What is a counter goes where a supervisor puts it."""
+    """A record of one rank; counters are where a supervisor puts them."""
     counters = tuple(figure for figure in figures if subject_of_metric(figure.metric) == COUNTERS)
     apart = {"figures": tuple(figure for figure in figures if figure not in counters), "counters": counters}
     return RankRecord.model_validate(
@@ -83,13 +83,13 @@ def make_record(
 
 
 def with_record(attempt: Attempt, record: RankRecord) -> Attempt:
-    """The same attempt, in which this rank said this instead."""
+    """Replace the record of one rank in an attempt."""
     others = tuple(other for other in attempt.ranks if other.rank != record.rank)
     return Attempt(number=attempt.number, ranks=(*others, record))
 
 
 def reading_of(unit: int, value: Value) -> Reading:
-    """What one rank measured of a unit that is its own."""
+    """A reading of one rank, whose unit is its own."""
     return Reading(unit, 1, make_figure(METRIC, value, "GB/s", judged=True), unit)
 
 

@@ -91,7 +91,7 @@ class Ranks:
 
     @property
     def outputs(self) -> str:
-        """What the ranks said, and what they left for the launcher to say."""
+        """The output of all ranks and their error files."""
         files = [file for rank in self.processes for file in (self._output(rank), self._error_file(rank)) if file.exists()]
         return "\n".join(file.read_text(errors="replace") for file in files)
 

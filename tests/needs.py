@@ -1,4 +1,4 @@
-"""What tests need of a machine beside Python: `@pytest.mark.needs("iproute2", "privileged")`, by Debian package or by a name of OTHERS.
+"""Requirements of tests beside Python: `@pytest.mark.needs("iproute2", "privileged")`, by Debian package or by a name of OTHERS.
 
 A test is left out where something that it needs is missing. The end of the output says how many tests that was, and how to get it.
 With --nothing-left-out such a test fails instead, unless no machine of CI could have what it needs.

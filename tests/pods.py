@@ -1,4 +1,4 @@
-"""What kustomize makes of deploy/kubernetes, and what the kubelet would make of a pod of it."""
+"""The objects that kustomize builds from deploy/kubernetes, and a pod as the kubelet would start it."""
 
 import re
 import shutil

@@ -1,6 +1,6 @@
 """A real control plane of Kubernetes on this machine, and we in place of its kubelets: what becomes of nodes and pods we report.
 
-TEST_KUBECONFIG names the kubeconfig of its administrator. It has to be nobody's, as nodes come and go there, and its API on 127.0.0.0/8.
+TEST_KUBECONFIG names the kubeconfig of its administrator. Its API is on 127.0.0.0/8, and it has no other user, as nodes come and go there.
 """
 
 import base64
@@ -38,7 +38,7 @@ _STATUS = ("phase", "reason", "message", "startTime", "conditions", "containerSt
 
 @dataclass
 class RealCluster:
-    """One namespace of it, and nodes that have its name as a label. `alive`: those whose kubelet reports."""
+    """One namespace of the cluster, and nodes that have its name as a label. `alive`: those whose kubelet reports."""
 
     namespace: str
     host: str
@@ -98,7 +98,7 @@ class RealCluster:
         """These parts of the status of an object, `nodes/NAME`."""
         found = self.get(f"/api/v1/{path}")
         found["status"] = {**found.get("status", {}), **status}
-        del found["metadata"]["resourceVersion"]  # whoever else has written it meanwhile
+        del found["metadata"]["resourceVersion"]  # also where another client wrote it meanwhile
         self.ask("replace", "--raw", f"/api/v1/{path}/status", "-f", "-", told=found)
 
     def beat(self) -> None:
@@ -113,7 +113,7 @@ class RealCluster:
             )
 
     def pods(self, run: str) -> list[dict[str, Any]]:
-        """Of a run, by their names, in which the index comes first."""
+        """Pods of a run, sorted by their names, which begin with the index."""
         found = self.get(f"/api/v1/namespaces/{self.namespace}/pods?labelSelector=batch.kubernetes.io%2Fcontroller-uid%3D{run}")["items"]
         return sorted(found, key=lambda one: one["metadata"]["name"])
 
@@ -152,7 +152,7 @@ class RealCluster:
             self.ask("delete", "configmap", "controller")
 
     def mount(self, account: str, folder: Path) -> Path:
-        """What the kubelet lays into a pod of this service account."""
+        """Make the files that the kubelet mounts into a pod of this service account."""
         folder.mkdir(parents=True)
         path = f"/api/v1/namespaces/{self.namespace}/serviceaccounts/{account}/token"
         asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"audiences": [], "expirationSeconds": 3600}}
@@ -163,7 +163,7 @@ class RealCluster:
 
 
 def trimmed(answer: dict[str, Any], namespace: str) -> dict[str, Any]:
-    """What a reader of ours may look at, with names that are not of this namespace alone."""
+    """Keep what a reader of ours may look at, with names that are not of this namespace alone."""
     if "items" in answer:
         plain = {**answer, "items": [trimmed(one, namespace) for one in answer["items"]]}
     elif "spec" in answer:

@@ -147,7 +147,7 @@ def _await_end(one: Round, process: subprocess.Popen[str] | Forked) -> None:
 
 
 def _left(one: Round) -> Iterator[str]:
-    """What stays of a run on the machine: temporary files, named shared memory, sockets."""
+    """Things that a run may leave on the machine: temporary files, named shared memory, sockets."""
     for path in one.temporary.iterdir():
         if not path.name.startswith(_OF_TORCHRUN):
             yield f"left behind: {sorted(map(str, [path, *path.rglob('*')]))}"

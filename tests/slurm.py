@@ -122,7 +122,7 @@ class Slurm:
             return subprocess.Popen(command, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def ask(self, *command: str) -> str:
-        """What a client of Slurm says, or why it does not."""
+        """Return the output of a client of Slurm."""
         return subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=60, check=False).stdout.strip()
 
     def submit(
@@ -149,7 +149,7 @@ class Slurm:
         return self.state_of(job)
 
     def run_again(self, job: Job) -> str:
-        """What became of a job that has ended, and is run again; the second attempt must say something."""
+        """Requeue a job that has ended and return its state; the second attempt must print something."""
         said = job.text
         self.ask("scontrol", "requeue", str(job.number))
         assert wait_until(lambda: self.state_of(job).startswith("PENDING"), 60), self.state_of(job)
@@ -207,7 +207,7 @@ def _free_ports(number: int) -> list[int]:
 
 
 def _listener_port() -> int:
-    """A free one of those that Linux gives to no client, so that nobody takes it before the job begins."""
+    """A free port that Linux gives to no client, so that it stays free until the job begins."""
     for port in random.sample(range(20_000, 32_000), 100):
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))

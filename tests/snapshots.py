@@ -36,7 +36,7 @@ def healthy_h200() -> Plain:
 
 
 def changed(plain: Plain, path: str, value: object) -> Plain:
-    """The same with one value replaced: `node.gpus.gpus.3.pcie.width`."""
+    """Replace one value by its path: `node.gpus.gpus.3.pcie.width`."""
     plain = copy.deepcopy(plain)
     holder, key = holder_of(plain, path)
     holder[key] = value

@@ -65,7 +65,7 @@ def make_plan(validations: int, generations: int, ranks: int, seed: int) -> list
 
 @dataclass
 class Held:
-    """What the supervisors and the store held over time: one list of samples per process."""
+    """Resources of the supervisors and the store over time: one list of samples per process."""
 
     fds: dict[int, list[int]] = field(default_factory=dict)
     mib: dict[int, list[float]] = field(default_factory=dict)
@@ -107,7 +107,7 @@ def _sample(launcher: psutil.Process, held: Held, over: threading.Event) -> None
 
 
 def wrong_verdicts(ended: Finished, plan: list[Step]) -> Iterator[str]:
-    """What did not come out as the plan says."""
+    """List the validations that did not end as planned."""
     for number, step in enumerate(plan):
         row = ended.row(f"test_short[{number}]")
         if row.outcome != OUTCOMES[step.fault]:
@@ -119,7 +119,7 @@ def wrong_verdicts(ended: Finished, plan: list[Step]) -> Iterator[str]:
 
 
 def growth(held: Held) -> Iterator[str]:
-    """What is not flat: the last third of the samples against the second."""
+    """List what grows: the last third of the samples against the second."""
     for rank, fds in held.fds.items():
         before, after = _second_and_last_third(fds)
         if after > before + MOST_FDS_MORE:

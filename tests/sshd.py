@@ -1,4 +1,4 @@
-"""A real sshd on 127.0.0.1, with a key that nobody else has."""
+"""A real sshd on 127.0.0.1, with a key of its own."""
 
 import socket
 import subprocess

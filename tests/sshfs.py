@@ -17,7 +17,7 @@ needs_sshfs = pytest.mark.needs("privileged", "/dev/fuse", "openssh-client", "op
 
 
 class Export:
-    """One folder, `served`, and mounts of it, each of which is a client of its own."""
+    """One folder, `served`, and its mounts, each with a client of its own."""
 
     def __init__(self, folder: Path) -> None:
         self.served = folder / "served"
@@ -43,7 +43,7 @@ class Export:
         return point
 
     def freeze(self) -> None:
-        """From now on the server answers nobody, and no connection ends."""
+        """From now on the server answers no client, and no connection ends."""
         self._signal(signal.SIGSTOP)
 
     def drop(self) -> None:

@@ -31,12 +31,21 @@ EXAMPLES = ROOT / "tests" / "examples"
 PYTHON = sys.executable
 HANG_S = 240  # far beyond any run; only to end a test of a run that does not end
 _SUITE = "EXAMPLE_SUITE"  # in the environment of all that a run starts, wherever it goes from there
+_NEXT = """
+
+def test_next(check, ranks):
+    import torch
+
+    total = torch.ones(1)
+    torch.distributed.all_reduce(total)
+    check("{example}.value", 5.0 if float(total) == ranks.world_size else 0.0, "GB/s")
+"""
 _RANK_BLOCK = re.compile(r"rank\s+:\s+(\d+).*?\n\s*exitcode\s+:\s+(-?\d+).*?\n\s*traceback : (.*?)\n\s*(?=\[\d+\]:|---|===)", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Finished:
-    """What a run left: the launcher's output, the exit code of each rank that failed, and the run's folder if it made one."""
+    """The end of a run: the launcher's output, the exit code of each rank that failed, and the run's folder if it made one."""
 
     returncode: int
     output: str
@@ -45,12 +54,12 @@ class Finished:
 
     @property
     def rank_exit_codes(self) -> dict[int, int]:
-        """Of all ranks that torchrun reports as failed."""
+        """Exit codes of all ranks that torchrun reports as failed."""
         return {int(rank): int(code) for rank, code, _ in _RANK_BLOCK.findall(self.output)}
 
     @property
     def rank_errors(self) -> dict[int, str]:
-        """What torchrun's page says of each rank that failed: the text of the rank's error file, its first line first."""
+        """The part of torchrun's page about each rank that failed: the text of the rank's error file, its first line first."""
         return {
             int(rank): "\n".join(line.strip() for line in text.strip().split("\n")) for rank, _, text in _RANK_BLOCK.findall(self.output)
         }
@@ -73,7 +82,7 @@ class Finished:
         return "\n".join(self.record.conclusion.reasons)
 
     def row(self, name: str) -> Row:
-        """The one row whose id ends with this: `test_exits`, `exits.py::test_exits`."""
+        """The one row whose id ends with this: `test_asserts`, `exits.py::test_fault`."""
         (row,) = [row for row in self.record.rows if re.search(rf"(^|[/_:]){re.escape(name)}$", row.nodeid)]
         return row
 
@@ -93,7 +102,7 @@ class Finished:
         return conclude(self.record.plan.model_copy(update={"profile": only, "validations": ()}), Job(self.record.ranks), rows)
 
     def terminal_of(self, rank: int) -> str:
-        """What pytest said on a rank other than 0."""
+        """The terminal output of pytest on a rank other than 0."""
         assert self.folder is not None
         return (self.folder / "logs" / f"rank-{rank:05d}.pytest.txt").read_text()
 
@@ -103,22 +112,29 @@ class Finished:
         return [json.loads(line) for line in (self.folder / "journal" / f"rank-{rank:05d}.jsonl").read_text().splitlines()]
 
 
-def make_suite(folder: Path, *examples: str) -> Path:
-    """A suite in which each example is a subject, with the limits beside it (`NAME.yaml`, else `default.yaml`) in one profile."""
+def make_suite(folder: Path, *examples: str, conftest: str = "") -> Path:
+    """A suite in which each example is a subject, with the limits of all in one profile. `conftest`: text of acceptance/conftest.py."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("src", "fixtures", "conftest.py", "pytest.ini"):
         (folder / name).symlink_to(ROOT / name)
     (folder / "acceptance").mkdir()
     (folder / "thresholds").mkdir()
+    if conftest:
+        (folder / "acceptance" / "conftest.py").write_text(conftest)
     profile: dict[str, Any] = {"extends": "base"}
     for example in examples:
-        (folder / "acceptance" / f"test_{example}.py").write_text((EXAMPLES / f"{example}.py").read_text())
-        for key, value in _limits_of(example).items():
-            if key != "extends":
-                profile[key] = {**profile.get(key, {}), **value} if isinstance(value, dict) else [*profile.get(key, []), *value]
+        (folder / "acceptance" / f"test_{example}.py").write_text(_text_of(example))
+        for key, value in limits_of(example).items():
+            profile[key] = {**profile.get(key, {}), **value} if isinstance(value, dict) else [*profile.get(key, []), *value]
     (folder / "thresholds" / "cpu.yaml").write_text(yaml.safe_dump(profile, width=1000))
     (folder / "thresholds" / "base.yaml").write_text("deadline_s: 60\n")
     return folder
+
+
+def _text_of(example: str) -> str:
+    """The example; one with a fault is followed by a validation that must pass: its collective is right again."""
+    text = (EXAMPLES / f"{example}.py").read_text()
+    return text + _NEXT.format(example=example) if "\ndef test_fault(" in text else text
 
 
 def environment_suite(folder, *conftest):
@@ -148,11 +164,12 @@ def extend_conftest(suite: Path, *more: str) -> None:
     conftest.write_text("\n".join([text, *more]))
 
 
-def _limits_of(example: str) -> dict[str, Any]:
-    own = EXAMPLES / f"{example}.yaml"
-    text = own.read_text() if own.exists() else re.sub(r"\bexample(?=\.value|\])", example, (EXAMPLES / "default.yaml").read_text())
-    content: dict[str, Any] = yaml.safe_load(text)
-    return content
+def limits_of(example: str) -> dict[str, Any]:
+    """The part of a profile for an example, as `examples/limits.yaml` has it."""
+    own: dict[str, Any] = yaml.safe_load((EXAMPLES / "limits.yaml").read_text()).get(example, {})
+    common = {"unit": "GB/s", "scope": "rank", "source": "policy: an example of a limit, for the tests of the suite itself"}
+    limits = own.get("limits", {f"{example}.value": {"at_least": 1}})
+    return {"requires": [example], **own, "limits": {metric: {**common, **limit} for metric, limit in limits.items()}}
 
 
 def torchrun_command(*arguments: str, ranks: int = 2, launcher: tuple[str, ...] = ()) -> list[str]:

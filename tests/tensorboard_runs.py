@@ -52,7 +52,7 @@ def _masked_crc32c(data: bytes) -> int:
 
 
 def with_curves(record: RunRecord) -> RunRecord:
-    """The same, in which the first rank of the first validation kept one."""
+    """Add a curve to the first rank of the first validation."""
     row, *others = record.rows
     attempt, *repeats = row.attempts
     return record.model_copy(update={"rows": (row.model_copy(update={"attempts": (with_curve(attempt), *repeats)}), *others)})

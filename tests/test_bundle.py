@@ -148,7 +148,7 @@ def test_what_is_no_python_or_no_known_platform_is_refused(project):
     )
 
 
-def test_a_wheel_that_nobody_has_is_named_by_pip(project, tmp_path):
+def test_a_wheel_that_is_in_no_index_is_named_by_pip(project, tmp_path):
     (tmp_path / "index" / "tiny-1.0-py3-none-any.whl").unlink()
     done = make(project, "bundle", "PY=3.12", "PLATFORM=linux-x86_64")
     assert "No matching distribution found for tiny==1.0" in done.stderr
@@ -166,7 +166,7 @@ def unpacked(project):
 
 
 def told(folder, *arguments):
-    """What make says last of a bundle that it does not take; nothing was made."""
+    """Return the last words of make about a bundle that it refuses; nothing was made."""
     done = make(folder, "accept", "OFFLINE=1", *arguments)
     assert done.returncode == 2
     assert not (folder / ".venv").exists()
@@ -195,7 +195,7 @@ def test_what_is_missing_extra_or_changed_is_named(unpacked):
     assert told(unpacked) == f"{WHEEL} is missing: unpack the bundle anew"
 
 
-def test_a_list_of_digests_that_is_none_is_refused(unpacked):
+def test_an_invalid_list_of_digests_is_refused(unpacked):
     sums = unpacked / "SHA256SUMS"
     whole = sums.read_text()
     number = len(whole.splitlines()) + 1

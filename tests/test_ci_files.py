@@ -68,7 +68,7 @@ def test_a_script_is_one_that_shellcheck_passes(text):
 
 
 def test_workflows_pass_zizmor():
-    """It knows what an attacker can do with a workflow: text that reaches a shell, tokens that lie about, rights that nobody needs."""
+    """zizmor knows attacks on workflows: text that reaches a shell, exposed tokens, needless rights."""
     command = [BIN / "zizmor", "--offline", "--no-progress", "--format=plain", ".github/workflows"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -81,7 +81,7 @@ def script_with(word, name):
 
 
 def run_script(text, folder, **env):
-    """Runs a script as GitHub does, and gives what was left of it: arguments of gpu-acceptance, one on each line."""
+    """Run a script as GitHub does, and return its result: arguments of gpu-acceptance, one on each line."""
     program = folder / ".venv" / "bin" / "gpu-acceptance"
     program.parent.mkdir(parents=True)
     program.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\nexit 6\n')

@@ -4,8 +4,9 @@ import json
 
 import numpy as np
 import pytest
+import yaml
 from made_checkpoints import make_checkpoint
-from suite import EXAMPLES, make_suite, plain_pytest
+from suite import EXAMPLES, limits_of, make_suite, plain_pytest
 
 from tools.made_dialogues import made
 
@@ -175,8 +176,7 @@ limits:
 def test_an_overlay_has_a_recorded_figure_judged_and_a_bound_that_is_far_is_named(tmp_path):
     suite = make_suite(tmp_path / "suite", "passes")
     (suite / "acceptance" / "test_records.py").write_text(RECORDS)
-    limits = (EXAMPLES / "default.yaml").read_text().split("limits:")[1].replace("example.", "records.")
-    (suite / "thresholds" / "base.yaml").write_text(f"deadline_s: 60\nrequires: [records]\nlimits:{limits}")
+    (suite / "thresholds" / "base.yaml").write_text(yaml.safe_dump({"deadline_s": 60, **limits_of("records")}))
     (suite / "mine.yaml").write_text(ON_BOTH)
     judged = plain_pytest(suite, "--limits=mine.yaml")
     assert judged.returncode == 1, judged.output
@@ -186,7 +186,7 @@ def test_an_overlay_has_a_recorded_figure_judged_and_a_bound_that_is_far_is_name
     assert missed.message.startswith("records.best = 3 GB/s, need >= 4 GB/s [mine.yaml: policy: what our contract says")
 
 
-def test_a_metric_that_nobody_measures_is_refused_before_anything_starts(suite):
+def test_a_metric_without_a_validation_is_refused_before_anything_starts(suite):
     (suite / "mine.yaml").write_text(ON_BOTH.replace("figures: {records.best: GB/s}", "").replace("records.", "two_metrics."))
     assert_refused(plain_pytest(suite, "--limits=mine.yaml"), "ERROR: mine.yaml: limits.two_metrics.best: no validation has this metric")
 
@@ -197,7 +197,7 @@ def test_a_second_run_leaves_the_first_alone(alone):
     assert first.record.conclusion.verdict == "ACCEPTED"
 
 
-def test_curves_are_in_the_record_alone_where_nobody_asked_for_more(alone):
+def test_without_tensorboard_curves_are_in_the_record_alone(alone):
     judged, _ = alone
     assert judged.row("test_passes.py::test_value").attempts[0].ranks[0].curves
     assert not (judged.folder / "tensorboard").exists()

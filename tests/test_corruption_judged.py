@@ -1,4 +1,4 @@
-"""What the shipped limits make of hashes: who is named, and where nothing was compared, that nothing is held."""
+"""Hashes judged by the shipped limits: the odd GPU is named, and what was not compared is not held."""
 
 import re
 
@@ -60,7 +60,7 @@ def test_a_rank_that_is_absent_is_not_measured():
 
 
 @pytest.mark.parametrize(("hash_of_rank_3", "status", "ranks"), [("a", Status.INVALID, (1,)), ("b", Status.MISSED, (3,))])
-def test_a_gpu_of_another_model_is_not_accused_and_excuses_nobody(hash_of_rank_3, status, ranks):
+def test_a_gpu_of_another_model_is_not_accused_and_excuses_no_other(hash_of_rank_3, status, ranks):
     kinds = ["an H200", "an H100", "an H200", "an H200"]
     why = Missing(Why.NOT_THERE, odd_kind("an H100", kinds))
     judgement = judged({0: "a", 1: why, 2: "a", 3: hash_of_rank_3})

@@ -1,4 +1,4 @@
-"""Which rank gets a planted fault."""
+"""Planted faults: one rank gets them, and settings that plant none are refused."""
 
 import pytest
 
@@ -20,6 +20,6 @@ def test_a_drill_that_cannot_be_counted_is_refused(number):
 
 
 @pytest.mark.parametrize("on_rank", [-1, 2, 0.5, True, "0"])
-def test_a_drill_of_which_nobody_has_the_fault_is_refused(on_rank):
+def test_a_drill_on_a_rank_that_is_not_there_is_refused(on_rank):
     with pytest.raises(ValueError, match=rf"^a\.b=1000 on rank {on_rank!r}: a whole number from 0 to 1$"):
         on_this_rank("a.b", 1000, on_rank, rank=0, world_size=2)

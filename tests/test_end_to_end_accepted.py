@@ -1,4 +1,4 @@
-"""What may be ACCEPTED, and what the verdict line then says: one run of 2 ranks, started as a stranger would start it."""
+"""An ACCEPTED run of 2 ranks, started from another folder: its caveats are in the verdict line."""
 
 import math
 import re

@@ -49,14 +49,14 @@ def test_a_bundle_is_accepted_where_there_is_no_network(unpacked, python):
     assert installed == packed - {"pip", "setuptools"} - there | {"gpu_acceptance"}
 
 
-def test_no_network_is_none(tmp_path):
+def test_the_machine_is_cut_off(tmp_path):
     done = cut_off([sys.executable, "-c", "import socket; socket.create_connection(('192.0.2.1', 80), 5)"], tmp_path)
     assert done.stdout.endswith("OSError: [Errno 101] Network is unreachable\n")
 
 
 @pytest.fixture
 def small_python(tmp_path):
-    """Without pip, and with what says that it is torch: all that is asked of it before an installation."""
+    """A python without pip, and with a stand-in for torch: enough until an installation."""
     venv.create(tmp_path / "small", symlinks=True)
     (site,) = (tmp_path / "small").glob("lib/python*/site-packages")
     (site / "torch.py").write_text('__version__ = "2.13.0"\n')

@@ -57,7 +57,7 @@ class Hosts:
         (folder / "ssh.conf").write_text("\n".join(client))
 
     def accept(self, *arguments, hosts=NAMES, **env):
-        """What the script says that one would start on the first host."""
+        """Run the script as on the first host, and return how it ended."""
         listed = self.folder / "hosts.txt"
         listed.write_text("# of rack 7\n" + "".join(f"{name}   # a comment\n" for name in hosts))
         ours = {"SSH": f"ssh -F {self.folder}/ssh.conf", "PYTHON": PYTHON, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}

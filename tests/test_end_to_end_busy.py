@@ -1,4 +1,4 @@
-"""A GPU that somebody else uses: refused before any worker starts, on all ranks, with one text; `--allow-busy` goes on and says so.
+"""A GPU that another process uses: refused before any worker starts, on all ranks, with one text; `--allow-busy` goes on and says so.
 
 NVML shows the GPUs here, and nothing else does: a run that goes on ends where its workers open them.
 """
@@ -45,7 +45,7 @@ def test_asked_to_it_goes_on_and_the_verdict_line_says_so(suite):
     assert "1 process (pid 1607: 1204 MiB), 616 MiB in use" in page
 
 
-def test_on_the_other_gpu_alone_nobody_minds(suite):
+def test_the_other_gpu_alone_is_free(suite):
     """It goes on to its worker, which finds that torch sees no GPU."""
     found = plain_pytest(suite, "--gpus=1", env=WITH_GPUS)
     assert "somebody else" not in found.output

@@ -90,7 +90,7 @@ def test_a_folder_that_nodes_do_not_share_fails_on_the_node_that_does_not_see_it
     assert [list(folder.iterdir()) for folder in (tmp_path / "disk-0", tmp_path / "disk-1")] == [[], []]
 
 
-def test_a_folder_that_rank_0_cannot_make_is_an_error_of_all_ranks_and_keeps_nobody_waiting(suite, tmp_path):
+def test_a_folder_that_rank_0_cannot_make_is_an_error_of_all_ranks_at_once(suite, tmp_path):
     shared = tmp_path / "shared"
     shared.mkdir()
     extend_conftest(suite, BECOMES_A_FILE.format(shared=str(shared)))

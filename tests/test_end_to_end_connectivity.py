@@ -25,7 +25,7 @@ def hosts_of(tmp_path, number, domain=""):
 
 
 def end(tmp_path, hosts, of_one=None, **env):
-    """What all hosts were left with, one rank each; `of_one`: what the environment of a host has beside that of all."""
+    """Run one rank on each host; `of_one`: variables of one host alone."""
     overlay = tmp_path / "site.yaml"
     overlay.write_text(SITE)
     for host in hosts.hosts:
@@ -89,7 +89,7 @@ def test_one_of_two_switches_that_drops_large_packets_is_found_in_both_ways(tmp_
 @pytest.mark.needs("iptables")
 @pytest.mark.needs("libfaketime")
 def test_a_filter_a_name_a_clock_and_a_slow_link_are_held_against_whom_they_are_of(tmp_path):
-    """Of three: 1 drops what 0 asks; 0 does not know the name of 2, and to 1 it is that of 1; 2 is slow, an hour ahead, without eth1."""
+    """Three hosts: 1 drops what 0 asks; 0 does not know the name of 2, and to 1 it is that of 1; 2 is slow, an hour ahead, without eth1."""
     with hosts_of(tmp_path, 3) as hosts:
         hosts.link(0, 1)
         hosts.filter(1, 0, "30000:65535")

@@ -44,8 +44,7 @@ def test_full_at_the_start_nothing_is_measured(tmp_path, small_disk, seen):
 
 def test_full_in_the_middle_the_terminal_still_says_all(tmp_path, small_disk, seen):
     disk = small_disk(80)
-    suite = make_suite(tmp_path / "suite", "fills_the_disk")
-    ended = torchrun(suite, f"--report-dir={disk}", env={"REPORTS_THAT_FILL_UP": str(disk)})
+    ended = torchrun(make_suite(tmp_path / "suite", "fills_the_disk"), f"--report-dir={disk}", env={"REPORTS_THAT_FILL_UP": str(disk)})
     assert ended.rank_exit_codes[0] == 3, ended.output
     assert "No space left on device" in ended.output
     assert "coverage: 1 node x 2 ranks" in ended.output

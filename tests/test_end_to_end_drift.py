@@ -36,7 +36,7 @@ def test_of_three_ranks_the_odd_one_is_named_with_both_values(tmp_path):
     assert platform.release() in (run.folder / "report.html").read_text()
 
 
-def test_between_two_ranks_nobody_is_the_odd_one_and_both_are_named(tmp_path):
+def test_between_two_ranks_neither_is_the_odd_one_and_both_are_named(tmp_path):
     run = torchrun(environment_suite(tmp_path, ODD_VARIABLE))
     assert run.returncode == 1, run.output
     (judgement,) = missed(run, "test_node")

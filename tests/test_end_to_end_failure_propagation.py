@@ -27,7 +27,7 @@ if os.environ.get("RANK") == "1":
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory):
-    """What the first of two hosts was left with."""
+    """The end of the run on the first of two hosts."""
     suites = [shipped_suite(tmp_path_factory.mktemp("ends") / f"node-{node}", "failure_propagation", "sampler") for node in range(2)]
     for suite in suites:
         extend_conftest(suite, READS_AS_RANK_0)

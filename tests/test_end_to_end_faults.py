@@ -78,12 +78,5 @@ def test_a_message_of_another_size(faults, seen):
     seen.row(SIZES_DIFFER, faults)
 
 
-@pytest.mark.parametrize("example", HANGS)
-def test_the_next_validation_is_right_again(faults, example):
-    assert faults.row(f"{example}.py::test_next").outcome == "passed"
-    figures = [figure.value for record in faults.row(f"{example}.py::test_next").attempts[0].ranks for figure in record.figures]
-    assert figures == [3.0] * 3
-
-
 def test_the_run_is_rejected_everywhere(faults):
     assert faults.rank_exit_codes == dict.fromkeys(range(3), 1)

@@ -50,8 +50,7 @@ FAULTS = {
 
 @pytest.fixture(scope="module", params=FAULTS, ids=["hangs", "wrong_interface", "dies"])
 def broken(request, tmp_path_factory):
-    suite = make_suite(tmp_path_factory.mktemp("formation"), "passes", "runs_without_group")
-    (suite / "acceptance" / "conftest.py").write_text(request.param)
+    suite = make_suite(tmp_path_factory.mktemp("formation"), "passes", "runs_without_group", conftest=request.param)
     (suite / "thresholds" / "base.yaml").write_text(f"deadline_s: {DEADLINE_S}\n")
     return FAULTS[request.param], torchrun(suite)
 
@@ -87,8 +86,7 @@ INVISIBLE = Fault(
 
 @pytest.fixture(scope="module")
 def invisible(tmp_path_factory):
-    suite = make_suite(tmp_path_factory.mktemp("invisible"), "passes", "runs_without_group", "gathers_alone")
-    (suite / "acceptance" / "conftest.py").write_text(SEES_ONE_GPU)
+    suite = make_suite(tmp_path_factory.mktemp("invisible"), "passes", "runs_without_group", "gathers_alone", conftest=SEES_ONE_GPU)
     return torchrun(suite)
 
 

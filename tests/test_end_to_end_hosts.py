@@ -178,7 +178,7 @@ def scenarios(tmp_path_factory):
 
 
 def journals(one: Finished) -> list[str]:
-    """Of whom this host keeps a journal."""
+    """The journals that this host keeps."""
     assert one.folder is not None, one.output
     return sorted(path.name for path in (one.folder / "journal").iterdir())
 
@@ -187,7 +187,7 @@ ABSENT = f"rank 1 (node 1) did not arrive within {MEET_S} s; see what torchrun s
 
 
 def assert_refused(one: Finished, rank: int, why: str) -> None:
-    """Because ranks did not meet: one line for people, which is all that the run left, and nothing of it is a verdict."""
+    """The ranks did not meet: the run left one line in a journal, and no verdict."""
     assert one.rank_exit_codes == {rank: INCOMPLETE}, one.output
     assert one.rank_errors == {rank: why}
     assert [path.name for path in one.folder.iterdir()] == ["journal"]
@@ -260,7 +260,7 @@ def test_the_journals_of_both_nodes_make_one_report_that_names_the_lost_one(scen
         assert "rank 1 (node-1): interrupted in call: interrupted by a loss: the control store at " in row.message
 
 
-def test_a_launcher_that_does_not_hear_of_it_is_ended(scenarios):
+def test_a_launcher_that_does_not_notice_the_cut_is_ended(scenarios):
     first, second = scenarios("cut off, c10d").hosts
     assert first.rank_exit_codes == {0: 6}, first.output
     assert first.outcomes() == {"test_long": "lost", "test_next": "not run"}
@@ -276,7 +276,7 @@ def test_the_end_is_bounded_and_leaves_no_process(scenarios, name):
     assert scenarios(name).took_s < ENDS_WITHIN_S
 
 
-def test_a_network_that_comes_back_costs_nobody_but_the_validation_whose_deadline_passed(scenarios, seen):
+def test_a_network_that_comes_back_costs_only_the_validation_whose_deadline_passed(scenarios, seen):
     first, second = scenarios("healed").hosts
     assert (first.rank_exit_codes, second.rank_exit_codes) == ({0: 1}, {1: 1}), first.output
     assert {row.nodeid: row.outcome for row in first.record.rows if row.outcome != "passed"} == {
@@ -313,7 +313,7 @@ def test_nodes_that_cannot_reach_each_other_say_so_in_a_journal_each(scenarios, 
     seen.told(OUT_OF_REACH, f"{ABSENT}; on node 1: {no_store}", scenarios("out of reach").took_s)
 
 
-def test_a_launcher_that_does_not_hear_of_that_either_is_ended(scenarios):
+def test_a_launcher_that_does_not_notice_that_its_rank_cannot_join_is_ended(scenarios):
     first, second = scenarios("out of reach, c10d").hosts
     assert_refused(first, 0, ABSENT)
     assert second.returncode in {1, -9}

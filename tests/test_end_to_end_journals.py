@@ -36,7 +36,7 @@ def runs(tmp_path_factory):
 
 @pytest.fixture
 def journal(runs, tmp_path):
-    """That of a copy of the first run, which left no results."""
+    """The journal of a copy of the first run, without results."""
     folder = tmp_path / "first"
     shutil.copytree(runs["first"].folder / "journal", folder / "journal")
     return folder / "journal" / "rank-00000.jsonl"
@@ -61,7 +61,7 @@ def outcomes(folder: Path) -> dict[str, str]:
 
 
 def damaged(lines: list[str], kind: str) -> list[str]:
-    """The line of `passes`, which comes before the end of the workers, in a way that nobody can read."""
+    """Damage the line of `passes`, which comes before the end of the workers."""
     index = next(number for number, line in enumerate(lines) if "test_passes.py" in line and '"kind":"rank"' in line)
     line = "{'kind': 'rank'}" if kind == "malformed" else json.dumps({**json.loads(lines[index]), "colour": "blue"})
     return [*lines[:index], line, *lines[index + 1 :]]
@@ -151,7 +151,7 @@ def test_a_journal_that_was_harmed_while_the_run_went_on(tmp_path, harm, text, s
         seen.told(HARMED, reason.replace(f"{ended.folder}/", ""), 0)
 
 
-def test_a_rejected_run_whose_bad_row_was_cut_out_is_accepted_by_nobody(tmp_path, capsys):
+def test_a_rejected_run_whose_bad_row_was_cut_out_is_never_accepted(tmp_path, capsys):
     ended = plain_pytest(make_suite(tmp_path, "begins", "misses"))
     assert (ended.returncode, main(["verdict", str(ended.folder)])) == (1, 1)
     rows = tuple(row for row in ended.record.rows if row.subject != "misses")

@@ -26,12 +26,12 @@ RUN_ID = f"gpu-acceptance-{UID}"
 
 @pytest.fixture
 def job(tmp_path):
-    """Of all nodes, which are two here, with a rank each."""
+    """The Job of all nodes, which are two here, with a rank each."""
     return built("all-nodes", resized(tmp_path, "all-nodes", nodes=2, gpus_per_node=1))["Job"]
 
 
 def variables(job, index, reports):
-    """What stands in the environment of the pod of this index: of the manifest, of the job controller, and what differs in this image."""
+    """The environment of the pod of this index: of the manifest, of the job controller, and of this image."""
     (container,) = job["spec"]["template"]["spec"]["containers"]
     labels = {"batch.kubernetes.io/job-name": job["metadata"]["name"], "batch.kubernetes.io/controller-uid": UID}
     own = environment_of(container, labels, {"batch.kubernetes.io/job-completion-index": str(index)})

@@ -1,4 +1,4 @@
-"""deploy/kubernetes/start.sh in the pod of node 0 while another pod is Pending: the API says why, and torchrun waits for nobody."""
+"""deploy/kubernetes/start.sh in the pod of node 0 while another pod is Pending: the API says why, and torchrun does not start."""
 
 import signal
 import subprocess
@@ -108,7 +108,7 @@ def test_what_the_pod_may_not_ask_is_said_and_torchrun_starts(tmp_path):
     assert said[2].endswith(" --join-timeout=15m")
 
 
-def test_another_pod_than_the_first_asks_nobody(tmp_path):
+def test_another_pod_than_the_first_does_not_ask_the_api(tmp_path):
     with cluster(tmp_path / "account") as api, started(api, tmp_path, PET_NODE_RANK="1") as process:
         said = process.communicate(timeout=120)[0]
     assert said.startswith("-m gpu_acceptance meet ")
@@ -127,7 +127,7 @@ def test_a_pod_that_is_deleted_while_it_waits_says_so(tmp_path):
     assert (process.returncode, said) == (2, "INCOMPLETE: interrupted while the pods of this run were awaited: SIGTERM\n")
 
 
-def test_a_wait_that_is_none_is_a_usage_error(tmp_path):
+def test_an_invalid_timeout_is_a_usage_error(tmp_path):
     with cluster(tmp_path / "account") as api, started(api, tmp_path, JOIN_TIMEOUT="soon") as process:
         said = process.communicate(timeout=120)[0]
     assert process.returncode == 4

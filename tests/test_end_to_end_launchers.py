@@ -56,9 +56,9 @@ def test_hosts_whose_ranks_are_told_by_their_environment(hosts):
 
 
 @needs_hosts
-def test_who_cannot_find_rank_0_and_who_waits_in_vain_say_so(hosts):
+def test_a_rank_that_cannot_find_rank_0_and_one_that_waits_in_vain_say_so(hosts):
     bare(hosts, 0, "--join-timeout=20s")
-    bare(hosts, 1, "--join-timeout=5", MASTER_ADDR=ADDRESSES[7])  # nobody's
+    bare(hosts, 1, "--join-timeout=5", MASTER_ADDR=ADDRESSES[7])  # of no host
     ended = [hosts[node].wait() for node in (0, 1)]
     assert [one.returncode for one in ended] == [6, 6], [one.output for one in ended]
     assert "waiting for rank 1 (node 1), 5 s more at most (--join-timeout)\n" in ended[0].output
@@ -69,7 +69,7 @@ def test_who_cannot_find_rank_0_and_who_waits_in_vain_say_so(hosts):
 
 @needs_hosts
 def test_a_port_that_something_else_holds_is_one_line_on_each_host(hosts, seen):
-    """What holds it takes connections and says nothing: torch's own client would wait for it without an end."""
+    """The holder takes connections and says nothing: torch's own client would wait for it without an end."""
     with held_port(hosts[0]):
         bare(hosts, 0, "--join-timeout=5")
         bare(hosts, 1, "--join-timeout=5")
@@ -109,7 +109,7 @@ def test_a_second_rank_0_is_a_usage_error_there(hosts, seen):
 
 
 def remote_shell(hosts, folder):
-    """What starts a launcher's own daemon on the second host, as ssh would: `[OPTION...] HOST COMMAND...`."""
+    """Start a launcher's own daemon on the second host, as ssh would: `[OPTION...] HOST COMMAND...`."""
     script = folder / "remote-shell"
     here = shlex.join(hosts[1].here(["sh", "-c"]))
     script.write_text(f'#!/bin/sh\nwhile [ "${{1#-}}" != "$1" ]; do shift; done\nshift\nexec {here} "$*"\n')

@@ -1,4 +1,4 @@
-"""What a validation leaves behind: it counts against that validation, and never reaches the next one."""
+"""Leftovers of a validation: they count against that validation, and never reach the next one."""
 
 import contextlib
 import getpass
@@ -92,7 +92,7 @@ def test_what_a_quick_validation_leaves_is_no_miss_of_the_next(tmp_path):
     assert ended.verdict_line.startswith("INCOMPLETE")
 
 
-def test_a_late_figure_is_booked_on_nobody_and_said(at_the_end):
+def test_a_late_figure_belongs_to_no_validation_and_is_reported(at_the_end):
     assert [at_the_end.row(f"checks_late.py::{name}").outcome for name in ("test_late", "test_next")] == ["passed", "passed"]
     text = "acceptance/test_checks_late.py::test_late gave checks_late.value after it had ended"
     assert any(text in record.message for attempt in at_the_end.row("worker_end").attempts for record in attempt.ranks)
@@ -134,8 +134,7 @@ if "GPU_ACCEPTANCE_SUPERVISOR" not in os.environ:
 
 
 def test_what_a_conftest_started_beside_the_run_lives_until_its_end(tmp_path):
-    suite = make_suite(tmp_path, "leaves_a_process")
-    (suite / "acceptance" / "conftest.py").write_text(MONITORS)
+    suite = make_suite(tmp_path, "leaves_a_process", conftest=MONITORS)
     ended = plain_pytest(suite)
     assert ended.row("test_leaves").outcome == "error"
     assert ended.row("leaves_a_process.py::test_next").outcome == "passed"
@@ -172,8 +171,9 @@ def test_tmp_path_is_the_validations_own(tmp_path):
     for other in others:
         other.parent.mkdir(parents=True)
         other.touch()
-    suite = make_suite(tmp_path / "suite", "dies_over_files", "writes_files")
-    ended = torchrun(suite, env={"TMPDIR": str(temporary), "SOMEBODY_ELSES": str(elsewhere)})
+    ended = torchrun(
+        make_suite(tmp_path / "suite", "dies_over_files", "writes_files"), env={"TMPDIR": str(temporary), "SOMEBODY_ELSES": str(elsewhere)}
+    )
     left = set(Path("/tmp").glob("gpu-acceptance-*")) - short
     assert ended.outcomes_by_rank("test_killed") == {0: "victim", 1: "died"}
     assert ended.row("writes_files.py::test_value").outcome == "passed", ended.output

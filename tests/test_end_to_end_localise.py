@@ -17,7 +17,7 @@ CONTACT_S = 3
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory):
-    """What the first of four hosts was left with, after a run in which one link was slow, and at the end some of them were silent."""
+    """The run on the first of four hosts: one link was slow, and at the end some hosts were silent."""
     suites = [made_suite(tmp_path_factory.mktemp("localise") / f"node-{node}") for node in range(NUM_NODES)]
     with connected(suites) as hosts:
         for node in range(NUM_NODES):
@@ -89,7 +89,7 @@ ONE_IS_MISSED = Fault(
     ],
     ids=["a pair", "several pairs"],
 )
-def test_who_is_there_and_silent_is_the_finding_and_nobody_else(ended, fault, by_rank, seen):
+def test_a_silent_host_is_the_finding_and_no_other(ended, fault, by_rank, seen):
     row = ended.row(fault.row)
     first = row.message.split("\n", 1)[0]
     assert re.fullmatch(fault.says, first), row.message

@@ -91,7 +91,7 @@ def test_a_checkpoint_that_has_no_room_leaves_the_run_incomplete(folder, tmp_pat
     assert said in ended.row("test_fine_tuning").message
 
 
-def test_the_shipped_suite_without_the_options_is_accepted_and_says_what_nobody_asked_for(tmp_path):
+def test_the_shipped_suite_without_the_options_is_accepted_and_names_them(tmp_path):
     """The rows that only an option asks for are skipped in their set-up, where all ranks agree: inside the call that is an error."""
     ended = run(torchrun_command("acceptance/", "--level=health", f"--report-dir={tmp_path}"), ROOT, reports=tmp_path)
     assert ended.returncode == 0, ended.output

@@ -1,4 +1,4 @@
-"""`gpu-acceptance meet` on two hosts with addresses of their own: who is led elsewhere says where, and what this host has."""
+"""`gpu-acceptance meet` on two hosts with addresses of their own: a host that is led elsewhere says where, and its own addresses."""
 
 import re
 
@@ -7,7 +7,7 @@ from hosts import ADDRESSES, PORT, connected, held_port, needs_hosts
 from suite import PYTHON
 
 pytestmark = [pytest.mark.launcher, needs_hosts]
-NO_ROUTE = "(No route to host|Connection timed out)"  # the latter until nobody has answered for three seconds
+NO_ROUTE = "(No route to host|Connection timed out)"  # the latter until no answer came for three seconds
 MASTER = "name the host of node 0 (MASTER_ADDR, --rdzv-endpoint)"
 
 
@@ -34,7 +34,7 @@ def test_they_find_each_other(hosts, where, numbers):
     assert meet(hosts, where, *numbers) == [(0, "")] * 2
 
 
-def test_an_address_of_nobody(hosts):
+def test_an_address_of_no_host(hosts):
     """Each says it by itself."""
     first, second = meet(hosts, ADDRESSES[6], NUMBERS, "--timeout=4s")
     where = f"{re.escape(ADDRESSES[6])}:{PORT}"

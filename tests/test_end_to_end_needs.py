@@ -44,7 +44,7 @@ def launched(tmp_path, monkeypatch):
 
 
 def rows_by_lack(ended):
-    """What is lacking -> the subjects that were not run for want of it."""
+    """Missing package -> the subjects that were not run without it."""
     found = {}
     for row in ended.record.rows:
         if row.lacks:

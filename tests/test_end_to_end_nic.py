@@ -1,4 +1,4 @@
-"""What goes between two nodes, in a real run on gloo: files in the form of sysfs count what each card would carry. Loopback: with p2p."""
+"""Traffic between two nodes, in a real run on gloo: files in the form of sysfs count what each card would carry. Loopback: with p2p."""
 
 import re
 import shutil
@@ -38,7 +38,7 @@ DECLARED = re.compile(r'^  "nic\.share\.\w+": .*\n', re.MULTILINE)
 
 def nic_suite(folder):
     suite = shipped_suite(folder, "nic")
-    shutil.copy(ROOT / "acceptance" / "test_nccl_scaling.py", suite / "acceptance")  # which has no limit, so nobody can require it
+    shutil.copy(ROOT / "acceptance" / "test_nccl_scaling.py", suite / "acceptance")  # which has no limit, so no profile can require it
     profile = suite / "thresholds" / "cpu.yaml"
     profile.write_text(DECLARED.sub("", profile.read_text()))
     return suite

@@ -1,4 +1,4 @@
-"""What was never collected, not asked for or taken away leaves a trace in the verdict, in a world of one."""
+"""Validations that were not collected, not selected or removed leave a trace in the verdict of a world of one."""
 
 import pytest
 from suite import PYTHON, make_suite, plain_pytest, run
@@ -29,8 +29,7 @@ def test_a_path_instead_of_the_folder_is_in_the_verdict_line(tmp_path, path):
 
 
 def test_what_is_ignored_deselected_or_dropped_by_a_hook_is_in_the_verdict_line(tmp_path):
-    suite = make_suite(tmp_path, "passes", "two_metrics", "waived")
-    (suite / "acceptance" / "conftest.py").write_text(DROPS_ONE)
+    suite = make_suite(tmp_path, "passes", "two_metrics", "waived", conftest=DROPS_ONE)
     ended = plain_pytest(suite, "--ignore=acceptance/test_waived.py", "--deselect=acceptance/test_passes.py")
     assert ended.returncode == 6, ended.output
     assert ended.outcomes() == {"test_second": "passed"}

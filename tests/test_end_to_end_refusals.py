@@ -1,8 +1,9 @@
 """Ways to start a run that would make its verdict worth nothing: each ends with exit code 4 or 5, one text and no results."""
 
 import pytest
+import yaml
 from faults import Fault
-from suite import EXAMPLES, make_suite, plain_pytest, torchrun, two_nodes
+from suite import limits_of, make_suite, plain_pytest, torchrun, two_nodes
 
 pytestmark = pytest.mark.launcher
 
@@ -52,7 +53,7 @@ def pytest_runtestloop(session):
     return result
 """
 TYPO = "limits:\n  passes.value:\n    at_laest: 1\n    unit: GB/s\n    scope: rank\n    source: 'policy: a typo for the tests'\n"
-H200 = "match: {device_name: NVIDIA H200}\n" + (EXAMPLES / "default.yaml").read_text().replace("example", "passes")
+H200 = yaml.safe_dump({"match": {"device_name": "NVIDIA H200"}, **limits_of("passes")})
 
 
 WRONG = "reason: a test\nparameters:\n  nccl.block_s: 0\n  gemm.sizes: 32\n"

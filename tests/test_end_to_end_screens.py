@@ -1,4 +1,4 @@
-"""What a user sees first and last, on a terminal and in a file: of each verdict, by each way to start a run on one node."""
+"""The first and the last screen, on a terminal and in a file, for each verdict and each way to start a run on one node."""
 
 import os
 import pty
@@ -134,13 +134,13 @@ def test_under_plain_torchrun_an_accepted_run_ends_with_it_as_well(suites):
     assert_last_screen([ESCAPE.sub("", row) for row in rows[first:]], "ACCEPTED", folder_of(suites["ACCEPTED"]))
 
 
-def test_pytests_own_summary_is_never_green_since_there_is_none(suites):
+def test_pytest_prints_no_summary_of_its_own(suites):
     _, output = on_a_terminal([*PROGRAM, "--color=yes"], suites["INCOMPLETE"])
     assert not re.search(r"\d+ passed.* in [0-9.]+s", ESCAPE.sub("", output))
     assert "short test summary info" in output
 
 
-def test_no_colour_where_nobody_wants_it(suites):
+def test_no_color_switches_colours_off(suites):
     _, output = on_a_terminal(PROGRAM, suites["ACCEPTED"], NO_COLOR="1")
     assert "\x1b[" not in output
 

@@ -266,7 +266,7 @@ def test_a_torchrun_that_is_killed_is_named_and_the_report_is_there(slurm, sleep
 
 
 def test_what_is_older_than_a_job_and_not_on_the_list_of_the_node_was_left(slurm):
-    """Of another user than root, by the list of a real slurmd."""
+    """Processes of another user than root, by the list of a real slurmd."""
     sleeping = [subprocess.Popen(["sleep", "600"], user="nobody")]
     options = ("--nodes=1", "--nodelist=node1", "--chdir=/", "--output=/dev/null")
     job = slurm.ask("sbatch", "--parsable", *options, "--wrap=exec sleep 601")

@@ -50,7 +50,7 @@ def test_in_no_job_nothing_is_accepted(tmp_path):
 
 
 @pytest.mark.parametrize("name", profile_names(shipped_dir()))
-def test_the_overlay_requires_it_and_takes_back_that_nobody_asks(name):
+def test_the_overlay_requires_the_subject_and_declares_it_applicable(name):
     plain, asked = load_profile(name, shipped_dir()), load_profile(name, shipped_dir(), [Path("site-slurm")])
     assert asked.requires - plain.requires == {"slurm"}
     assert plain.not_applicable.keys() - asked.not_applicable.keys() == {"slurm.*"}

@@ -1,4 +1,4 @@
-"""The shipped soak in a real run on two ranks, for seconds where it is meant for hours; and what nobody asked for beside it."""
+"""The shipped soak in a real run on two ranks, for seconds where it is meant for hours."""
 
 import shutil
 

@@ -1,4 +1,4 @@
-"""What keeps our own worker from starting, or could have: a run that works all the same, or one that is INCOMPLETE and says why."""
+"""Obstacles to the start of our own worker: the run works all the same, or is INCOMPLETE and says why."""
 
 import pytest
 from suite import make_suite, torchrun
@@ -46,9 +46,7 @@ del os.pidfd_open, signal.pidfd_send_signal
     ids=["import", "no process"],
 )
 def test_a_worker_that_cannot_start_says_nothing_about_a_gpu(tmp_path, conftest, text):
-    suite = make_suite(tmp_path, "passes")
-    (suite / "acceptance" / "conftest.py").write_text(conftest)
-    ended = torchrun(suite)
+    ended = torchrun(make_suite(tmp_path, "passes", conftest=conftest))
     assert ended.rank_exit_codes == {0: 5, 1: 5}, ended.output  # nothing ran
     assert ended.verdict_line.startswith("INCOMPLETE: world formation in error")
     assert f"error in starting the worker of attempt 1: {text}" in ended.row(FORMATION).message, ended.row(FORMATION).message
@@ -56,9 +54,7 @@ def test_a_worker_that_cannot_start_says_nothing_about_a_gpu(tmp_path, conftest,
 
 
 def test_a_rank_that_can_start_no_process_at_all_keeps_all_from_running(tmp_path):
-    suite = make_suite(tmp_path, "passes")
-    (suite / "acceptance" / "conftest.py").write_text(NOT_EVEN_THE_FIRST)
-    ended = torchrun(suite)
+    ended = torchrun(make_suite(tmp_path, "passes", conftest=NOT_EVEN_THE_FIRST))
     assert set(ended.rank_exit_codes.values()) <= {6, -15}, ended.output
     assert (
         "rank 1 cannot take part: no temporary folder could be made, or no process started: [Errno 2] No such file or directory: '/nowhere/"
@@ -91,7 +87,9 @@ def test_workers_of_a_loader_start_in_a_long_tmpdir(tmp_path):
 @pytest.mark.parametrize("without_pidfd", [False, True], ids=["brackets in its path", "no pidfd_open in its Python"])
 def test_a_run_that_works_all_the_same(tmp_path, without_pidfd):
     (tmp_path / "sitecustomize.py").write_text(WITHOUT_PIDFD)
-    suite = make_suite(tmp_path / ("suite" if without_pidfd else "feature x [a]::b"), "passes")
-    ended = torchrun(suite, env={"PYTHONPATH": str(tmp_path)} if without_pidfd else {})
+    ended = torchrun(
+        make_suite(tmp_path / ("suite" if without_pidfd else "feature x [a]::b"), "passes"),
+        env={"PYTHONPATH": str(tmp_path)} if without_pidfd else {},
+    )
     assert ended.returncode == 0, ended.output
     assert ended.outcomes() == {"test_value": "passed"}

@@ -4,11 +4,9 @@ import signal
 import time
 
 import pytest
-from faults import Fault, assert_nothing_left
+from faults import Fault, assert_nothing_left, assert_whole
 from suite import finished, make_suite, start, torchrun, torchrun_command
 from waiting import wait_for
-
-from gpu_acceptance.folder.manifest import differences, read_manifest
 
 pytestmark = pytest.mark.launcher
 
@@ -73,8 +71,5 @@ def test_without_rank_0_the_lowest_rank_alive_reports(tmp_path, seen):
     assert ended.verdict_line in ended.output
     assert ended.outcomes_by_rank("test_lost")[0] == "lost"
     assert (ended.folder / "report.html").is_file()
-    manifest = read_manifest(ended.folder)
-    assert list(differences(ended.folder, manifest)) == []
-    assert f"SHA256SUMS, sha256 {manifest.sha256}\n" in ended.output
-    assert_nothing_left(ended.suite)
+    assert_whole(ended)
     seen.told(LOST_LEADER, ended.verdict_line, 0)

@@ -1,4 +1,4 @@
-"""Strangers on the control store: they change no verdict, end no run, and where they take messages away nobody is blamed for it."""
+"""Strangers on the control store: they change no verdict, end no run, and no rank is blamed for messages that they delete."""
 
 import json
 import re
@@ -24,7 +24,7 @@ def in_a_call(suite):
 
 
 def test_what_a_stranger_forges_and_repeats_changes_nothing(tmp_path):
-    """The miss of rank 1 stays a miss, whoever says in its name that it passed, that the run is over, or that rank 0 is lost."""
+    """The miss of rank 1 stays a miss, though a stranger says in its name that it passed, or that the run is over."""
     with Ranks(make_suite(tmp_path, "misses_on_one_rank", "passes"), 2) as ranks, Stranger(ranks.port, "forge"):
         ended = ranks.start(0, 1).end()
     assert ranks.exit_codes == {0: 1, 1: 1}, ended.output
@@ -37,7 +37,7 @@ def test_what_a_stranger_forges_and_repeats_changes_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("plan", ["cast", "everything"])
-def test_where_messages_are_taken_away_the_run_is_incomplete_and_nobody_is_blamed(plan, tmp_path):
+def test_where_messages_are_deleted_the_run_is_incomplete_and_no_rank_is_blamed(plan, tmp_path):
     """From the moment when both ranks are in a call. What a stranger deletes too late changes nothing."""
     with in_a_call(make_suite(tmp_path, "sleeps_on", "two_metrics")) as ranks, Stranger(ranks.port, plan):
         ended = ranks.end()

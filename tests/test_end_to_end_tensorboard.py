@@ -1,4 +1,4 @@
-"""`--tensorboard` comes after the verdict and never instead of it; what the files say is in test_end_to_end_accepted.py."""
+"""`--tensorboard` comes after the verdict and never instead of it; test_end_to_end_accepted.py reads the files."""
 
 import pytest
 from suite import extend_conftest, make_suite, plain_pytest
@@ -7,8 +7,12 @@ pytestmark = pytest.mark.launcher
 
 
 def test_what_is_in_their_place_costs_the_event_files_and_nothing_else(tmp_path):
-    suite = make_suite(tmp_path / "suite", "passes", "spoils_files")
-    ended = plain_pytest(suite, "--tensorboard", "--run-id=first", env={"SPOILS": "reports/first/tensorboard"})
+    ended = plain_pytest(
+        make_suite(tmp_path / "suite", "passes", "spoils_files"),
+        "--tensorboard",
+        "--run-id=first",
+        env={"SPOILS": "reports/first/tensorboard"},
+    )
     assert ended.returncode == ended.record.conclusion.exit_code == 0, ended.output
     assert f"tensorboard: no event files in {ended.folder}: RecordError: {ended.folder}/tensorboard is there already" in ended.output
     assert (ended.folder / "report.html").is_file()

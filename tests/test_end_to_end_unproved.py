@@ -37,7 +37,7 @@ FAULTS = (
     Fault(
         "exception on one rank before a collective",
         "error",
-        "test_raises",
+        "raises.py::test_fault",
         r"rank 0 \(.*\): error in call: OSError: no such device",
         (0,),
         "test_raises.py::test_next",
@@ -102,7 +102,7 @@ def test_what_is_no_value_is_an_error(unproved, kind, said):
     assert row.message.endswith("and 1 more: rank 1")
 
 
-def test_a_required_limit_that_nobody_measured_is_named(unproved):
+def test_a_required_limit_without_a_figure_is_named(unproved):
     row = unproved.row("test_never_measures.py::test_value")
     assert (row.outcome, row.message) == ("error", "no figure: it passed on all ranks, and none checked or recorded anything")
     assert "never measured: never_measures.value" in unproved.alone("never_measures").reasons
@@ -115,7 +115,7 @@ def test_a_deselected_metric_of_a_required_subject_is_named(unproved):
     assert re.search(r"^never measured: .*two_metrics\.second", unproved.reasons, re.MULTILINE)
 
 
-def test_nobody_enters_the_call_when_one_set_up_fails(unproved):
+def test_no_rank_enters_the_call_when_one_set_up_fails(unproved):
     assert unproved.outcomes_by_rank("test_set_up_raises_on_one_rank.py::test_value") == {0: "not run", 1: "error"}
     assert "not entered: the set-up of rank 1 did not succeed" in unproved.row("test_set_up_raises_on_one_rank.py::test_value").message
     (attempt,) = unproved.row("test_set_up_raises_on_one_rank.py::test_value").attempts
@@ -139,5 +139,5 @@ def test_unstable_is_repeated_once_announced_and_both_attempts_are_kept(unproved
 
 
 def test_the_peer_of_an_exception_is_a_victim(unproved):
-    assert unproved.outcomes_by_rank("test_raises") == {0: "error", 1: "victim"}
-    assert re.search(r"rank 1 \(.*\): victim: rank 0 went bad first \(error\)", unproved.row("test_raises").message)
+    assert unproved.outcomes_by_rank("raises.py::test_fault") == {0: "error", 1: "victim"}
+    assert re.search(r"rank 1 \(.*\): victim: rank 0 went bad first \(error\)", unproved.row("raises.py::test_fault").message)

@@ -1,4 +1,4 @@
-"""Nothing parses our own sentences: what our code knows travels as a field, so that whoever rewords a sentence changes words alone."""
+"""Nothing parses our own sentences: what our code knows travels as a field, so that rewording a sentence changes words alone."""
 
 import ast
 import re

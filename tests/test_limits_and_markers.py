@@ -38,7 +38,7 @@ def marked(*nodes):
 
 @cache
 def validations():
-    """Of each subject, the functions of its file."""
+    """Subject -> the validations of its file."""
     found = {}
     for path in ACCEPTANCE:
         body = ast.parse(path.read_text(encoding="utf-8")).body
@@ -78,7 +78,7 @@ def test_a_limit_applies_where_its_validation_has_the_figure(name):
 
 
 @pytest.mark.parametrize("name", profile_names(shipped_dir()))
-def test_nobody_lists_sizes_to_say_that_there_must_be_a_second_gpu(name):
+def test_no_limit_lists_sizes_to_say_that_there_must_be_a_second_gpu(name):
     limits = load_profile(name, shipped_dir()).limits
     assert {metric for metric, limit in limits.items() if limit.world} <= BY_PHYSICS
 

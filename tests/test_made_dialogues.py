@@ -1,3 +1,5 @@
+"""Dialogues that tools/made_dialogues.py makes: reproducible, distinct, with calls that their schemas allow."""
+
 import pytest
 
 from tools.made_dialogues import MOST, made

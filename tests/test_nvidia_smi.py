@@ -1,4 +1,4 @@
-"""What the readers took from real GPUs is what `nvidia-smi -q -x` showed of them in the same seconds, field by field."""
+"""Readings of real GPUs agree with `nvidia-smi -q -x` of the same seconds, field by field."""
 
 import dataclasses
 from xml.etree import ElementTree

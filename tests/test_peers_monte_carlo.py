@@ -19,7 +19,7 @@ MOST_DRAWN = 2_000_000  # values at a time
 
 
 def deficits(values):
-    """Of (..., unit) against the median of the other units; an even number of units."""
+    """Deficits of (..., unit) against the median of the other units; an even number of units."""
     num_units = values.shape[-1]
     ordered, order = values.sort(dim=-1)
     place = order.argsort(dim=-1)  # of each unit among all

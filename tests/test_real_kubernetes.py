@@ -188,7 +188,7 @@ NOWHERE = {"name": "reports", "configMap": {"name": "nobody-s"}}
 
 @pytest.fixture
 def hollow(cluster):
-    """A kubelet's node, with 8 GPUs that nobody gives out."""
+    """A kubelet's node, with 8 GPUs without a device plugin."""
     if "hollow" not in [one["metadata"]["name"] for one in cluster.get("/api/v1/nodes")["items"]]:
         pytest.skip("no node of a kubelet: no kubemark was beside the control plane (tests/kubernetes/control_plane.sh)")
     cluster.report("nodes/hollow", {part: {**cluster.get("/api/v1/nodes/hollow")["status"][part], "nvidia.com/gpu": "8"} for part in SIZES})
@@ -222,7 +222,7 @@ def test_a_pod_that_a_kubelet_runs_is_one_that_runs(cluster, account, keep, holl
 
 
 def unreachable(cluster, keep, run, pod):
-    """The node of one that runs falls silent; then somebody deletes the pod."""
+    """The node of a running pod falls silent; then the pod is deleted."""
     name, node = pod["metadata"]["name"], pod["spec"]["nodeName"]
     cluster.alive.discard(node)
     try:
@@ -268,7 +268,7 @@ def test_an_account_without_the_role_says_so_and_the_launcher_waits(cluster, tmp
     assert f'pods is forbidden: User "system:serviceaccount:{cluster.namespace}:default" cannot list' in line
 
 
-def test_a_token_of_nobody_is_not_permitted(cluster, account):
+def test_an_unknown_token_is_not_permitted(cluster, account):
     (kubernetes.ACCOUNT / "token").write_text("a.token.of-nobody")
     path = f"/api/v1/namespaces/{cluster.namespace}/pods"
     assert kubernetes.get(path, cluster.environment) == Missing(Why.NOT_PERMITTED, f"GET {path}: status 401, 'Unauthorized'")
@@ -293,12 +293,12 @@ def allowed(cluster):
 
 
 def variables(cluster, pod):
-    """What the manifest lays into the environment of this pod."""
+    """The environment of this pod, as the manifest sets it."""
     return {**cluster.environment, "NODE_NAME": pod["spec"]["nodeName"], "POD_UID": pod["metadata"]["uid"]}
 
 
 def test_a_run_that_may_ask_is_accepted_and_one_that_may_not_is_incomplete(cluster, tmp_path, keep):
-    """The same pod of the same run, with the rights of components/api and without."""
+    """One pod of one run, with the rights of components/api and without."""
     suite = suite_in_pod(tmp_path / "suite", cluster.mount(ACCOUNT, tmp_path / "account"))
     with cluster.run(1, nodeSelector={"kubernetes.io/hostname": of(cluster, 1)}) as run:
         assert wait_until(lambda: len(bound(cluster, run)[0]) == 1, 60)

@@ -1,4 +1,4 @@
-"""deploy/kubernetes in pods that run: kubelet and container runtime start start.sh in our image, and the verdict is what they say of it.
+"""deploy/kubernetes in pods that run: kubelet and container runtime start start.sh in our image, and the verdict is the outcome of the Job.
 
 Needs the nodes of tests/kubernetes/nodes.sh beside the control plane that TEST_KUBECONFIG names.
 KEEP_POD_ANSWERS=FILE keeps what the API said, as in tests/kubernetes/pod_answers.json.
@@ -29,13 +29,13 @@ OBJECTS = ("ServiceAccount", "Role", "RoleBinding", "PersistentVolumeClaim", "Se
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """What the claim's volume is on this machine: it begins as root's alone."""
+    """The folder behind the claim's volume; at first it is root's alone."""
     return tmp_path_factory.mktemp("volume")
 
 
 @pytest.fixture(scope="module")
 def cluster(folder):
-    """With our account, our service, our claim on a volume of this machine, and a GPU on each node of a kubelet that nobody gives out."""
+    """With our account, our service, our claim on a volume of this machine, and a GPU without a device plugin on each node of a kubelet."""
     with real_cluster() as found:
         nodes = [one["metadata"]["name"] for one in found.get("/api/v1/nodes?labelSelector=kubelet%3Dcontainerd")["items"]]
         if len(nodes) != 2:
@@ -79,7 +79,7 @@ def account(cluster, tmp_path, monkeypatch):
 
 @pytest.fixture
 def job(tmp_path):
-    """The Job of an overlay in nodes of this size, with a rank on each; nothing of it is changed but its size."""
+    """The Job of an overlay in nodes of this size, with a rank on each; only the size is changed."""
 
     def of(overlay, *arguments, **sizes):
         found = copy.deepcopy(built(overlay, resized(tmp_path, overlay, gpus_per_node=1, **sizes))["Job"])
@@ -186,7 +186,7 @@ API = [
     ],
 )
 def test_the_verdict_is_the_outcome_of_the_job(cluster, job, keep, name, may_ask, told):
-    """As the image's user, with subject `kubernetes`: somebody cordons the node before it is read, or the pod has no right to read it."""
+    """As the image's user, with subject `kubernetes`: the node is cordoned before it is read, or the pod has no right to read it."""
     one = job("one-node", "--limits=site-kubernetes")
     one["spec"]["template"]["spec"]["containers"][0]["env"] += API
     if name == "cordoned":
@@ -208,7 +208,7 @@ def test_the_verdict_is_the_outcome_of_the_job(cluster, job, keep, name, may_ask
 
 
 def begun(reports):
-    """Whether rank 0 has ended a validation."""
+    """Return whether rank 0 has ended a validation."""
     journal = reports / "journal" / "rank-00000.jsonl"
     return journal.exists() and '"kind":"rank"' in journal.read_text()
 

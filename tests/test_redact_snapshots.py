@@ -49,7 +49,7 @@ def test_no_name_is_left_and_all_else_is_kept(tmp_path, name):
 
 @pytest.fixture
 def redacted():
-    """What becomes of one XML beside the snapshot of a raw pair."""
+    """Redact one XML beside the snapshot of a raw pair."""
     spec = importlib.util.spec_from_file_location("redact_snapshots", TOOL)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

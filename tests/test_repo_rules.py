@@ -1,4 +1,4 @@
-"""What the repository promises of itself: who may import whom, and that profiles and acceptance files know each other."""
+"""Rules of this repository: allowed imports, sizes, and profiles and acceptance files that know each other."""
 
 import ast
 import inspect
@@ -132,7 +132,7 @@ def sources(name):
 
 
 def files_of(package):
-    """Of a package with those below it, or of one module: `thresholds.limit`."""
+    """The files of a package with those below it, or of one module: `thresholds.limit`."""
     place = SRC / package.replace(".", "/")
     return sorted(place.rglob("*.py")) if place.is_dir() else [place.with_suffix(".py")]
 
@@ -204,12 +204,12 @@ ASKS_THE_MACHINE = {"torch", "pynvml", "psutil", "gpu_acceptance"}
 PYTEST = {"pytest", "_pytest"}
 
 
-def test_what_measures_computes_and_sees_neither_pytest_nor_yaml():
+def test_measurements_compute_and_import_no_pytest_and_no_yaml():
     found = offenders(files_of("measure"), directly=COMPUTES, never=PYTEST | {"yaml"}, rooms_of={"measure", "base"})
     assert list(found) == []
 
 
-def test_the_inventory_asks_the_machine_and_sees_neither_pytest_nor_yaml():
+def test_the_inventory_asks_the_machine_and_imports_no_pytest_and_no_yaml():
     found = offenders(files_of("inventory"), directly=ASKS_THE_MACHINE, never=PYTEST | {"yaml"}, rooms_of={"inventory", "base"})
     assert list(found) == []
 
@@ -227,12 +227,12 @@ def test_what_is_told_of_a_series_is_told_without_a_gpu():
     assert list(found) == []
 
 
-def test_what_judges_sees_neither_torch_nor_pytest():
+def test_judgement_imports_no_torch_and_no_pytest():
     paths = [path for package in PURE for path in files_of(package)]
     assert list(offenders(paths, never={*PYTEST, "torch", "pynvml", "yaml"})) == []
 
 
-def test_the_report_sees_neither_torch_nor_pytest():
+def test_the_report_imports_no_torch_and_no_pytest():
     assert list(offenders(files_of("report"), never={*PYTEST, "torch"})) == []
     assert [path for path in files_of("report") if "yaml" in packages(path)] == []
 
@@ -338,7 +338,7 @@ def found_metrics(subject, module):
                         yield subject, metric, value.elts[2].value
 
 
-PREFIXED = {  # what checks for whoever calls it with a prefix, `check_survey("soak.corruption", found)` -> the module of fixtures it is in
+PREFIXED = {  # checks under the prefix of its caller, `check_survey("soak.corruption", found)` -> the module of fixtures it is in
     "check_survey": "corruption",
     "check_model": "training",
     "check_trained": "training",

@@ -23,7 +23,7 @@ SHAPE = ("h1", "h2", "h3", "h4", "ol", "ul", "li", "table", "tr", "code", "pre",
 
 
 class Tags(HTMLParser):
-    """How often each element is in a page, and all that the page loads."""
+    """The number of each element in a page, and all that the page loads."""
 
     def __init__(self, page):
         super().__init__()

@@ -1,4 +1,4 @@
-"""What the ranks of one node have together, as the subject `slurm` counts it."""
+"""CPUs and GPUs that the ranks of one node have together, as the subject `slurm` counts them."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What the shipped limits of an H200 make of a soak: a replayed series with an episode of throttling, a slow end, a wrong element."""
+"""A soak judged by the shipped limits of an H200: an episode of throttling, a slow end, a wrong element."""
 
 from dataclasses import replace
 

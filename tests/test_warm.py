@@ -1,4 +1,4 @@
-"""What tests/warm.py forks is what would have been started, but for the time that its imports take."""
+"""A fork of tests/warm.py behaves as a started process does, but for the time that its imports take."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""How a worker starts: what of the environment it keeps, and where NCCL writes."""
+"""The environment of a worker: variables that it keeps, and where NCCL writes."""
 
 from pathlib import Path
 
@@ -35,7 +35,7 @@ def test_nccl_writes_to_stdout_wherever_the_user_sent_it():
     assert environment()["NCCL_DEBUG_FILE"] == ""
 
 
-def test_a_worker_that_reads_the_log_of_nccl_starts_with_all_of_it():
+def test_a_worker_that_reads_the_log_of_nccl_starts_with_the_whole_log():
     started = environment(**{"NCCL_DEBUG_SUBSYS": "COLL", **nccl_log.ENVIRONMENT})
     assert started["NCCL_DEBUG"] == "INFO"
     assert set(started["NCCL_DEBUG_SUBSYS"].split(",")) >= {"INIT", "NET", "P2P", "SHM", "TUNING"}

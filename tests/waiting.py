@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> bool:
-    """Whether it came true within this time; looks again every 20 ms."""
+    """Return whether the condition came true within this time; looks again every 20 ms."""
     end = time.monotonic() + seconds
     while not (met := condition()) and time.monotonic() < end:
         time.sleep(0.02)

@@ -68,7 +68,7 @@ class Forked:
         return code
 
     def communicate(self, timeout: float | None = None) -> tuple[str, None]:
-        """All that it and its children said, once nobody can say more."""
+        """Return the output of the process and its children, once all of them have closed it."""
         end = time.monotonic() + timeout if timeout is not None else None
         while self._output is not None:
             if not select.select([self._output], [], [], _left(end))[0]:

@@ -10,9 +10,3 @@ def test_fault(check, ranks):
     if ranks.rank == 0:
         raise OSError("the link went down")
     dist.all_reduce(torch.ones(1))
-
-
-def test_next(check, ranks):
-    total = torch.ones(1)
-    dist.all_reduce(total)
-    check("breaks_between.value", 5.0 if float(total) == ranks.world_size else 0.0, "GB/s")

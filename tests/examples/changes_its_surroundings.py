@@ -1,4 +1,4 @@
-"""What one validation changes around it, the next one does not see."""
+"""Changes of one validation to its surroundings are not seen by the next."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The same metric twice: a good second figure must not cover a bad first one."""
+"""One metric twice: a good second figure must not cover a bad first one."""
 
 
 def test_value(check):

@@ -1,4 +1,4 @@
-"""A figure that comes when its validation has ended: booked on nobody, and said."""
+"""A figure that comes when its validation has ended: it belongs to no validation, and is reported."""
 
 import threading
 import time

@@ -3,9 +3,6 @@
 import subprocess
 from pathlib import Path
 
-import torch
-import torch.distributed as dist
-
 
 def test_fault(check, ranks):
     check("daemonises.value", 5.0, "GB/s")
@@ -16,9 +13,3 @@ def test_fault(check, ranks):
 def test_gone(check):
     gone = not Path("/proc", Path("daemon").read_text().strip()).exists()
     check("daemonises.value", 5.0 if gone else 0.0, "GB/s")
-
-
-def test_next(check, ranks):
-    total = torch.ones(1)
-    dist.all_reduce(total)
-    check("daemonises.value", 5.0 if float(total) == ranks.world_size else 0.0, "GB/s")

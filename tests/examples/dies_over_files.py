@@ -1,4 +1,4 @@
-"""The worker of one rank is killed over what it made: files, a link to a folder of somebody else, shared memory, a process."""
+"""The worker of one rank is killed over what it made: files, a link to another user's folder, shared memory, a process."""
 
 import multiprocessing
 import os

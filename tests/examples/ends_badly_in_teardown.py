@@ -1,4 +1,4 @@
-"""What goes wrong in the teardown is told of the teardown."""
+"""Faults in the teardown are reported as faults of the teardown."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""What raises a counter of a GPU and harms nothing: work at the power limit, and an XID of a process beside the worker."""
+"""Raises counters of a GPU and harms nothing: work at the power limit, and an XID of a process beside the worker."""
 
 import subprocess
 import sys
@@ -46,5 +46,5 @@ def test_beside_it(check, gpu):
 
 
 def test_idles_again(check):
-    """Nothing is left of it."""
+    """The next validation finds clean counters."""
     check("gpu_counters.value", 1.0, "GB/s")

@@ -1,4 +1,4 @@
-"""What a fixture of the module holds stays until the module is done, and is not left behind."""
+"""Processes that a fixture of the module holds stay until the module is done, and is not left behind."""
 
 import multiprocessing
 import os

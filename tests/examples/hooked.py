@@ -1,4 +1,4 @@
-"""What hooks of a conftest hide or cover up; the conftest is the test's own."""
+"""Validations that hooks of a conftest hide or cover up; the conftest is the test's own."""
 
 import pytest
 

@@ -20,9 +20,3 @@ def test_fault(check, ranks):
         os.write(1, HOSTILE.encode("utf-8", "surrogateescape"))  # print would depend on the locale
         raise OSError(HOSTILE + "x" * 10_000_000)
     dist.all_reduce(torch.ones(1))
-
-
-def test_next(check, ranks):
-    total = torch.ones(1)
-    dist.all_reduce(total)
-    check("hostile_text.value", 5.0 if float(total) == ranks.world_size else 0.0, "GB/s")

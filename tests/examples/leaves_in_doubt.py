@@ -1,4 +1,4 @@
-"""Validations that leave what nobody can put back: each is an error, and the next one passes in new workers."""
+"""Validations that leave what cannot be put back: each is an error, and the next one passes in new workers."""
 
 import math
 import os

@@ -96,7 +96,7 @@ def test_setting(what, check):
 
 @pytest.fixture(scope="module")
 def holds():
-    """What a fixture of the module changes and starts is its own until the module is done."""
+    """Changes of a fixture of the module stay until the module is done."""
     child, stop = subprocess.Popen(["sleep", "4322"]), threading.Event()
     thread = threading.Thread(target=stop.wait)
     thread.start()

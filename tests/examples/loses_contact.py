@@ -1,6 +1,6 @@
 """For the conftest of a suite on four hosts: some of them are silenced for each other while a validation runs, and reach all others.
 
-As where a link is dead and no connection sees a reset: frames go to a hardware address that nobody has. What waits on a device for
+As where a link is dead and no connection sees a reset: frames go to a hardware address of no host. A wait on a device for
 a lost peer never ends there.
 """
 

@@ -10,9 +10,3 @@ def test_fault(check, ranks):
     check("never_enters.value", 5.0, "GB/s")
     if ranks.rank != 2:
         dist.all_reduce(torch.ones(1))
-
-
-def test_next(check, ranks):
-    total = torch.ones(1)
-    dist.all_reduce(total)
-    check("never_enters.value", 5.0 if float(total) == ranks.world_size else 0.0, "GB/s")

@@ -1,4 +1,4 @@
-"""What comes out of a measurement that went wrong is no value, and above every floor it is not."""
+"""Results of a measurement that went wrong are no values: they hold no limit."""
 
 import pytest
 import torch

@@ -14,9 +14,3 @@ def test_fault(check, ranks):
         return
     dist.all_reduce(torch.ones(1))
     dist.all_gather([torch.empty(1000) for _ in range(ranks.world_size)], torch.ones(1000))
-
-
-def test_next(check):
-    total = torch.ones(1)
-    dist.all_reduce(total)
-    check("order_differs.value", float(total), "GB/s")

@@ -1,4 +1,4 @@
-"""The set-up of one rank fails: nobody may enter the call, where the other would wait for it."""
+"""The set-up of one rank fails: no rank may enter the call, where the other would wait for it."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""A skip that nobody declared beforehand."""
+"""A skip that no profile declared beforehand."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""NCCL warns on one rank, by a line as NCCL writes it: into C's stdout, which nobody flushes."""
+"""NCCL warns on one rank, by a line as NCCL writes it: into C's stdout, which is not flushed."""
 
 import ctypes
 
@@ -13,5 +13,5 @@ def test_warns(check, ranks):
 
 
 def test_next(check):
-    """Nothing is left of it."""
+    """The next validation finds a clean log."""
     check("warns.value", 5.0, "GB/s")

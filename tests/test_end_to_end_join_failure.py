@@ -42,7 +42,7 @@ def suite(tmp_path):
 
 
 def wait_in_vain(suite, *arguments) -> str:
-    """What rank 0 of two says that is alone."""
+    """The output of rank 0 of two, which is alone."""
     with Ranks(suite, 2, "--join-timeout=1", *arguments) as ranks:
         for process in ranks.start(0).processes.values():
             process.wait(timeout=180)

@@ -7,7 +7,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
-from test_repo_rules import checked_metrics, glob_of, parsed
+from test_acceptance_rules import checked_metrics, glob_of
+from test_repo_rules import parsed
 
 from gpu_acceptance.inventory import counters, nccl_log
 from gpu_acceptance.thresholds.file import LimitsError, read_file

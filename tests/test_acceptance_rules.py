@@ -1,0 +1,156 @@
+"""Rules of acceptance/ and thresholds/: every figure, parameter, unit and limit is known on both sides."""
+
+import ast
+import inspect
+import textwrap
+from fnmatch import fnmatchcase
+
+import pytest
+from test_repo_rules import ACCEPTANCE, ROOT, SRC, parsed
+
+from fixtures import limits
+from gpu_acceptance.inventory import counters, nccl_log
+from gpu_acceptance.thresholds.limit import COUNTERS
+from gpu_acceptance.thresholds.profile import load_profile, profile_names, shipped_dir
+
+pytestmark = pytest.mark.repository
+
+SHIPPED = profile_names(shipped_dir())
+SELECTED = [name for name in SHIPPED if name in {"cpu", "h200-sxm"}]  # the ones that this suite has run on
+
+
+def test_there_is_something_to_look_at():
+    assert SELECTED == ["cpu", "h200-sxm"]
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_each_required_subject_is_a_file_or_read_by_supervisors(name):
+    subjects = {COUNTERS, *(path.stem.removeprefix("test_") for path in ACCEPTANCE)}
+    assert load_profile(name, shipped_dir()).requires - subjects == set()
+
+
+def calls(path, function):
+    return [
+        node
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == function
+    ]
+
+
+@pytest.mark.parametrize("path", ACCEPTANCE, ids=lambda path: path.stem)
+@pytest.mark.parametrize(("function", "fixture"), [("check", limits.check), ("record", limits.record)])
+def test_each_figure_is_given_as_its_fixture_takes_it(path, function, fixture):
+    (inner,) = [node for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(fixture)))) if isinstance(node, ast.FunctionDef)][1:]
+    taken = {argument.arg for argument in inner.args.args}
+    given = {keyword.arg for call in calls(path, function) for keyword in call.keywords if keyword.arg}  # without a name: labels
+    assert given <= taken | {"of", "quantity", "ranks", "to_rank"}  # another label belongs here: a slip of a name would be one
+
+
+def glob_of(node):
+    """The text of a literal; what an f-string fills in is a `*`."""
+    if isinstance(node, ast.Constant):
+        return node.value
+    assert isinstance(node, ast.JoinedStr), ast.dump(node)
+    return "".join(part.value if isinstance(part, ast.Constant) else "*" for part in node.values)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+@pytest.mark.parametrize("path", ACCEPTANCE, ids=lambda path: path.stem)
+def test_each_parameter_asked_for_is_in_every_profile(path, name):
+    parameters = load_profile(name, shipped_dir()).parameters
+    asked = {glob_of(call.args[0]) for call in calls(path, "parameter")}
+    assert [wanted for wanted in sorted(asked) if not any(fnmatchcase(known, wanted) for known in parameters)] == []
+
+
+def checked_metrics():
+    """Subject, metric and unit of every check in `acceptance/`; what a reader finds is checked as it comes."""
+    written = {
+        (path.stem.removeprefix("test_"), glob_of(call.args[0]), glob_of(call.args[2]))
+        for path in ACCEPTANCE
+        for call in calls(path, "check")
+        if not isinstance(call.args[0], ast.Name)
+    }
+    return sorted(
+        {*written, *prefixed_metrics(), *(found for subject, module in FINDINGS.items() for found in found_metrics(subject, module))}
+    )
+
+
+FINDINGS = {  # subject -> the module that finds its figures
+    "binding": "inventory/binding",
+    "gpu_health": "inventory/gpu_health",
+    "infiniband": "inventory/infiniband_health",
+    "kernel_log": "inventory/kernel_log_health",
+    "kubernetes": "inventory/kubernetes_health",
+    "nccl": "inventory/nccl_physics",
+    "nic": "inventory/nccl_physics",
+    "slurm": "inventory/slurm_health",
+    "soak": "record/gpu_telemetry",
+}
+
+
+def found_metrics(subject, module):
+    """The findings of a module: a tuple of metric, answer, unit, and more where a figure has a place. What its facts are of is recorded."""
+    others = {one for one, its in FINDINGS.items() if its == module} - {subject}
+    for function in parsed(SRC / f"{module}.py").body:
+        if isinstance(function, ast.FunctionDef) and not function.name.endswith("facts"):
+            for node in ast.walk(function):
+                value = node.value if isinstance(node, ast.Yield | ast.Return) else None
+                if isinstance(value, ast.Tuple) and len(value.elts) > 2 and isinstance(value.elts[2], ast.Constant):
+                    metric = glob_of(value.elts[0])
+                    if metric.split(".")[0] not in others:
+                        yield subject, metric, value.elts[2].value
+
+
+PREFIXED = {  # checks under the prefix of its caller, `check_survey("soak.corruption", found)` -> the module of fixtures it is in
+    "check_survey": "corruption",
+    "check_model": "training",
+    "check_trained": "training",
+    "check_ddp": "parallel",
+    "check_fsdp": "parallel",
+    "check_lora": "lora",
+}
+
+
+def prefixed_metrics():
+    for path in ACCEPTANCE:
+        for fixture in PREFIXED:
+            for prefix in (glob_of(call.args[0]) for call in calls(path, fixture)):
+                for metric, unit in checked_by(fixture):
+                    yield prefix.split(".")[0], metric.replace("*", prefix, 1), unit
+
+
+def checked_by(fixture):
+    """Metric and unit, by itself and by others that it asks in its turn."""
+    tree = parsed(ROOT / "fixtures" / f"{PREFIXED[fixture]}.py")
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    helpers = [node.func.id for node in ast.walk(functions[fixture]) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
+    bodies = [functions[fixture], *(functions[name] for name in helpers if name.startswith("_check"))]
+    for call in (node for body in bodies for node in ast.walk(body) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
+        if call.func.id == "check":
+            yield glob_of(call.args[0]), "*" if isinstance(call.args[2], ast.Attribute) else glob_of(call.args[2])
+        elif call.func.id in PREFIXED:
+            yield from checked_by(call.func.id)
+
+
+@pytest.mark.parametrize(("subject", "metric", "unit"), checked_metrics())
+def test_each_checked_metric_is_of_its_subject_and_has_a_limit_in_its_unit(subject, metric, unit):
+    assert metric.startswith(f"{subject}.")
+    for name in SELECTED:
+        profile = load_profile(name, shipped_dir())
+        limits = [limit for known, limit in profile.limits.items() if fnmatchcase(known, metric)]
+        declared = [glob for glob in profile.not_applicable if fnmatchcase(metric, glob)]
+        assert limits or declared, f"{metric} in {name}"
+        assert not limits or any(fnmatchcase(limit.unit, unit) for limit in limits), f"{metric} in {name}"
+
+
+@pytest.mark.parametrize("name", SELECTED)
+def test_each_required_limit_is_checked_somewhere(name):
+    profile = load_profile(name, shipped_dir())
+    globs = [
+        *(metric for _, metric, _ in checked_metrics()),
+        f"{COUNTERS}.xids",
+        *(f"{COUNTERS}.{counter}" for counter in (*counters.GPU_NAMES, *counters.PORT_NAMES)),
+        *(f"{COUNTERS}.warnings.{kind}" for kind in nccl_log.WARNING_KINDS),
+    ]
+    required = [metric for metric, limit in profile.limits.items() if limit.subject in profile.requires]
+    assert [metric for metric in required if not any(fnmatchcase(metric, glob) for glob in globs)] == []

@@ -1,33 +1,32 @@
-"""RDMA devices: cards, ports, GPUDirect RDMA, and which of them are nearest to a GPU."""
+"""RDMA devices: cards, ports, GPUDirect RDMA, and the devices nearest to a GPU."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Self
 
-from gpu_acceptance.inventory.answer import Answer, Missing, Why, names_in, parser, read_value
+from gpu_acceptance.inventory.answer import Answer, Missing, T, Why, combine, names_in, parser, read_value, then
 from gpu_acceptance.inventory.gpu import GpuReading
 from gpu_acceptance.inventory.pci_topology import Distance, Place, distance, nearest, numa_node, path_behind
 
-T = TypeVar("T")
 Labels = dict[str, str | int]  # of figures, as record/figure.py has them
 
 # InfiniBand specification, PortCounters: errors that a good link does not count, and the bits of each counter, which stops at its highest
 # value. Traffic and waiting for credits are no errors.
 LINK_ERRORS = {"link_downed": 8, "link_error_recovery": 8, "symbol_error": 16, "port_rcv_errors": 16, "port_xmit_discards": 16}
-_MOST_GIDS = 16  # entries of a port's GID table that are looked at; RoCE has 256, and its types are all among the first
+_MOST_GIDS = 16  # entries of a port's GID table that are read; RoCE has 256, and its types are all among the first
 _NO_PLACE = Missing(Why.NOT_THERE, "the PCI bus was not asked for it")
 
 
 @dataclass(frozen=True)
 class GpuDirectRdma:
-    """The two ways. That one is there does not prove that a transfer takes it: NCCL's log says `GDRDMA` where one does.
+    """The two ways of GPUDirect RDMA. Only NCCL's log proves that a transfer takes one: it says `GDRDMA`.
 
-    The older way is a module: nvidia_peermem of the GPU driver, before it nv_peer_mem. Loaded, it was built against an RDMA stack that has
-    peer memory clients. The newer way, DMA-BUF, needs no module: open kernel modules of the GPU driver, and Linux 5.12. Both together say
-    that it should work. An older kernel does not say that it cannot: distributions, and NVIDIA's own RDMA stack, bring it there.
+    The older way is a module: nvidia_peermem of the GPU driver, before it nv_peer_mem. Loaded, it was built against an RDMA stack with peer
+    memory clients. The newer way, DMA-BUF, needs no module, but open kernel modules of the GPU driver and Linux 5.12. An older kernel may
+    have it too: distributions, and NVIDIA's own RDMA stack, bring it there.
     """
 
     peermem_module: Answer[str]
@@ -36,19 +35,16 @@ class GpuDirectRdma:
 
 
 def read_gpudirect(root: Path = Path("/")) -> GpuDirectRdma:
+    """Read the facts of both ways."""
+    folder = root / "sys" / "module"
+    none = Missing(Why.NOT_THERE, f"neither nvidia_peermem nor nv_peer_mem in {folder}")
     return GpuDirectRdma(
-        peermem_module=_peermem(root / "sys" / "module"),
+        peermem_module=then(
+            names_in(folder), lambda names: next((name for name in ("nvidia_peermem", "nv_peer_mem") if name in names), none)
+        ),
         has_open_kernel_modules=read_value(root / "proc" / "driver" / "nvidia" / "version", _is_open),
         has_kernel_5_12=read_value(root / "proc" / "sys" / "kernel" / "osrelease", _kernel_has_dma_buf),
     )
-
-
-def _peermem(folder: Path) -> Answer[str]:
-    modules = names_in(folder)
-    if isinstance(modules, Missing):
-        return modules
-    loaded = [name for name in ("nvidia_peermem", "nv_peer_mem") if name in modules]
-    return loaded[0] if loaded else Missing(Why.NOT_THERE, f"neither nvidia_peermem nor nv_peer_mem in {folder}")
 
 
 # The first line: `NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build ...`; of the closed ones:
@@ -58,7 +54,7 @@ _kernel_has_dma_buf = parser(r"([0-9]{1,4})\.([0-9]{1,4})\b[ -~]*", lambda major
 
 
 class PortName(str):
-    """`mlx5_3 port 1`: of which device, and which port of it."""
+    """Name of a port, `mlx5_3 port 1`, with its device and number as labels."""
 
     labels: Labels
 
@@ -70,7 +66,7 @@ class PortName(str):
 
 @dataclass(frozen=True)
 class Counter:
-    """One number of `counters` or `hw_counters`, since the driver was loaded or somebody reset it. How far it counts: rdma_counters.py."""
+    """One number of `counters` or `hw_counters` since the driver was loaded or it was reset."""
 
     name: str
     value: Answer[int]
@@ -78,22 +74,24 @@ class Counter:
 
 @dataclass(frozen=True)
 class Rate:
-    """What the link runs at now: `400 Gb/sec (4X NDR)`. A speed that the kernel does not know, as of a port that is down, reads as SDR."""
+    """Present rate of a link: `400 Gb/sec (4X NDR)`. An unknown speed, like that of a port that is down, reads as SDR."""
 
     gbit_per_s: float
     width: str  # 4X: the number of lanes
-    speed: Answer[str]  # SDR, QDR, EDR, HDR, NDR, XDR: of one lane; on RoCE the InfiniBand speed that comes to the same
+    speed: Answer[str]  # of one lane: SDR, QDR, EDR, HDR, NDR, XDR; on RoCE the equivalent InfiniBand speed
 
 
 @dataclass(frozen=True)
 class Port:
+    """One port of an RDMA device."""
+
     number: int
     link_layer: Answer[str]  # InfiniBand, or Ethernet for RoCE
     state: Answer[str]  # ACTIVE; DOWN, INIT (waits for the subnet manager), ARMED, ACTIVE_DEFER
     phys_state: Answer[str]  # LinkUp; Sleep, Polling (no partner), Disabled, PortConfigurationTraining, LinkErrorRecovery, Phy Test
     rate: Answer[Rate]
     lid: Answer[int]  # given by the subnet manager; 0 on RoCE
-    sm_lid: Answer[int]  # the subnet manager's own; 0 where no one has come by
+    sm_lid: Answer[int]  # the subnet manager's own; 0 where none has configured this port
     gid_types: Answer[tuple[str, ...]]  # IB/RoCE v1, RoCE v2
     counters: Answer[tuple[Counter, ...]]
     hw_counters: Answer[tuple[Counter, ...]]
@@ -109,6 +107,8 @@ class Netdev:
 
 @dataclass(frozen=True)
 class RdmaDevice:
+    """One device of /sys/class/infiniband."""
+
     name: str  # mlx5_0
     hca_type: Answer[str]  # MT4129 is a ConnectX-7
     board_id: Answer[str]  # MT_0000000838: the card as it is sold
@@ -120,12 +120,12 @@ class RdmaDevice:
     numa_node: Answer[int]
     netdevs: Answer[tuple[Netdev, ...]]
     ports: Answer[tuple[Port, ...]]
-    hw_counters: Answer[tuple[Counter, ...]]  # of the device as a whole; most drivers have them at the port
+    hw_counters: Answer[tuple[Counter, ...]]  # of the whole device; most drivers have them at the port
 
 
 @dataclass(frozen=True)
 class Card:
-    """What an RDMA device is; the fields are those of `RdmaDevice`."""
+    """Identity of an RDMA device, in fields of `RdmaDevice`."""
 
     hca_type: Answer[str]
     board_id: Answer[str]
@@ -141,29 +141,28 @@ class InfiniBand:
 
 
 def is_chosen(device: str, globs: str) -> bool:
-    """Whether the job uses a device: `mlx5_0 mlx5_[3-6]`. Others of a node serve storage and administration."""
+    """Return True for a device that the job uses: `mlx5_0 mlx5_[3-6]`. Others serve storage and administration."""
     return any(fnmatchcase(device, glob) for glob in globs.split())
 
 
 def not_found(devices: Sequence[str], globs: str) -> Missing | None:
-    """Where one of the globs is of no device: a card that fell off its bus leaves the others, and they would speak for it."""
+    """Return the reason why a glob matches no device: without it, the others would hide a card that fell off its bus."""
     lacking = [glob for glob in globs.split() if not any(is_chosen(device, glob) for device in devices)]
     return Missing(Why.NOT_THERE, f"no RDMA device here is {lacking[0]}, of {len(devices)} devices"[:200]) if lacking else None
 
 
 def read(root: Path = Path("/")) -> InfiniBand:
-    folder = root / "sys" / "class" / "infiniband"
-    return InfiniBand(_each(folder, partial(_device, root=root)), read_gpudirect(root))
+    """Read all RDMA devices of this node."""
+    return InfiniBand(_each(root / "sys" / "class" / "infiniband", partial(_device, root=root)), read_gpudirect(root))
 
 
 def read_cards(root: Path = Path("/")) -> Answer[tuple[Card, ...]]:
-    """Of each device what its driver keeps: no port and no counter is asked, which a sick one answers late or never."""
+    """Read the identity of each device, without its ports and counters, which a sick device answers late or never."""
     return _each(root / "sys" / "class" / "infiniband", _card)
 
 
 def _card(folder: Path) -> Card:
-    hca_type, board_id, firmware = (read_value(folder / name, _word) for name in ("hca_type", "board_id", "fw_ver"))
-    return Card(hca_type, board_id, firmware)
+    return Card(*(read_value(folder / name, _word) for name in ("hca_type", "board_id", "fw_ver")))
 
 
 def _device(folder: Path, root: Path) -> RdmaDevice:
@@ -180,19 +179,10 @@ def _device(folder: Path, root: Path) -> RdmaDevice:
         pci_address=address,
         pci_path=path,
         numa_node=numa_node(pci_device),
-        netdevs=_each(pci_device / "net", _netdev),
-        ports=_ports(folder / "ports"),
+        netdevs=_each(pci_device / "net", lambda netdev: Netdev(netdev.name, read_value(netdev / "mtu", _count))),
+        ports=then(_each(folder / "ports", _port), lambda ports: tuple(sorted(ports, key=lambda port: port.number))),
         hw_counters=_counters(folder / "hw_counters"),
     )
-
-
-def _netdev(folder: Path) -> Netdev:
-    return Netdev(folder.name, read_value(folder / "mtu", _count))
-
-
-def _ports(folder: Path) -> Answer[tuple[Port, ...]]:
-    ports = _each(folder, _port)
-    return ports if isinstance(ports, Missing) else tuple(sorted(ports, key=lambda port: port.number))
 
 
 def _port(folder: Path) -> Port:
@@ -211,53 +201,45 @@ def _port(folder: Path) -> Port:
 
 
 def _gid_types(folder: Path) -> Answer[tuple[str, ...]]:
-    """Of the entries that are in use: the others cannot be read."""
+    """Return the types of the entries in use: the others cannot be read."""
     answers = [read_value(folder / str(index), _word) for index in range(_MOST_GIDS)]
     in_use = {answer for answer in answers if isinstance(answer, str)}
     return tuple(sorted(in_use)) or next(answer for answer in answers if isinstance(answer, Missing))
 
 
 def _counters(folder: Path) -> Answer[tuple[Counter, ...]]:
-    return _each(folder, _counter, besides={"lifespan"})  # that one sets how long the others are cached
+    """Read all counters but `lifespan`, which sets how long the others are cached."""
+    return _each(folder, lambda path: Counter(path.name, read_value(path, _counter_value)), besides="lifespan")
 
 
-def _counter(path: Path) -> Counter:
-    return Counter(path.name, read_value(path, _counter_value))
-
-
-def _each(folder: Path, read_one: Callable[[Path], T], besides: frozenset[str] | set[str] = frozenset()) -> Answer[tuple[T, ...]]:
+def _each(folder: Path, read_one: Callable[[Path], T], besides: str = "") -> Answer[tuple[T, ...]]:
     names = names_in(folder)
     if isinstance(names, Missing):
         return names
     try:
-        return tuple(read_one(folder / name) for name in names if name not in besides)
+        return tuple(read_one(folder / name) for name in names if name != besides)
     except ValueError as error:
         return Missing(Why.UNREADABLE, f"{folder}: {error}"[:200])
-
-
-# --- what the files say --------------------------------------------------------------------------------------------------------
-
-
-def _make_rate(number: str, width: str, speed: str | None) -> Rate:
-    return Rate(float(number), width, speed or Missing(Why.NOT_THERE, "older kernels name no speed for SDR"))
-
-
-def _make_count(digits: str | None) -> Answer[int]:
-    return Missing(Why.NOT_SUPPORTED, "the device does not count it") if digits is None else int(digits)
 
 
 _word = parser(r"([ -~]{1,100})", str)
 _guid = parser(r"([0-9a-f]{4}(?::[0-9a-f]{4}){3})", str)
 _count = parser(r"([0-9]{1,20})", int)
-_counter_value = parser(r"([0-9]{1,20})|N/A \(no PMA\)", _make_count)  # older kernels say so of a device without performance management
+_NOT_COUNTED = Missing(Why.NOT_SUPPORTED, "the device does not count it")
+_NO_SPEED = Missing(Why.NOT_THERE, "older kernels name no speed for SDR")
+# Older kernels write N/A for a device without performance management.
+_counter_value = parser(r"([0-9]{1,20})|N/A \(no PMA\)", lambda digits: _NOT_COUNTED if digits is None else int(digits))
 _lid = parser(r"0x([0-9a-f]{1,8})", lambda digits: int(digits, 16))
 _state = parser(r"[0-9]+: ([ -~]{1,40})", str)  # `4: ACTIVE`
-_rate = parser(r"([0-9]{1,6}(?:\.5)?) Gb/sec \(([0-9]{1,3}X)(?: ([A-Z0-9]{1,10}))?\)", _make_rate)
+_rate = parser(
+    r"([0-9]{1,6}(?:\.5)?) Gb/sec \(([0-9]{1,3}X)(?: ([A-Z0-9]{1,10}))?\)",
+    lambda number, width, speed: Rate(float(number), width, speed or _NO_SPEED),
+)
 
 
 @dataclass(frozen=True)
 class Nearest:
-    """Several where several are equally near."""
+    """The nearest device, or several at the same distance."""
 
     names: tuple[str, ...]
     distance: Distance
@@ -267,29 +249,22 @@ class Nearest:
 
 
 def place_of(gpu: GpuReading, places: tuple[Place, ...]) -> Answer[Place]:
-    """Where a GPU sits, by the PCI bus id that NVML gives."""
-    if isinstance(gpu.pci_bus_id, Missing):
-        return gpu.pci_bus_id
-    return next((place for place in places if place.pci_bus_id == gpu.pci_bus_id), _NO_PLACE)
+    """Return the place of a GPU, by the PCI bus id that NVML gives."""
+    return then(gpu.pci_bus_id, lambda bus_id: next((place for place in places if place.pci_bus_id == bus_id), _NO_PLACE))
 
 
 def nearest_devices(place: Answer[Place], devices: Answer[tuple[RdmaDevice, ...]]) -> Answer[Nearest]:
-    """By the PCI bus."""
-    if isinstance(devices, Missing):
-        return devices
-    if isinstance(place, Missing):
-        return place
-    distances = {device.name: _distance(place, device) for device in devices}
+    """Return the RDMA devices nearest to a place on the PCI bus."""
+    return combine(_nearest, devices, place)
+
+
+def _nearest(devices: tuple[RdmaDevice, ...], place: Place) -> Answer[Nearest]:
+    def to(device: RdmaDevice) -> Answer[Distance]:
+        return combine(lambda a, b: distance(a, b, place.numa_node, device.numa_node), place.pci_path, device.pci_path)
+
+    distances = {device.name: to(device) for device in devices}
     names = nearest(distances)
     if isinstance(names, Missing):
         return names
     far = distances[names[0]] if names else Missing(Why.NOT_THERE, "there is no RDMA device")
-    return far if isinstance(far, Missing) else Nearest(names, far)
-
-
-def _distance(place: Place, device: RdmaDevice) -> Answer[Distance]:
-    if isinstance(place.pci_path, Missing):
-        return place.pci_path
-    if isinstance(device.pci_path, Missing):
-        return device.pci_path
-    return distance(place.pci_path, device.pci_path, place.numa_node, device.numa_node)
+    return then(far, lambda far: Nearest(names, far))

@@ -1,7 +1,7 @@
-"""What the kernel has logged since boot about GPUs, NVSwitches, PCIe and the host's own hardware.
+"""The kernel's messages since boot about GPUs, NVSwitches, PCIe and the host's own hardware.
 
-Only /dev/kmsg is read, not the files of syslog (/var/log/kern.log, messages, syslog) in its stead: they begin at the last rotation and hold
-several boots, syslog filters and limits what gets there, and any user can log under the tag `kernel`. That they name none proves nothing.
+Only /dev/kmsg is read, not the files of syslog (/var/log/kern.log, messages, syslog): they begin at the last rotation and hold several
+boots, syslog filters and limits its input, and any user can log under the tag `kernel`. A message missing there proves nothing.
 A log that may not be read (kernel.dmesg_restrict without CAP_SYSLOG, a container without the device) is Missing; XIDs during the run come
 from NVML's events, which need no privilege.
 """
@@ -11,10 +11,10 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 from gpu_acceptance.base.text import clip
 from gpu_acceptance.inventory.answer import Answer, Missing, Why, missing_over
@@ -24,37 +24,38 @@ _RECORD_BYTES = 16_384  # the kernel refuses a buffer that is smaller than a rec
 _MOST_BYTES = 64 << 20  # log_buf_len of a large node is some MiB
 _MOST_S = 2.0
 
-# Prefix, sequence number, microseconds since boot, flags and whatever later kernels add before the semicolon; 64-bit numbers.
+# Prefix, sequence number, microseconds since boot, flags and additions of later kernels before the semicolon; 64-bit numbers.
 _RECORD = re.compile(rb"(\d{1,6}),(\d{1,20}),(\d{1,20}),[^;]*;(.*)")
 _LOG_KERN = 0  # the facility: the prefix without its 3 bits of priority
-T = TypeVar("T")
 
 _MOST_TEXT = 300  # characters
-_MOST_ALIKE = 100  # messages of one kind about one device that are listed; one that repeats for ever must not hide another
+_MOST_ALIKE = 100  # listed messages of one kind about one device; one that repeats endlessly must not hide another
 
 
 @dataclass(frozen=True)
 class Reach:
-    """Which part of the log was there to read. That something is not in it proves only where `is_since_boot` that it never was."""
+    """Part of the log that was read. Only with `is_since_boot` does it prove that a message was never logged."""
 
     first_sequence: int  # 0 is the first record of this boot
     first_s: float  # seconds since boot, by the kernel's own clock
     last_s: float
     num_records: int
-    num_lost: int  # overwritten while they were read: numbers missing in the sequence
-    num_unreadable: int  # lines that are no records
+    num_lost: int  # overwritten while being read: numbers missing in the sequence
+    num_unreadable: int  # lines that are not records
     is_cut_short: bool  # reading stopped at its bound in bytes or seconds
     is_since_boot: bool
 
 
 @dataclass(frozen=True)
 class Records:
+    """The kernel's own records with one of the words."""
+
     reach: Reach
-    kept: tuple[tuple[float, bytes], ...]  # seconds since boot, and the text as the kernel escapes it
+    kept: tuple[tuple[float, bytes], ...]  # seconds since boot, and the text with the escapes of the kernel
 
 
 def read_kmsg(path: Path, words: tuple[bytes, ...]) -> Answer[Records]:
-    """The kernel's own records that have one of the words. Reads to the end of what is there now and does not wait for more."""
+    """Read the kernel's own records that have one of the words, up to the present end of the log."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
@@ -69,7 +70,7 @@ def read_kmsg(path: Path, words: tuple[bytes, ...]) -> Answer[Records]:
 
 
 def drain(read_some: Callable[[], bytes]) -> tuple[bytes, bool]:
-    """All that can be read at once, and whether a bound ended it. The device answers with one record a time, and EAGAIN behind the last."""
+    """Read until the end, and return True where a bound ended it. The device returns one record a time, and EAGAIN after the last."""
     chunks: list[bytes] = []
     num_bytes, give_up_at = 0, time.monotonic() + _MOST_S
     while num_bytes < _MOST_BYTES and time.monotonic() < give_up_at:
@@ -77,7 +78,7 @@ def drain(read_some: Callable[[], bytes]) -> tuple[bytes, bool]:
             chunk = read_some()
         except BlockingIOError:
             return b"".join(chunks), False
-        except BrokenPipeError:  # EPIPE: the next record has been overwritten; the one behind the gap comes next
+        except BrokenPipeError:  # EPIPE: the next record has been overwritten; the one after the gap comes next
             continue
         if not chunk:
             return b"".join(chunks), False
@@ -87,9 +88,9 @@ def drain(read_some: Callable[[], bytes]) -> tuple[bytes, bool]:
 
 
 def split_records(text: bytes, words: tuple[bytes, ...] = (b"",), is_cut_short: bool = False) -> Records | None:
-    """None where there is no record at all: even a node that has just booted has logged its kernel's version.
+    """Return None without any record: even a node that has just booted has logged its kernel's version.
 
-    Facility 0 is what the kernel wrote itself. Whoever may write to the device can put any text there, but not with that facility.
+    Only the kernel writes with facility 0. Users who may write to the device can put any text there, but not with that facility.
     """
     present = tuple(word for word in words if word in text)
     first = last = None
@@ -106,12 +107,8 @@ def split_records(text: bytes, words: tuple[bytes, ...] = (b"",), is_cut_short: 
             kept.append((_seconds(record), record[4]))
     if first is None or last is None:
         return None
-    return Records(_reach(first, last, num_records, num_unreadable, is_cut_short), tuple(kept))
-
-
-def _reach(first: re.Match[bytes], last: re.Match[bytes], num_records: int, num_unreadable: int, is_cut_short: bool) -> Reach:
     num_lost = max(0, int(last[2]) - int(first[2]) + 1 - num_records)
-    return Reach(
+    reach = Reach(
         first_sequence=int(first[2]),
         first_s=_seconds(first),
         last_s=_seconds(last),
@@ -121,6 +118,7 @@ def _reach(first: re.Match[bytes], last: re.Match[bytes], num_records: int, num_
         is_cut_short=is_cut_short,
         is_since_boot=int(first[2]) == 0 and not (num_lost or num_unreadable or is_cut_short),
     )
+    return Records(reach, tuple(kept))
 
 
 def _seconds(record: re.Match[bytes]) -> float:
@@ -129,7 +127,7 @@ def _seconds(record: re.Match[bytes]) -> float:
 
 @dataclass(frozen=True)
 class Message:
-    """One line of the log. `at_s` is its time stamp: seconds since boot, by the kernel's own clock."""
+    """One line of the log. `at_s`: seconds since boot, by the kernel's own clock."""
 
     at_s: float
     text: str
@@ -137,12 +135,12 @@ class Message:
 
 @dataclass(frozen=True)
 class Xid:
-    """A message of the GPU driver. The same GPU has the same `pci_bus_id` in NVML. What the numbers mean: xids.py."""
+    """A message of the GPU driver. `pci_bus_id` is written as in NVML. Meaning of the numbers: xids.yaml."""
 
     number: int
     pci_bus_id: str
     at_s: float
-    pid: Answer[int]  # of the process that owns the channel, where the driver knows one
+    pid: Answer[int]  # of the process that owns the channel, if the driver knows it
     process: Answer[str]
     text: str  # the rest of the line
 
@@ -171,7 +169,7 @@ class PcieError:
 
 @dataclass(frozen=True)
 class LostGpu:
-    """A GPU that the driver says has fallen off the bus. XID 79 says so too, but not where the driver finds it gone when it starts."""
+    """A GPU that has fallen off the bus by its driver. XID 79 reports it too, but not where the driver misses the GPU at its start."""
 
     pci_bus_id: str
     at_s: float
@@ -179,7 +177,7 @@ class LostGpu:
 
 @dataclass(frozen=True)
 class KernelLog:
-    """Each list in the order of the log. All is Missing where the log could not be read: that is never "no XIDs"."""
+    """Lists in the order of the log. All are Missing where the log could not be read, which never means "no XIDs"."""
 
     reach: Answer[Reach]
     xids: Answer[tuple[Xid, ...]]
@@ -187,30 +185,28 @@ class KernelLog:
     lost_gpus: Answer[tuple[LostGpu, ...]]
     pcie_errors: Answer[tuple[PcieError, ...]]
     host_errors: Answer[tuple[Message, ...]]  # machine checks, memory (EDAC), errors that firmware reports (GHES)
-    unreadable: Answer[tuple[Message, ...]]  # of an XID, an SXid or a lost GPU in no form known here: as bad as any of them may be
-    num_left_out: Answer[int]  # more of a kind that is listed already
+    unreadable: Answer[tuple[Message, ...]]  # XIDs, SXids or lost GPUs in an unknown format: each may be as bad as any
+    num_left_out: Answer[int]  # further messages of a kind that is listed
 
 
 def read(root: Path = Path("/")) -> KernelLog:
+    """Read the log of this boot."""
     records = read_kmsg(root / "dev" / "kmsg", _WORDS)
     if isinstance(records, Missing):
-        return KernelLog(records, records, records, records, records, records, records, records)
-    found = _Found()
+        return KernelLog(*[records] * 8)
+    lists: dict[str, Any] = {name: [] for name in ("xids", "sxids", "lost_gpus", "pcie_errors", "host_errors", "unreadable")}
+    seen: Counter[Hashable] = Counter()
     for at_s, text in records.kept:
-        found.add(at_s, text.decode("utf-8", "backslashreplace"))
-    return KernelLog(
-        reach=records.reach,
-        xids=tuple(found.xids),
-        sxids=tuple(found.sxids),
-        lost_gpus=tuple(found.lost_gpus),
-        pcie_errors=tuple(found.pcie_errors),
-        host_errors=tuple(found.host_errors),
-        unreadable=tuple(found.unreadable),
-        num_left_out=found.num_left_out,
-    )
+        if parsed := _parse(at_s, text.decode("utf-8", "backslashreplace")):
+            name, kind, message = parsed
+            seen[name, kind] += 1
+            if seen[name, kind] <= _MOST_ALIKE:
+                lists[name].append(message)
+    num_left_out = sum(max(0, number - _MOST_ALIKE) for number in seen.values())
+    return KernelLog(records.reach, **{name: tuple(found) for name, found in lists.items()}, num_left_out=num_left_out)
 
 
-_WORDS = (b"Xid", b"fallen off the bus", b"PCIe Bus Error", b"aer_status", b"[Hardware Error]", b"EDAC ")  # of each line known here
+_WORDS = (b"Xid", b"fallen off the bus", b"PCIe Bus Error", b"aer_status", b"[Hardware Error]", b"EDAC ")  # one in each line of interest
 
 _BUS = r"(?:PCI:)?([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})(\.[0-7])?"
 # krcReportXid of the open kernel modules (kernel_rc.c), under MIG with instances; the catalogue also shows the older form without `PCI:`.
@@ -222,7 +218,7 @@ _LOST = re.compile(rf"NVRM: (?:The NVIDIA )?GPU(?: at)? {_BUS}\b.*fallen off the
 _PCIE = re.compile(rf"\S+ {_BUS}: (?:AER: )?(?:PCIe Bus Error: severity=([^,]+), .*|aer_status: 0x.*)")
 _HOST = re.compile(r".*\[Hardware Error\].*|EDAC \S+: \d+ [CU]E .*")
 _DOUBTFUL = re.compile(r"NVRM: Xid.*|.*: SXid .*|NVRM: .*fallen off the bus.*")
-_SEVERITIES = {  # in the words of older and of newer kernels
+_SEVERITIES = {  # of older and of newer kernels
     "Corrected": "corrected",
     "Correctable": "corrected",
     "Uncorrected (Non-Fatal)": "non-fatal",
@@ -231,40 +227,23 @@ _SEVERITIES = {  # in the words of older and of newer kernels
     "Uncorrectable (Fatal)": "fatal",
 }
 _NO_PROCESS = Missing(Why.NOT_THERE, "the line names none")
+_NO_FATALITY = Missing(Why.NOT_THERE, "the line says neither Fatal nor Non-fatal")
 
 
-@dataclass
-class _Found:
-    xids: list[Xid] = field(default_factory=list)
-    sxids: list[SXid] = field(default_factory=list)
-    lost_gpus: list[LostGpu] = field(default_factory=list)
-    pcie_errors: list[PcieError] = field(default_factory=list)
-    host_errors: list[Message] = field(default_factory=list)
-    unreadable: list[Message] = field(default_factory=list)
-    num_left_out: int = 0
-    _seen: Counter[Hashable] = field(default_factory=Counter)
-
-    def add(self, at_s: float, line: str) -> None:
-        if match := _XID.fullmatch(line):
-            self._keep(self.xids, _xid(match, at_s), match[1], match[3])
-        elif match := _SXID.fullmatch(line):
-            self._keep(self.sxids, _sxid(match, at_s), match[2], match[4])
-        elif match := _LOST.fullmatch(line):
-            self._keep(self.lost_gpus, LostGpu(_bus_id(match[1], match[2]), at_s), match[1])
-        elif match := _PCIE.fullmatch(line):
-            error = PcieError(_bus_id(match[1], match[2]), _severity(match[3]), at_s, clip(line, _MOST_TEXT))
-            self._keep(self.pcie_errors, error, error.pci_bus_id, match[3])
-        elif _HOST.fullmatch(line):
-            self._keep(self.host_errors, Message(at_s, clip(line, _MOST_TEXT)))
-        elif _DOUBTFUL.fullmatch(line):
-            self._keep(self.unreadable, Message(at_s, clip(line, _MOST_TEXT)))
-
-    def _keep(self, kept: list[T], message: T, *kind: Hashable) -> None:
-        self._seen[id(kept), kind] += 1
-        if self._seen[id(kept), kind] <= _MOST_ALIKE:
-            kept.append(message)
-        else:
-            self.num_left_out += 1
+def _parse(at_s: float, line: str) -> tuple[str, Hashable, object] | None:
+    """Return the list of KernelLog to which a line belongs, a key that similar lines share, and the message; None for other lines."""
+    text = clip(line, _MOST_TEXT)
+    if match := _XID.fullmatch(line):
+        return "xids", (match[1], match[3]), _xid(match, at_s)
+    if match := _SXID.fullmatch(line):
+        return "sxids", (match[2], match[4]), _sxid(match, at_s)
+    if match := _LOST.fullmatch(line):
+        return "lost_gpus", match[1], LostGpu(_bus_id(match[1], match[2]), at_s)
+    if match := _PCIE.fullmatch(line):
+        return "pcie_errors", (match[1], match[2], match[3]), PcieError(_bus_id(match[1], match[2]), _severity(match[3]), at_s, text)
+    if _HOST.fullmatch(line):
+        return "host_errors", None, Message(at_s, text)
+    return ("unreadable", None, Message(at_s, text)) if _DOUBTFUL.fullmatch(line) else None
 
 
 def _xid(match: re.Match[str], at_s: float) -> Xid:
@@ -283,14 +262,8 @@ def _xid(match: re.Match[str], at_s: float) -> Xid:
 
 def _sxid(match: re.Match[str], at_s: float) -> SXid:
     switch, bus, function, number, text = match.groups(default="")
-    return SXid(int(number), switch, _bus_id(bus, function), at_s, _is_fatal(text), clip(text, _MOST_TEXT))
-
-
-def _is_fatal(text: str) -> Answer[bool]:
-    word = text.partition(",")[0]
-    if word in {"Fatal", "Non-fatal"}:
-        return word == "Fatal"
-    return Missing(Why.NOT_THERE, "the line says neither Fatal nor Non-fatal")
+    is_fatal = {"Fatal": True, "Non-fatal": False}.get(text.partition(",")[0], _NO_FATALITY)
+    return SXid(int(number), switch, _bus_id(bus, function), at_s, is_fatal, clip(text, _MOST_TEXT))
 
 
 def _severity(word: str | None) -> Answer[str]:
@@ -300,5 +273,5 @@ def _severity(word: str | None) -> Answer[str]:
 
 
 def _bus_id(bus: str, function: str | None) -> str:
-    """The GPU driver leaves out the function, which is 0."""
+    """Return the address as NVML writes it. The GPU driver leaves out the function, which is 0."""
     return nvml_bus_id(bus + (function or ".0"))

@@ -130,9 +130,9 @@ BUG = """
 import os
 
 if "GPU_ACCEPTANCE_SUPERVISOR" not in os.environ:
-    from gpu_acceptance.supervisor.attempt_state import Board
+    from gpu_acceptance.supervisor.attempt_state import AttemptState
 
-    Board.vote = lambda *_: {}["a bug"]
+    AttemptState.vote = lambda *_: {}["a bug"]
 """
 
 

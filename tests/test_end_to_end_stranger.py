@@ -131,9 +131,9 @@ def test_value(ranks, check):
 """
 OTHER_JUDGEMENT = """
 import os
-from gpu_acceptance.supervisor.attempt_state import Board
+from gpu_acceptance.supervisor.attempt_state import AttemptState
 
-publish = Board.publish
+publish = AttemptState.publish
 
 
 def believes_that_rank_1_passed(self, rank, message):
@@ -142,7 +142,7 @@ def believes_that_rank_1_passed(self, rank, message):
     publish(self, rank, message)
 
 
-Board.publish = believes_that_rank_1_passed
+AttemptState.publish = believes_that_rank_1_passed
 """
 
 

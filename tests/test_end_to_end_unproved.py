@@ -140,4 +140,4 @@ def test_unstable_is_repeated_once_announced_and_both_attempts_are_kept(unproved
 
 def test_the_peer_of_an_exception_is_a_victim(unproved):
     assert unproved.outcomes_by_rank("raises.py::test_fault") == {0: "error", 1: "victim"}
-    assert re.search(r"rank 1 \(.*\): victim: rank 0 went bad first \(error\)", unproved.row("raises.py::test_fault").message)
+    assert re.search(r"rank 1 \(.*\): victim: stopped because rank 0 failed first \(error\)", unproved.row("raises.py::test_fault").message)

@@ -77,7 +77,7 @@ def test_remedies_are_found_by_the_words_of_others():
     assert {one for one in patterns if any(re.search(one, text) for text in texts())} == PATTERNS_OF_OTHERS_TOO
 
 
-@pytest.mark.parametrize("looked_for", ["went bad first", "nobody can say ", "the report could not be written to .*(gone|away)"])
+@pytest.mark.parametrize("looked_for", ["failed first", "nobody can say ", "the report could not be written to .*(gone|away)"])
 def test_the_rule_finds_a_sentence(looked_for, monkeypatch):
     text = looked_for.split(".*")[0]
     monkeypatch.setitem(globals(), "texts", lambda: [f"rank 1: {text}: because"])

@@ -338,7 +338,9 @@ def error_row(ranks=4):
 
     def record(rank):
         outcome, message = (
-            (Outcome.ERROR, "ModuleNotFoundError: transformers") if rank == 2 else (Outcome.VICTIM, "rank 2 went bad first (error)")
+            (Outcome.ERROR, "ModuleNotFoundError: transformers")
+            if rank == 2
+            else (Outcome.VICTIM, "stopped because rank 2 failed first (error)")
         )
         return RankRecord(nodeid=nodeid, attempt=1, generation=1, rank=rank, outcome=outcome, phase="setup", message=message)
 

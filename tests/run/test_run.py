@@ -87,7 +87,7 @@ def test_only_a_torchrun_whose_node_is_cut_off_is_told_to_end_and_once(tmp_path,
 def test_what_the_leader_wrote_is_taken_back_when_it_could_not_tell_it(tmp_path):
     run = make_run(tmp_path, plan=Mock(), leader=Mock(rows=[]))
     run._confirmed = lambda: concluded(told())
-    run.supervisor.await_cast.side_effect = ControlError("the control store is gone: it is")
+    run.supervisor.await_broadcast.side_effect = ControlError("the control store is gone: it is")
     run.finish()
     assert (run.exit_code(0), read_results(tmp_path).conclusion.exit_code) == (3, 3)
     assert run.last_lines[0] == "INCOMPLETE: the control store is gone: it is"
@@ -95,7 +95,7 @@ def test_what_the_leader_wrote_is_taken_back_when_it_could_not_tell_it(tmp_path)
 
 def test_a_follower_without_a_control_plane_has_no_verdict(tmp_path):
     run = make_run(tmp_path, 1, plan=Mock())
-    run.supervisor.await_cast.side_effect = ControlError("the control store is gone: it is")
+    run.supervisor.await_broadcast.side_effect = ControlError("the control store is gone: it is")
     run.finish()
     assert (run.exit_code(0), run.last_lines) == (3, ("no verdict: the control store is gone: it is",))
     assert not list(tmp_path.iterdir())
@@ -109,7 +109,7 @@ def test_what_a_lost_leader_wrote_at_the_last_moment_counts(tmp_path):
 
 def test_a_rank_that_goes_wrong_before_the_end_asks_the_leader_to_stop(tmp_path):
     run = make_run(tmp_path, 1, plan=Mock())
-    run.supervisor.await_cast.return_value = Final(exit_code=2, word="INCOMPLETE", lines=())
+    run.supervisor.await_broadcast.return_value = Final(exit_code=2, word="INCOMPLETE", lines=())
     run.go_wrong("KeyError: 'a bug in a hook'")
     run.finish()
     run.supervisor.tell_leader.assert_called_once_with(StopRequest(reason="rank 1: KeyError: 'a bug in a hook'"))
@@ -125,7 +125,7 @@ def test_what_goes_wrong_on_a_follower_after_the_end_changes_nothing(tmp_path):
 def test_the_end_comes_once(tmp_path):
     run = make_run(tmp_path, 1, plan=SimpleNamespace(), finished=True)
     run.finish()
-    assert not run.supervisor.await_cast.called
+    assert not run.supervisor.await_broadcast.called
 
 
 @pytest.mark.parametrize(("asked", "record"), [(False, samples.accepted()), (True, None)])

@@ -147,29 +147,29 @@ def test_the_first_rank_of_a_node_also_reads_its_ports(nvml, tmp_path, monkeypat
     assert answer(watch)["infiniband.link_downed"][0] is None
 
 
-def glance(watch):
-    watch.ask(FIRST, REPLAYS | {"counters.nvlink.replays"}, each_link=False, is_glance=True)
+def poll(watch):
+    watch.ask(FIRST, REPLAYS | {"counters.nvlink.replays"}, each_link=False, is_poll=True)
     return answer(watch)
 
 
-def test_a_glance_is_nothing_to_compare_with(nvml):
-    """Where the reading before the validation did not come: what rose up to the glance would never be told."""
+def test_a_poll_is_nothing_to_compare_with(nvml):
+    """Where the reading before the validation did not come: what rose up to the poll would never be told."""
     watch = CounterWatch(reads_ports=False)
-    assert glance(watch) == {}
+    assert poll(watch) == {}
     nvml.replay(3)
-    assert glance(watch) == {}
+    assert poll(watch) == {}
     assert ask(watch) == {}
     assert ask(watch) == {"pcie.replays": (0, ""), "xids": (0, "")}
 
 
-def test_what_a_glance_saw_is_told_again_and_by_its_link(nvml, monkeypatch):
+def test_what_a_poll_saw_is_told_again_and_by_its_link(nvml, monkeypatch):
     links: dict[tuple[str, int], int] = {}
     monkeypatch.setattr(nvml, "_fields", lambda *arguments: fields(nvml.values, links)(*arguments))
     install(monkeypatch, nvmlDeviceGetFieldValues=lambda *arguments: nvml._fields(*arguments), nvmlEventSetWait_v2=nvml.events.wait)
     watch = CounterWatch(reads_ports=False)
     watch.ask(FIRST, REPLAYS, each_link=True)
     answer(watch)
-    assert glance(watch) == {"pcie.replays": (0, ""), "nvlink.replays": (0, ""), "xids": (0, "")}
+    assert poll(watch) == {"pcie.replays": (0, ""), "nvlink.replays": (0, ""), "xids": (0, "")}
     links |= {("NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY", 5): 5, ("NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY", 0xFFFFFFFF): 39}
     nvml.replay(2)
     nvml.events.xids.append(79)
@@ -178,7 +178,7 @@ def test_what_a_glance_saw_is_told_again_and_by_its_link(nvml, monkeypatch):
         "nvlink.replays": (3, "link 5: 3"),
         "xids": (1, "XID 79, GPU has fallen off the bus: reboot the node"),
     }
-    assert glance(watch) == seen
-    assert glance(watch) == seen
+    assert poll(watch) == seen
+    assert poll(watch) == seen
     assert ask(watch) == seen
     assert ask(watch) == {"pcie.replays": (0, ""), "xids": (0, "")}

@@ -160,7 +160,7 @@ def test_a_service_is_asked_and_its_answer_told(serve):
     address, asked = serve(lambda peer: peer.sendall(answer(communicator(of(4, 3)))))
     query = RasQuery(address, 1000)
     assert wait_until(query.poll)
-    assert query.told == "2 ranks: AllReduce 4 on rank 0, 3 on rank 1"
+    assert query.text == "2 ranks: AllReduce 4 on rank 0, 3 on rank 1"
     assert asked == [b"CLIENT PROTOCOL 2\nTIMEOUT 2\nSET FORMAT json\nVERBOSE STATUS\n"]
     query.close()
 
@@ -171,7 +171,7 @@ def test_localhost_is_asked_without_a_name_server(serve, monkeypatch):
     monkeypatch.setattr(socket, "getaddrinfo", lambda host, *more: look_up({"127.0.0.1": host, "::1": host}[host], *more))
     query = RasQuery(("localhost", port), 1000)
     assert wait_until(query.poll)
-    assert query.told == "2 ranks: AllReduce 4 on rank 0, 3 on rank 1"
+    assert query.text == "2 ranks: AllReduce 4 on rank 0, 3 on rank 1"
     query.close()
 
 
@@ -180,7 +180,7 @@ def test_one_that_never_answers_is_only_polled(serve):
     address, _ = serve(lambda peer: done.wait(60))
     query = RasQuery(address, 1000)
     assert not wait_until(query.poll, 0.3)
-    assert query.told == ""
+    assert query.text == ""
     query.close()
     done.set()
 
@@ -196,7 +196,7 @@ def test_one_that_does_not_stop_is_listened_to_no_more(serve):
     address, _ = serve(flood)
     query = RasQuery(address, 1000)
     assert wait_until(query.poll)
-    assert query.told == ""
+    assert query.text == ""
     query.close()
 
 
@@ -205,5 +205,5 @@ def test_where_nobody_listens_it_is_done_at_once():
         address = server.getsockname()[:2]
     query = RasQuery(address, 1000)
     assert query.poll()
-    assert query.told == ""
+    assert query.text == ""
     query.close()

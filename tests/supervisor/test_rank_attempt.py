@@ -38,8 +38,8 @@ class FakeWorker:
     def send(self, message) -> None:
         self.sent.append(as_json(message))
 
-    def inquire(self):
-        return self  # it is its own inquiry
+    def diagnose(self):
+        return self  # it is its own diagnosis
 
     def poll(self) -> bool:
         self.answers_after -= 1
@@ -67,7 +67,7 @@ class FakeHost:
         self.started: list[tuple] = []
         self.strays_killed = 0
         self.held: int | None = 0
-        self.glances = 0
+        self.polls = 0
         self.says: str | None = ""  # of counters; None: NVML has not answered
 
     def tell_leader(self, message) -> None:
@@ -97,8 +97,8 @@ class FakeHost:
     def kill_strays(self) -> None:
         self.strays_killed += 1
 
-    def glance_at_counters(self) -> None:
-        self.glances += 1
+    def poll_counters(self) -> None:
+        self.polls += 1
 
     def alarm(self) -> str | None:
         return self.says
@@ -330,7 +330,7 @@ def test_a_worker_that_does_not_answer_is_said_not_to(clock):
     host, attempt = sentenced(clock, stack="")
     attempt.tick()
     attempt.tick()
-    assert host.published[0][0].message == "deadline of 10 s passed; no stack trace: the worker did not answer within 4 s"
+    assert host.published[0][0].message == "deadline of 10 s passed; no stack trace: the worker did not respond within 4 s"
 
 
 def test_whoever_is_asked_where_it_is_is_not_listened_to_any_more(clock):
@@ -455,7 +455,7 @@ def test_a_peer_that_went_bad_makes_a_victim_after_the_grace(clock):
     assert not host.published
     clock(2)
     attempt.tick()
-    assert (host.published[0][0].outcome, host.published[0][0].message) == (Outcome.VICTIM, "rank 1 went bad first (died)")
+    assert (host.published[0][0].outcome, host.published[0][0].message) == (Outcome.VICTIM, "stopped because rank 1 failed first (died)")
 
 
 def test_its_own_bad_end_does_not_make_it_a_victim(clock):
@@ -642,7 +642,7 @@ def test_who_waits_to_form_a_group_with_one_that_failed_is_a_victim(clock):
     attempt.on_control(cast("peer_bad", rank=1, outcome="failed"))
     clock(6)
     attempt.tick()
-    assert (host.published[0][0].outcome, host.published[0][0].message) == (Outcome.VICTIM, "rank 1 went bad first (failed)")
+    assert (host.published[0][0].outcome, host.published[0][0].message) == (Outcome.VICTIM, "stopped because rank 1 failed first (failed)")
 
 
 def test_a_healthy_worker_says_goodbye_and_leaves(clock):
@@ -752,7 +752,7 @@ def test_who_forms_is_not_kept_waiting_for_a_peer_that_cannot(clock):
     attempt.on_control(cast("peer_bad", rank=1, outcome="error"))
     clock(6)
     attempt.tick()
-    assert (host.published[0][0].outcome, host.published[0][0].message) == (Outcome.VICTIM, "rank 1 went bad first (error)")
+    assert (host.published[0][0].outcome, host.published[0][0].message) == (Outcome.VICTIM, "stopped because rank 1 failed first (error)")
 
 
 def test_a_healthy_worker_that_ends_is_given_its_time_whatever_its_peers_do(clock):
@@ -869,7 +869,7 @@ def test_a_round_is_answered_once_the_counters_are_known(clock):
     attempt.tick()
     attempt.tick()
     assert host.worker.sent[-1] == {"type": "round", "alarm": host.says}
-    assert (len(host.worker.sent), host.glances) == (3, 1)
+    assert (len(host.worker.sent), host.polls) == (3, 1)
 
 
 def test_a_worker_that_does_not_wait_for_the_answer_is_not_trusted(clock):

@@ -99,6 +99,6 @@ def test_an_attempt_that_is_announced_while_a_rank_leaves_starts_no_worker(super
     supervisor.stop_signals.ignore = lambda: None
     supervisor.say_bye()
     go = Go(seq=1, kind="form", nodeid="formation", attempt=1, generation=1, group=True, deadline_s=60.0, lasts_s=0.0)
-    supervisor._casts.extend([go, Leave()])
-    assert supervisor.await_cast(Leave, silence_s=5) == Leave()
+    supervisor._broadcasts.extend([go, Leave()])
+    assert supervisor.await_broadcast(Leave, silence_s=5) == Leave()
     assert not supervisor.slot.start.called

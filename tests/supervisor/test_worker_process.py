@@ -13,7 +13,7 @@ from waiting import wait_until
 
 from gpu_acceptance.base import process as processes
 from gpu_acceptance.record.outcome import Cause
-from gpu_acceptance.supervisor.hang_diagnosis import Inquiry
+from gpu_acceptance.supervisor.hang_diagnosis import HangDiagnosis
 from gpu_acceptance.supervisor.worker_process import WorkerProcess
 from gpu_acceptance.worker.messages import Given, Quit, Ready, Step, WorkerMessage
 
@@ -135,24 +135,24 @@ def test_a_worker_that_the_kernel_killed_for_want_of_memory(start, small_memory)
     assert re.fullmatch(r"signal SIGKILL; since it started the kernel has killed \d+ processes of this machine for want of memory", ended)
 
 
-def answers(worker: WorkerProcess) -> Inquiry:
-    return ended(worker.inquire())
+def answers(worker: WorkerProcess) -> HangDiagnosis:
+    return ended(worker.diagnose())
 
 
-def ended(inquiry: Inquiry) -> Inquiry:
-    assert wait_until(inquiry.poll, 120)
-    inquiry.close()
-    return inquiry
+def ended(diagnosis: HangDiagnosis) -> HangDiagnosis:
+    assert wait_until(diagnosis.poll, 120)
+    diagnosis.close()
+    return diagnosis
 
 
 def test_a_stuck_worker_says_where_it_is_and_is_killed(start):
     worker = start(STUCK)
     assert read_message(worker) == Ready()
-    inquiry = answers(worker)
-    assert "in wait_for_ever" in inquiry.stack
-    assert inquiry.state == (None, "")
+    diagnosis = answers(worker)
+    assert "in wait_for_ever" in diagnosis.stack
+    assert diagnosis.state == (None, "")
     # The recorder notes the end of a collective in a thread of its own, perhaps after we asked: `finished` is not looked at here.
-    assert [(one.group, one.number, one.operation) for one in inquiry.collectives] == [("default_pg", 1, "gloo:barrier [] ")]
+    assert [(one.group, one.number, one.operation) for one in diagnosis.collectives] == [("default_pg", 1, "gloo:barrier [] ")]
     worker.kill()
     assert wait_for_exit(worker) == "signal SIGKILL"
 
@@ -209,9 +209,9 @@ def test_a_worker_that_cannot_say_where_it_is(start, tmp_path):
     worker = start("import os, signal; signal.signal(signal.SIGUSR1, signal.SIG_IGN); os.write(1, b'up'); signal.pause()")
     while worker.log_tail() != "up":
         assert exit_of(worker) is None
-    inquiry = answers(worker)
-    assert "Stack" not in inquiry.stack
-    assert inquiry.collectives == ()
+    diagnosis = answers(worker)
+    assert "Stack" not in diagnosis.stack
+    assert diagnosis.collectives == ()
 
 
 def test_a_stopped_worker_is_said_to_be_stopped_and_not_waited_for(start):
@@ -219,11 +219,11 @@ def test_a_stopped_worker_is_said_to_be_stopped_and_not_waited_for(start):
     assert read_message(worker) == Ready()
     os.kill(worker.pid, signal.SIGSTOP)
     wait_for_state(worker, "T")
-    inquiry = worker.inquire()
-    assert inquiry.state == (Cause.STOPPED, "stopped (SIGSTOP, a debugger)")
-    inquiry.poll()
-    assert "Stack" not in inquiry.stack
-    inquiry.close()
+    diagnosis = worker.diagnose()
+    assert diagnosis.state == (Cause.STOPPED, "stopped (SIGSTOP, a debugger)")
+    diagnosis.poll()
+    assert "Stack" not in diagnosis.stack
+    diagnosis.close()
 
 
 def wait_for_state(worker: WorkerProcess, letter: str) -> None:
@@ -240,11 +240,11 @@ def test_a_worker_that_comes_back_from_the_kernel_is_waited_for(start, monkeypat
     worker = start(in_the_kernel(for_s=2))
     assert read_message(worker) == Ready()
     wait_for_state(worker, "D")
-    inquiry = worker.inquire()
-    assert inquiry.state[0] is Cause.IN_THE_KERNEL
-    ended(inquiry)
-    assert "in wait_for_ever" in inquiry.stack
-    assert inquiry.state == (None, "")
+    diagnosis = worker.diagnose()
+    assert diagnosis.state[0] is Cause.IN_THE_KERNEL
+    ended(diagnosis)
+    assert "in wait_for_ever" in diagnosis.stack
+    assert diagnosis.state == (None, "")
 
 
 def test_a_worker_that_stays_in_the_kernel_is_said_to_be_there(start, monkeypatch):
@@ -252,9 +252,9 @@ def test_a_worker_that_stays_in_the_kernel_is_said_to_be_there(start, monkeypatc
     worker = start(in_the_kernel(for_s=600))
     assert read_message(worker) == Ready()
     wait_for_state(worker, "D")
-    inquiry = worker.inquire()
-    assert not inquiry.poll()
-    cause, state = ended(inquiry).state
+    diagnosis = worker.diagnose()
+    assert not diagnosis.poll()
+    cause, state = ended(diagnosis).state
     assert cause is Cause.IN_THE_KERNEL
     assert state.startswith("in the kernel and cannot be interrupted (D)")
     waits_in = Path(f"/proc/{worker.pid}/wchan").read_text()  # "0" where this user may not know
@@ -267,10 +267,10 @@ def test_while_its_supervisor_did_not_run_a_worker_had_no_time_to_answer(start, 
     worker = start("import os, signal; signal.signal(signal.SIGUSR1, signal.SIG_IGN); os.write(1, b'up'); signal.pause()")
     while worker.log_tail() != "up":
         assert exit_of(worker) is None
-    inquiry = worker.inquire()
+    diagnosis = worker.diagnose()
     time.sleep(1.2)
-    assert not inquiry.poll()
-    ended(inquiry)
+    assert not diagnosis.poll()
+    ended(diagnosis)
 
 
 @pytest.mark.parametrize("program", ["no program", "#!/no/such/interpreter"])
@@ -281,9 +281,9 @@ def test_a_py_spy_that_cannot_be_started_is_done_without(start, tmp_path, monkey
     monkeypatch.setattr("gpu_acceptance.supervisor.hang_diagnosis.shutil.which", lambda *_, **__: str(broken))
     worker = start(STUCK)
     assert read_message(worker) == Ready()
-    inquiry = answers(worker)
-    assert "in wait_for_ever" in inquiry.stack
-    assert len(inquiry.collectives) == 1
+    diagnosis = answers(worker)
+    assert "in wait_for_ever" in diagnosis.stack
+    assert len(diagnosis.collectives) == 1
 
 
 def test_the_grandchildren_of_its_session_go_with_it(start):

@@ -74,8 +74,8 @@ class Group:
             one.later(CollectiveError("Connection reset by peer"))
 
 
-class VirtualInquiry:
-    """A worker that was asked where it is, and takes a second to say so."""
+class VirtualDiagnosis:
+    """The diagnosis of a worker, which takes a second."""
 
     state = (None, "")
     collectives = ()
@@ -129,8 +129,8 @@ class VirtualWorker:
     def exit_status(self) -> ExitStatus | None:
         return self._exit
 
-    def inquire(self) -> "VirtualInquiry":
-        return VirtualInquiry(self._schedule, self._stack)
+    def diagnose(self) -> "VirtualDiagnosis":
+        return VirtualDiagnosis(self._schedule, self._stack)
 
     def kill(self) -> None:
         self._schedule.call_later(0.001, lambda: self._end(ExitStatus(-signal.SIGKILL)))

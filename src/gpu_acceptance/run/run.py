@@ -297,7 +297,7 @@ class Run:
                 self._tell(self._end_as_standby())
         self.supervisor.leader_writes = True
         told_before = self.supervisor.mail(Final).get(self.supervisor.leader)  # by a leader that ended the run before it was elected here
-        final = told_before or self.supervisor.await_cast(Final, silence_s=60 if self.alive is None else 20)
+        final = told_before or self.supervisor.await_broadcast(Final, silence_s=60 if self.alive is None else 20)
         self.ending = Ending(final.exit_code, final.word, final.lines)
 
     def _tell(self, ending: Ending) -> None:

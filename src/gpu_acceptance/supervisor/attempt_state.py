@@ -1,4 +1,4 @@
-"""The state of one attempt over all ranks: votes, records, who is awaited; and how each rank confirms what was concluded."""
+"""State of one attempt over all ranks: votes, records, awaited ranks; and how each rank confirms the verdict."""
 
 import hashlib
 import json
@@ -23,7 +23,7 @@ from gpu_acceptance.control.messages import (
 from gpu_acceptance.folder.journal import Journal
 from gpu_acceptance.record.outcome import Cause, Outcome
 from gpu_acceptance.record.row import RankRecord
-from gpu_acceptance.record.run_record import Closing, DisputedRecord
+from gpu_acceptance.record.run_record import DisputedRecord
 from gpu_acceptance.thresholds.limit import Value
 from gpu_acceptance.verdict.attempts import causes_before_victims, is_poison
 
@@ -34,44 +34,38 @@ GRACE_S = 5.0  # for a rank whose peer went bad, to finish by itself before it i
 
 
 def note(told: Told, record: RankRecord, text: str) -> None:
-    """Adds a record, as it was sent."""
+    """Add a record, by the digest of the text that was sent."""
     digest = hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
     told[record.nodeid, record.attempt] = ToldRecord(record.nodeid, record.attempt, record.outcome, digest)
 
 
 def digest_of(told: Told) -> str:
-    """Of all records of one rank."""
+    """Return a digest over all records of one rank."""
     return hashlib.sha256(json.dumps(sorted(told.values())).encode()).hexdigest()[:_DIGITS]
 
 
 def answer(question: AskJournal, rank: int, journal: Journal, told: Told, lost: Mapping[str, int]) -> JournalTold:
-    """What a rank says of its journal and of what was judged of it (None: just that); `lost`: messages that it knows to be lost.
+    """Return what a rank tells of its journal, and its records where others were judged. `lost`: messages that it misses.
 
-    It closes its journal where it can confirm all. Where the leader's journal is `beside` it, they share a folder.
+    A rank that confirms everything closes its journal. Where the leader's journal is `beside` it, they share a folder.
     """
     harm = journal.find_harm()
     problem = f"the journal of rank {rank} ({journal.path}) {harm}" if harm else ""
     agrees = question.judged.get(str(rank)) == digest_of(told)
     closing = question.closing
     if agrees and not problem and lost.keys() <= (closing.control.lost if closing.control else {}).keys():
-        problem = _close(journal, closing)
+        try:
+            journal.append(closing)
+        except OSError as error:
+            problem = f"{journal.path} could not be written: {error.strerror}"
     shared = journal.path.with_name(question.beside).exists()
     return JournalTold(problem=problem, shared=shared, told=None if agrees else tuple(told.values()), round=question.round)
 
 
-def _close(journal: Journal, closing: Closing) -> str:
-    """Returns why it could not be done, or nothing."""
-    try:
-        journal.append(closing)
-    except OSError as error:
-        return f"{journal.path} could not be written: {error.strerror}"
-    return ""
-
-
 def find_disputed(judged: Mapping[int, Told], answers: Mapping[int, JournalTold], *, whole: bool) -> tuple[DisputedRecord, ...]:
-    """Of each rank that objects (its answer has all that it `told`), the first record that differs.
+    """Return the first record that differs, for each rank that objects.
 
-    `whole`: the run was not broken off, so that no record may be missing either.
+    `whole`: the run was not broken off, so that no record may be missing.
     """
     objecting = {
         rank: {(one.nodeid, one.attempt): one for one in answer.told} for rank, answer in sorted(answers.items()) if answer.told is not None
@@ -94,8 +88,8 @@ def _shown(entry: ToldRecord | None) -> str:
     return f"{entry.outcome} ({entry.digest})" if entry else "nothing"
 
 
-class Board:
-    """Collects one attempt. `advance` must be called often; it casts what all ranks must know."""
+class AttemptState:
+    """Collects one attempt. `advance` must be called often; it broadcasts what all ranks must know."""
 
     def __init__(self, go: Go, world_size: int, cast: Callable[[Message], None]) -> None:
         self.go = go
@@ -107,13 +101,13 @@ class Board:
         self._records: dict[int, RankRecord] = {}
         self._gathered: dict[str, dict[int, Value]] = {}
         self._entered = False
-        self._unread: deque[int] = deque()  # ranks whose records nobody has looked at for what peers must know
-        self._voted: set[int] = set()  # or it will not any more; as `_votes` and `_records` have it
-        self._sealable: set[int] = set()  # passed, and ready for the collective that must pair
-        self._ready: set[int] = set()  # for that, or it will not be any more
+        self._unread: deque[int] = deque()  # ranks whose records were not yet checked for what peers must know
+        self._voted: set[int] = set()  # ranks with a vote or a record, which will not vote any more
+        self._sealable: set[int] = set()  # ranks that passed, and are ready for the collective that must pair
+        self._ready: set[int] = set()  # ranks that are sealable, or will not be any more
         self._sealed = False
-        self.told: dict[int, Told] = {}  # what each rank told of itself
-        self.excuse = ""  # why a rank may not have been heard, though it is there
+        self.told: dict[int, Told] = {}  # by rank
+        self.excuse = ""  # reason why a rank may be silent though it is alive
         self.facts: dict[int, dict[str, str]] = {}
 
     @property
@@ -130,7 +124,7 @@ class Board:
 
     @property
     def all_answered(self) -> bool:
-        """Whether each rank has told its record itself."""
+        """True where each rank has sent its record itself."""
         return not self.awaited and all(record.outcome is not Outcome.LOST for record in self._records.values())
 
     def vote(self, rank: int, message: Vote) -> None:
@@ -138,10 +132,12 @@ class Board:
         self._voted.add(rank)
 
     def publish(self, rank: int, message: Published) -> None:
-        """Takes the record of a rank. One that cannot be read is an error of that rank, not of the run."""
+        """Take the record of a rank. A record that cannot be read is an error of that rank, not of the run."""
         try:
             record = RankRecord.model_validate_json(message.line)
-            self._refuse_other_place(rank, record)
+            found = (record.rank, record.nodeid, record.attempt, record.generation)
+            if found != (wanted := (rank, self.go.nodeid, self.go.attempt, self.go.generation)):
+                raise ValueError(f"rank, validation, attempt and generation are {found}, and must be {wanted}")
         except ValueError as error:
             record = self._record(rank, Outcome.ERROR, f"its record could not be read: {error}"[:2000])
         self._keep(rank, record)
@@ -149,18 +145,12 @@ class Board:
             note(self.told.setdefault(rank, {}), record, message.line)
         self.facts[rank] = message.facts
 
-    def _refuse_other_place(self, rank: int, record: RankRecord) -> None:
-        """Raises ValueError where the record is not of its sender, or not of this attempt."""
-        said = (record.rank, record.nodeid, record.attempt, record.generation)
-        if said != (wanted := (rank, self.go.nodeid, self.go.attempt, self.go.generation)):
-            raise ValueError(f"rank, validation, attempt and generation are {said}, and must be {wanted}")
-
     def sealable(self, rank: int) -> None:
         self._sealable.add(rank)
         self._ready.add(rank)
 
     def lose(self, rank: int, message: str) -> None:
-        """A rank whose heart has stopped answers no more."""
+        """Record a rank without a heartbeat as lost: it will not answer any more."""
         self._keep(rank, self._record(rank, Outcome.LOST, message, Cause.NO_HEARTBEAT))
 
     def _keep(self, rank: int, record: RankRecord) -> None:
@@ -179,28 +169,31 @@ class Board:
             self._cast(Gathered(seq=self.go.seq, values=ordered, absent=self.go.absent))
 
     def hurry(self, within_s: float) -> None:
-        """The run is to end: wait for answers no longer than this."""
+        """Wait for answers no longer than this, because the run is to end."""
         self._ends = min(self._ends, time.monotonic() + within_s)
 
     def advance(self) -> None:
-        self._tell_bad_ranks()
+        while self._unread:
+            rank = self._unread.popleft()
+            record = self._records[rank]
+            if is_poison(record) and not self.done:
+                self._cast(PeerBad(seq=self.go.seq, rank=rank, outcome=record.outcome))
         if not self._entered and len(self._voted) == self._world_size:
             self._entered = True
             self._cast(self._decision())
-
         if not self._sealed and self._sealable and len(self._ready) == self._world_size:
             self._sealed = True
             ok = len(self._sealable - self._records.keys()) == self._world_size
             self._cast(Seal(seq=self.go.seq, ok=ok))
 
     def records(self) -> tuple[RankRecord, ...]:
-        """One record for every rank, in rank order; a rank that never answered is lost."""
+        """Return one record for every rank, in rank order; a rank that never answered is lost."""
         answer = f"no answer within {self.elapsed_s:.0f} s: {self.excuse or 'its supervisor or node is gone'}"
         complete = [self._records.get(rank) or self._record(rank, Outcome.LOST, answer) for rank in range(self._world_size)]
         return causes_before_victims(complete)
 
     def _decision(self) -> Enter:
-        """Nobody enters unless everybody can: one skip is a skip for all, one failed set-up keeps all out."""
+        """Let all ranks enter or none: one skip is a skip for all, one failed set-up keeps all out."""
         against = {rank: vote for rank, vote in sorted(self._votes.items()) if vote.outcome != Outcome.PASSED}
         gone = [rank for rank in sorted(self._records) if rank not in self._votes and rank not in self.go.absent]
         failed = [rank for rank, vote in against.items() if vote.outcome != Outcome.SKIPPED] + gone
@@ -212,13 +205,6 @@ class Board:
             rank, vote = next(iter(against.items()))
             return Enter(seq=self.go.seq, ok=False, outcome=Outcome.SKIPPED, reason=f"rank {rank} skipped: {vote.reason}")
         return Enter(seq=self.go.seq, ok=True)
-
-    def _tell_bad_ranks(self) -> None:
-        while self._unread:
-            rank = self._unread.popleft()
-            record = self._records[rank]
-            if is_poison(record) and not self.done:
-                self._cast(PeerBad(seq=self.go.seq, rank=rank, outcome=record.outcome))
 
     def _record(self, rank: int, outcome: Outcome, message: str, cause: Cause | None = None) -> RankRecord:
         return RankRecord(

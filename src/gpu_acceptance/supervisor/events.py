@@ -1,7 +1,6 @@
-"""All that can happen to a supervisor, in one place to wait for: control messages, its worker, signals, a vanished launcher."""
+"""All events of a supervisor, awaited in one place: control messages, its worker, signals, a vanished launcher."""
 
 import contextlib
-import queue
 import selectors
 from typing import NamedTuple
 
@@ -11,12 +10,12 @@ from gpu_acceptance.control.messages import Message
 from gpu_acceptance.supervisor.worker_process import WorkerProcess
 from gpu_acceptance.worker.messages import ChannelError, WorkerMessage
 
-_MOST_READS = 32  # of 64 KiB in one wait; a pipe that its worker left behind holds 1 MiB at most
+_MOST_READS = 32  # of 64 KiB in one wait; the pipe of a dead worker holds 1 MiB at most
 _MOST_MESSAGES = 100  # in one wait: the two sides take turns, an honest worker is a few messages ahead
 
 
 class Garbled(NamedTuple):
-    """What a worker sent that is no message, in words."""
+    """Bytes of a worker that are no message; the text says why."""
 
     what: str
 
@@ -29,19 +28,19 @@ class FromControl(NamedTuple):
 
 
 class FromWorker(NamedTuple):
-    """What our worker said, or sent that is no message."""
+    """A message of the worker, or bytes that are none."""
 
     message: WorkerMessage | Garbled
 
 
 class Exit(NamedTuple):
-    """Our worker is gone."""
+    """The worker has ended."""
 
     status: ExitStatus
 
 
 class StopAsked(NamedTuple):
-    """The run shall end: a signal, or the launcher is gone."""
+    """The run is to end: a signal came, or the launcher is gone."""
 
     reason: str
 
@@ -64,11 +63,10 @@ class Events:
         self._selector.register(stop.wake, selectors.EVENT_READ, "stop")
 
     def listen(self, wake_fd: int) -> None:
-        """Wakes up, with no event, while this can be read: whoever is called after each wait reads it."""
+        """Wake up, with no event, while this descriptor is readable; code that runs after each wait reads it."""
         self._selector.register(wake_fd, selectors.EVENT_READ, "other")
 
     def unlisten(self, wake_fd: int) -> None:
-        """Wakes up for it no more."""
         self._selector.unregister(wake_fd)
 
     def watch(self, worker: WorkerProcess) -> None:
@@ -85,14 +83,14 @@ class Events:
             self._selector.unregister(worker.pidfd)
 
     def wait(self, timeout_s: float = LONGEST_WAIT_S) -> list[Event]:
-        """What happened, in the order worker messages, worker exit, control, stop; empty after `timeout_s`."""
+        """Return events in the order worker messages, worker exit, control, stop; empty after `timeout_s`."""
         ready = {key.data for key, _ in self._selector.select(min(timeout_s, self.LONGEST_WAIT_S))}
         events: list[Event] = []
         if ready & {"worker", "exit"}:
             events += self._from_worker(exited="exit" in ready)
         if "control" in ready:
             events += self._from_control()
-        reason = self._stop.poll()  # each time: what is not taken from it would wake us for ever
+        reason = self._stop.poll()  # in each call: unread bytes of a signal would wake this wait for ever
         if reason and not self._stop_told:
             self._stop_told = True
             events.append(StopAsked(reason))
@@ -103,19 +101,19 @@ class Events:
         assert worker is not None
         events: list[Event] = []
         try:
-            for _ in range(_MOST_READS):  # one that writes faster than we read must not keep us here
+            for _ in range(_MOST_READS):  # a worker that writes faster than this reads must not block the loop
                 messages = worker.reader.read()
                 if not messages:
                     break
                 events += [FromWorker(message) for message in messages]
                 if (number := len(events)) > _MOST_MESSAGES:
-                    events.clear()  # whoever handled them all would be away for that long
+                    events.clear()  # to handle them all would block the loop
                     raise ChannelError(f"a flood of {number} messages at once; allowed: {_MOST_MESSAGES}")
-        except ChannelError as error:  # nothing after it can be trusted: as at the end of the stream
+        except ChannelError as error:  # no later byte can be trusted: this is the end of the stream
             events.append(FromWorker(Garbled(str(error))))
             messages = None
         if messages is None:
-            with contextlib.suppress(KeyError):  # end of the stream: would be readable for ever
+            with contextlib.suppress(KeyError):  # at the end of the stream it would stay readable for ever
                 self._selector.unregister(worker.reader.fd)
         if exited:
             events.append(Exit(worker.exit_status() or ExitStatus(None)))
@@ -123,9 +121,5 @@ class Events:
 
     def _from_control(self) -> list[Event]:
         self._control.drain_wake()
-        events: list[Event] = []
-        with contextlib.suppress(queue.Empty):
-            while True:
-                sender, message = self._control.incoming.get_nowait()
-                events.append(FromControl(sender, message))
-        return events
+        incoming = self._control.incoming
+        return [FromControl(*incoming.get_nowait()) for _ in range(incoming.qsize())]  # this thread is the only reader

@@ -1,29 +1,33 @@
-"""The other attempts: a new generation of workers comes, a healthy one goes."""
+"""The attempts at both ends of a generation of workers: its formation and its end."""
 
 import time
+from typing import TYPE_CHECKING
 
 from gpu_acceptance.base.exit import ExitStatus
 from gpu_acceptance.base.text import clip
 from gpu_acceptance.control.messages import Go, Message
 from gpu_acceptance.record.outcome import Cause, Outcome
 from gpu_acceptance.supervisor.events import Garbled
-from gpu_acceptance.supervisor.rank_attempt import Host, RankAttempt
+from gpu_acceptance.supervisor.rank_attempt import RankAttempt
 from gpu_acceptance.verdict.attempts import NO_WORKER
 from gpu_acceptance.worker.messages import AskTelemetry, Formed, FormFailed, Goodbye, Quit, Ready, Step, WorkerMessage
+
+if TYPE_CHECKING:
+    from gpu_acceptance.supervisor.supervisor import Supervisor
 
 _GONE_S = 30.0  # as long as torchrun gives its ranks
 _FREE_S = 15.0  # NVML showed 23 GB of a SIGKILLed worker free within 0.9 s
 
 
 class FormAttempt(RankAttempt):
-    """A new generation: the old worker gone, its GPU memory free, a new worker up, the world formed."""
+    """A new generation: the old worker ends, its GPU memory gets free, a new worker starts, the group forms."""
 
-    def __init__(self, host: Host, go: Go, rank: int, world_size: int) -> None:
-        super().__init__(host, go, rank, world_size)
+    def __init__(self, supervisor: "Supervisor", go: Go, rank: int, world_size: int) -> None:
+        super().__init__(supervisor, go, rank, world_size)
         self.phase = "ending the last worker"
         self._waits_for_memory_since: float | None = None
         self._has_started = False  # the new worker
-        self._is_ready = False  # it has said its first word; before that it opens no device
+        self._is_ready = False  # its first message has come; before that it opens no device
         if self._slot.worker:
             self._slot.kill_worker()  # a healthy one has been ended before, by an attempt of its own
         if self._is_absent:
@@ -31,7 +35,7 @@ class FormAttempt(RankAttempt):
         self.tick()
 
     def on_worker(self, message: WorkerMessage | Garbled) -> None:
-        if self._has_started:  # before that it is the old one that speaks
+        if self._has_started:  # before that the old worker speaks
             super().on_worker(message)
 
     def _on_message(self, message: WorkerMessage) -> None:
@@ -49,7 +53,7 @@ class FormAttempt(RankAttempt):
                 self._finish_told(outcome, message.message, cause=message.cause, log_tail=self._slot.worker.log_tail())
 
     def on_exit(self, status: ExitStatus, log_tail: str) -> None:
-        if self._has_started and not self._is_ready and not self._sentence:
+        if self._has_started and not self._is_ready and not self._pending_kill:
             last = clip(next((line.strip() for line in reversed(log_tail.splitlines()) if line.strip()), ""), 500)
             said = f": {last}" if last else ", and its log says nothing"
             self._finish_ended(Outcome.ERROR, f"the worker ended with {status} before it opened a device{said}", status, log_tail)
@@ -57,7 +61,7 @@ class FormAttempt(RankAttempt):
             super().on_exit(status, log_tail)
 
     def _judge(self, outcome: Outcome, message: str) -> None:
-        """What keeps a worker from its first word is no fault of a device that it has not opened."""
+        """Call it an error where the worker is stuck before its first message: it has opened no device yet."""
         is_ours = self._has_started and not self._is_ready and outcome is Outcome.STUCK
         super()._judge(Outcome.ERROR if is_ours else outcome, message)
 
@@ -71,8 +75,8 @@ class FormAttempt(RankAttempt):
             self._finish(Outcome.ERROR, f"the worker could not be started: {self._slot.start_problem}")
 
     def _cannot_be_killed(self) -> bool:
-        """Whether the kernel keeps the old worker. Counted from its kill on: a later formation need not find out again."""
-        old = None if self._has_started or self.record or self._sentence else self._slot.worker
+        """Return True where the kernel keeps the old worker. The time counts from its kill, also for a later formation."""
+        old = None if self._has_started or self.record or self._pending_kill else self._slot.worker
         return old is not None and old.killed_for_s > _GONE_S
 
     def _start_when_memory_is_free(self) -> None:
@@ -90,12 +94,12 @@ class FormAttempt(RankAttempt):
 
 
 class EndAttempt(RankAttempt):
-    """The end of a healthy worker: its last fixtures torn down, its process gone without a crash. What goes wrong there counts."""
+    """The end of a healthy worker: it tears down its last fixtures and exits. A problem there is a row of its own."""
 
-    def __init__(self, host: Host, go: Go, rank: int, world_size: int) -> None:
-        super().__init__(host, go, rank, world_size)
+    def __init__(self, supervisor: "Supervisor", go: Go, rank: int, world_size: int) -> None:
+        super().__init__(supervisor, go, rank, world_size)
         self.phase = "teardown"
-        self._errors: list[str] | None = None  # what it told before it left; None: it has not said goodbye
+        self._errors: list[str] | None = None  # told with its goodbye; None: it has not said goodbye
         if self._is_absent:
             self._finish(Outcome.PASSED, "")  # there is nothing to end
         elif self._slot.distrusted:
@@ -106,7 +110,7 @@ class EndAttempt(RankAttempt):
             self._slot.worker.send(Quit(seq=go.seq))
 
     def on_control(self, message: Message) -> None:
-        """Nobody waits for a peer here."""
+        """Ignore broadcasts: no rank waits for a peer here."""
 
     def _on_message(self, message: WorkerMessage) -> None:
         match message:
@@ -116,8 +120,8 @@ class EndAttempt(RankAttempt):
                 self._errors = [*message.errors, *message.late]
 
     def on_exit(self, status: ExitStatus, log_tail: str) -> None:
-        """Who has said goodbye has nothing of a validation left: what goes wrong then is an exit function or a library that unloads."""
-        if self._errors is None or self._sentence:
+        """After the goodbye nothing of a validation is left: only an exit function or the unloading of a library can go wrong."""
+        if self._errors is None or self._pending_kill:
             super().on_exit(status, log_tail)
             return
         crash = [self._of_exit(f"the worker ended with {status}")] if status.returncode != 0 else []
@@ -130,7 +134,7 @@ class EndAttempt(RankAttempt):
         return f"{text} after its last validation"
 
     def _judge(self, outcome: Outcome, message: str) -> None:
-        """What hangs after the goodbye is an exit function or a thread, and proves nothing about a device."""
+        """Call a hang after the goodbye an error: an exit function or a thread hangs, which proves nothing about a device."""
         is_ours = self._errors is not None and outcome is Outcome.STUCK
         text = f"it had torn down all, and then did not end: {message}" if is_ours else message
         super()._judge(Outcome.ERROR if is_ours else outcome, text)

@@ -1,4 +1,4 @@
-"""Generations of workers, as rank 0 leads them: when a new one is needed, how it forms, who spoiled it, how it ends."""
+"""Generations of workers, as rank 0 leads them: need of a new one, formation, the ranks that spoiled it, and its end."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -19,10 +19,10 @@ MOST_SPOILED = 3  # generations by one rank
 
 @dataclass(frozen=True)
 class Validation:
-    """One item of the run and what it asked for with its markers."""
+    """One item of the run, with the requests of its markers."""
 
     nodeid: str
-    deadline_s: float  # with what it lasts
+    deadline_s: float  # including lasts_s
     needs_group: bool = True
     min_ranks: int = 1
     min_ranks_per_node: int = 1
@@ -30,10 +30,10 @@ class Validation:
     needs: tuple[str, ...] = ()
     fresh: bool = False
     env: Mapping[str, str] = field(default_factory=dict)
-    lasts_s: float = 0.0  # that it was asked to take, beside what validations of its subject take
+    lasts_s: float = 0.0  # that it was asked to take, in addition to the time of its subject
 
     def expected_s(self, profile: Profile, ranks_per_node: int, num_nodes: int) -> float | None:
-        """Seconds that it takes in a job of this shape: 0 where the job is too small for it, None where the profile does not say."""
+        """Return its seconds in a job of this shape: 0 where the job is too small for it, None where the profile does not say."""
         there = ranks_per_node * num_nodes, ranks_per_node, num_nodes
         if any(number < least for number, least in zip(there, (self.min_ranks, self.min_ranks_per_node, self.min_nodes), strict=True)):
             return 0.0
@@ -46,15 +46,15 @@ class Validation:
 
 
 class Generations:
-    """The workers of all ranks, one generation at a time. Its methods are collective: the other ranks follow what is announced.
+    """The workers of all ranks, one generation at a time. Its methods are collective: the other ranks follow.
 
-    `learn` takes what workers told of their devices, by rank.
+    `learn` takes the facts that workers told of their devices, by rank.
     """
 
     def __init__(self, supervisor: Supervisor, deadline_s: float, learn: Callable[[dict[int, dict[str, str]]], None]) -> None:
         self.formations: list[Attempt] = []
         self.endings: list[Attempt] = []
-        self.usable = False  # the workers are up and nobody spoiled them
+        self.usable = False  # the workers are up and no rank spoiled them
         self._supervisor = supervisor
         self._formation = Validation(FORMATION, deadline_s)
         self._learn = learn
@@ -62,13 +62,13 @@ class Generations:
         self._sequence = 0
         self._env: Mapping[str, str] = {}
         self._single_use = False  # made for one validation
-        self._previous: str | None = None  # what it ran last
+        self._previous: str | None = None  # the validation that it ran last
         self._failed_in_a_row = 0
         self._absent: list[int] = []  # ranks that go on without a worker; known once workers came up without a group
         self._spoiled_by: Counter[int] = Counter()
 
     def run(self, validation: Validation, attempt: int, following: str | None) -> tuple[RankRecord, ...]:
-        """One attempt of a validation on all ranks."""
+        """Run one attempt of a validation on all ranks."""
         records = self._attempt(validation, "run", attempt, next=following, previous=self._previous)
         spoilers = _spoilers(records, "run")
         self._spoiled_by.update(spoilers)
@@ -77,7 +77,7 @@ class Generations:
         return records
 
     def make_ready(self, validation: Validation) -> str | None:
-        """Usable workers for this validation; else why there are none."""
+        """Form usable workers for this validation; returns why there are none."""
         while not self.suits(validation) and self._failed_in_a_row < _MOST_FAILED_FORMATIONS:
             self.form(validation.env)
             if self._supervisor.stopping:
@@ -93,24 +93,24 @@ class Generations:
         return None
 
     def suits(self, validation: Validation) -> bool:
-        """Whether these workers can run it as they are."""
+        """Return True where these workers can run it as they are."""
         untouched = self._previous is None or not (validation.fresh or self._single_use)
         return self.usable and untouched and dict(validation.env) == dict(self._env)
 
     def will_run(self, validation: Validation) -> bool:
-        """Whether these workers, if nothing happens to them, will also run this later one."""
+        """Return True where these workers will also run this later one, as long as they stay healthy."""
         return not self._single_use and not validation.fresh and dict(validation.env) == dict(self._env)
 
     def renew(self, validation: Validation) -> bool:
-        """New workers for another attempt of the same validation."""
+        """Form new workers for another attempt of the same validation; returns True where they are usable."""
         formed = self.form(validation.env)
         self._single_use = validation.wants_own_worker
         return formed
 
     def form(self, env: Mapping[str, str]) -> bool:
-        """New workers on all ranks, with a group as long as groups could be formed; whether they are usable.
+        """Form new workers on all ranks, with a group as long as groups could be formed; returns True where they are usable.
 
-        Without a group one rank needs no other: who has no worker then is left out from there on, and the others go on.
+        Without a group no rank needs another: a rank without a worker is left out from then on, and the others go on.
         """
         self.end()
         group = self._failed_in_a_row < _MOST_FAILED_FORMATIONS
@@ -132,7 +132,7 @@ class Generations:
         return self.usable
 
     def end(self) -> None:
-        """Ends healthy workers, and keeps how that went."""
+        """End healthy workers, and keep how that went."""
         if self.usable and not self._supervisor.stopping:
             number = len(self.endings) + 1
             records = self._attempt(Validation(WORKER_END, _END_S), "end", number)
@@ -158,17 +158,14 @@ class Generations:
             absent=tuple(self._absent),
         )
         self.usable = False  # where this raises, the workers are left in the middle of something
-        board = self._supervisor.lead_attempt(go.model_copy(update=more))
-        self._learn(board.facts)
-        return board.records()
+        state = self._supervisor.lead_attempt(go.model_copy(update=more))
+        self._learn(state.facts)
+        return state.records()
 
 
 def _spoilers(records: Iterable[RankRecord], kind: str) -> list[int]:
-    return [record.rank for record in records if _spoils(record, kind)]
-
-
-def _spoils(record: RankRecord, kind: str) -> bool:
-    """Whether this rank is why a generation cannot go on. A victim is not; in forming and ending, whoever tried and did not pass is."""
+    """Return the ranks because of which a generation cannot go on. A victim is none of them."""
     if kind == "run":
-        return is_poison(record) and record.outcome is not Outcome.VICTIM
-    return record.outcome not in {Outcome.PASSED, Outcome.VICTIM, Outcome.NOT_RUN}
+        return [record.rank for record in records if is_poison(record) and record.outcome is not Outcome.VICTIM]
+    harmless = {Outcome.PASSED, Outcome.VICTIM, Outcome.NOT_RUN}  # while workers form and end, each failed try spoils
+    return [record.rank for record in records if record.outcome not in harmless]

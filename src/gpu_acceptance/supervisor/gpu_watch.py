@@ -12,7 +12,7 @@ from gpu_acceptance.inventory import counters, gpu
 from gpu_acceptance.inventory.answer import Missing
 from gpu_acceptance.inventory.counters import CountersReading, GpuCounters, unread
 from gpu_acceptance.inventory.nvml import NoNvmlError, library
-from gpu_acceptance.inventory.telemetry import Point, Span, Window, points
+from gpu_acceptance.inventory.telemetry import Point, Window, points
 from gpu_acceptance.inventory.telemetry_sampler import Sampler
 from gpu_acceptance.record.counters import risen
 from gpu_acceptance.record.figure import Figure
@@ -20,16 +20,16 @@ from gpu_acceptance.record.gpu_telemetry import KEPT_FROM_S, MAX_WHY, MOST_POINT
 
 LONGEST_S = 2.0  # for one reading: 123 ms at most where 8 processes read 8 H200 without a pause (driver 580, medians 7 to 33 ms)
 
-_Question = tuple[str, str, bool, bool]  # UUID, globs of RDMA devices, whether each link is read, whether it is a glance
+_Question = tuple[str, str, bool, bool]  # UUID, globs of RDMA devices, each link is read, it is a poll
 _Answer = tuple[str, CountersReading]
-_PATIENCE_S = 0.5  # with a driver that hangs: a supervisor is never away for longer
+_PATIENCE_S = 0.5  # with a driver that hangs: a supervisor never blocks for longer
 _KEPT = ("sm_clock_mhz", "power_w", "gpu_temperature_c", "memory_temperature_c", "utilisation_percent")  # in a series
 _ORDINARY = gpu.GPU_IDLE | gpu.SW_POWER_CAP  # throttle reasons of a healthy GPU, without and with a load
 LEAST_S = 1.0  # 20 samples: below that a mean says more of the moment than of the GPU
 
 
 class CounterWatch:
-    """What rose since the reading before. One question at a time; `wake_fd` is readable when its answer is there."""
+    """Counters that rose since the reading before. One question at a time; `wake_fd` is readable when its answer is there."""
 
     def __init__(self, *, reads_ports: bool) -> None:
         self._names = _names(reads_ports=reads_ports)
@@ -40,19 +40,19 @@ class CounterWatch:
         self._thread: threading.Thread | None = None
         self._uuid = ""
         self._before: CountersReading | None = None
-        self._late_xids: tuple[int, ...] = ()  # of glances, and of answers that nobody waited for any more
-        self._is_glance = False
+        self._late_xids: tuple[int, ...] = ()  # of polls, and of answers that came too late
+        self._is_poll = False
         self._asked_at: float | None = None  # while NVML owes an answer
         self._figures: tuple[Figure, ...] | None = ()
         self._limited: frozenset[str] = frozenset()
 
-    def ask(self, uuid: str, limited: frozenset[str], *, devices: str = "*", each_link: bool, is_glance: bool = False) -> None:
-        """Has the counters of a GPU read. Of another one than before there is nothing to compare with; without one nothing to read.
+    def ask(self, uuid: str, limited: frozenset[str], *, devices: str = "*", each_link: bool, is_poll: bool = False) -> None:
+        """Request the counters of a GPU. For another GPU than before there is nothing to compare with.
 
-        `limited`: the metrics of which there must be a figure, whatever they did. `each_link`: see GpuCounters.read.
-        `devices`: globs of the RDMA devices that the job uses. `is_glance`: what rose up to here is told again by the next answer.
+        `limited`: metrics that get a figure in any case. `each_link`: see GpuCounters.read.
+        `devices`: globs of the RDMA devices that the job uses. `is_poll`: the next answer includes this one.
         """
-        self._figures, self._limited, self._is_glance = None, limited, is_glance
+        self._figures, self._limited, self._is_poll = None, limited, is_poll
         if not uuid:
             self._figures = ()
             return
@@ -61,10 +61,10 @@ class CounterWatch:
         if self._asked_at is None:
             self._send(devices if self._reads_ports else "", each_link=each_link)
         else:
-            self._give_up()  # it hangs, and every later one would wait behind it
+            self._give_up()  # the reader hangs, and every later question would wait behind this one
 
     def figures(self) -> tuple[Figure, ...] | None:
-        """What rose up to `ask`; None: not known yet, and to be asked again. Known after LONGEST_S at the latest."""
+        """Return what rose up to `ask`; None while it is not known, for LONGEST_S at most."""
         with contextlib.suppress(BlockingIOError):
             os.read(self.wake_fd, 64)
         with contextlib.suppress(queue.Empty):
@@ -79,16 +79,16 @@ class CounterWatch:
             self._thread = threading.Thread(target=_serve, args=arguments, daemon=True, name="counters")
             self._thread.start()
         self._asked_at = time.monotonic()
-        self._questions.put((self._uuid, devices, each_link, self._is_glance))
+        self._questions.put((self._uuid, devices, each_link, self._is_poll))
 
     def _take(self, uuid: str, reading: CountersReading) -> None:
         self._asked_at = None
         if uuid != self._uuid:
             self._give_up()
-        elif self._figures is not None:  # late: what rose is told with the next reading
+        elif self._figures is not None:  # late: the next reading includes it
             self._late_xids += () if isinstance(reading.xids, Missing) else reading.xids
         elif self._before is None:
-            self._before, self._figures = None if self._is_glance else reading, ()  # from the middle of a validation on proves nothing
+            self._before, self._figures = None if self._is_poll else reading, ()  # a reading in the middle of a validation is no start
         else:
             self._compare(self._before, reading)
 
@@ -97,11 +97,11 @@ class CounterWatch:
             self._late_xids += reading.xids
             reading = replace(reading, xids=self._late_xids)
         self._figures = risen(before, reading, self._limited, self._names)
-        if self._is_glance:
+        if self._is_poll:
             return
         self._late_xids = self._late_xids if isinstance(reading.xids, Missing) else ()
         known = {counter: answer for counter, answer in reading.values.items() if not isinstance(answer, Missing)}
-        self._before = replace(reading, values={**before.values, **known})  # what was not read this time rose unseen, and is told next time
+        self._before = replace(reading, values={**before.values, **known})  # a counter that was not read this time is compared next time
 
     def _give_up(self) -> None:
         if self._figures is None:
@@ -114,7 +114,7 @@ def _names(*, reads_ports: bool) -> tuple[str, ...]:
 
 
 def _serve(questions: "queue.SimpleQueue[_Question]", answers: "queue.SimpleQueue[_Answer]", wake: int) -> None:
-    """Answers each question in its turn, for as long as the process lives."""
+    """Answer one question after the other, for as long as the process lives."""
     with contextlib.ExitStack() as stack:
         pynvml, problem = None, ""
         try:
@@ -123,17 +123,17 @@ def _serve(questions: "queue.SimpleQueue[_Question]", answers: "queue.SimpleQueu
             problem = str(error)
         known: dict[str, GpuCounters] = {}
         while True:
-            uuid, devices, each_link, is_glance = questions.get()
+            uuid, devices, each_link, is_poll = questions.get()
             try:
                 if pynvml and uuid not in known:
                     known[uuid] = GpuCounters(pynvml, uuid)
-                reading = known[uuid].read(each_link=each_link, is_glance=is_glance) if pynvml else unread(problem)
+                reading = known[uuid].read(each_link=each_link, is_glance=is_poll) if pynvml else unread(problem)
                 ports = counters.read_ports(devices) if devices else {}
                 answers.put((uuid, replace(reading, values={**reading.values, **ports})))
-            except Exception as error:  # whatever it is: the next question wants an answer too
+            except Exception as error:  # of any kind: the next question needs an answer, too
                 why = f"{type(error).__name__} while counters were read: {error}"
                 answers.put((uuid, unread(why, _names(reads_ports=bool(devices)))))
-            with contextlib.suppress(BlockingIOError):  # full: it is awake
+            with contextlib.suppress(BlockingIOError):  # full: the supervisor is awake
                 os.write(wake, b"!")
 
 
@@ -145,7 +145,7 @@ class TelemetryWatch:
         self._sampler: Sampler | None = None
 
     def watch(self, uuid: str) -> None:
-        """The GPU of the rank, by its UUID; empty where there is none. The same one again changes nothing."""
+        """Sample the GPU with this UUID; empty: none. A second call for the same GPU changes nothing."""
         if uuid == self._uuid:
             return
         self.end()
@@ -155,14 +155,17 @@ class TelemetryWatch:
             self._sampler.start()
 
     def during(self, begin_s: float, end_s: float) -> GpuTelemetry | None:
-        """Between two moments of time.monotonic(); None without a GPU, and of less than a second. ValueError: no such moments."""
+        """Return telemetry between two moments of time.monotonic(); None without a GPU, and for less than a second.
+
+        Raises ValueError over moments that cannot be.
+        """
         check_moments(begin_s, end_s)
         if self._sampler is None or end_s - begin_s < LEAST_S:
             return None
         return told(self._sampler.window(begin_s, end_s))
 
     def series(self, begin_s: float, end_s: float) -> GpuSeries | None:
-        """The same as a series; None of less than a minute as well."""
+        """Return telemetry as a series; None without a GPU, and for less than a minute."""
         check_moments(begin_s, end_s)
         if self._sampler is None or end_s - begin_s < KEPT_FROM_S:
             return None
@@ -175,7 +178,7 @@ class TelemetryWatch:
 
 
 def told(window: Window) -> GpuTelemetry:
-    """A window as records keep it."""
+    """Convert a window to the form that records keep."""
     missing = {name: span for name, span in window.spans.items() if isinstance(span, Missing)}
     throttled_s, between, reasons_held_s = dict[str, float](), dict[str, Between](), 0.0
     if isinstance(window.reasons, Missing):
@@ -193,7 +196,17 @@ def told(window: Window) -> GpuTelemetry:
         num_samples=window.num_samples,
         longest_gap_s=window.longest_pause.length_s,
         longest_gap_begin_s=window.longest_pause.begin_s - window.begin_s,
-        levels={name: _level(span) for name, span in window.spans.items() if not isinstance(span, Missing)},
+        levels={
+            name: Level(
+                mean=span.mean,
+                low=span.low,
+                high=span.high,
+                held_s=span.held_s,
+                cv_percent=None if isinstance(span.cv_percent, Missing) else span.cv_percent,
+            )
+            for name, span in window.spans.items()
+            if not isinstance(span, Missing)
+        },
         throttled_s=throttled_s,
         throttled_between=between,
         reasons_held_s=reasons_held_s,
@@ -201,13 +214,8 @@ def told(window: Window) -> GpuTelemetry:
     )
 
 
-def _level(span: Span) -> Level:
-    cv_percent = None if isinstance(span.cv_percent, Missing) else span.cv_percent
-    return Level(mean=span.mean, low=span.low, high=span.high, held_s=span.held_s, cv_percent=cv_percent)
-
-
 def kept_series(all_points: Sequence[Point]) -> GpuSeries:
-    """Points of equal length as records keep them."""
+    """Convert points of equal length to the form that records keep."""
     throttled: dict[str, list[int]] = {}
     for place, point in enumerate(all_points):
         for name in gpu.event_reasons_of(point.reasons & ~_ORDINARY):

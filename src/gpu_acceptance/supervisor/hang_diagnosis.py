@@ -1,4 +1,4 @@
-"""What a stuck worker still tells before it is killed: its stacks, its state in the kernel, and NCCL's RAS service."""
+"""Diagnosis of a stuck worker before it is killed: its stacks, its state in the kernel, and NCCL's RAS service."""
 
 import contextlib
 import json
@@ -26,14 +26,14 @@ _DEFAULT = "localhost:28028"
 _QUESTION = b"CLIENT PROTOCOL 2\nTIMEOUT 2\nSET FORMAT json\nVERBOSE STATUS\n"  # it waits so many seconds for the other processes
 _CONNECT_S = 0.2  # to this host
 _LOCALHOST = ("127.0.0.1", "::1")
-_MOST_BYTES = 1 << 20  # some 500 bytes a rank; to read that much may take the supervisor a second, in which nothing else runs
+_MOST_BYTES = 1 << 20  # some 500 bytes a rank; to read this may take a second, in which the supervisor does nothing else
 _MOST_COMMUNICATORS = 4
-# NCCL 2.28.9 leaves the comma out where a rank is missing. Nothing here is tried twice: whoever listens there may send only blanks.
+# NCCL 2.28.9 leaves the comma out where a rank is missing. The pattern never backtracks: a stranger may send only blanks.
 _NO_COMMA = re.compile(rb'(?<=[\w"\]}])(?=[^\S\n]*\n\s*+"\w++":)')
 _COLLECTIVES = TypeAdapter(Annotated[tuple[LastCollective, ...], Field(max_length=MOST_COLLECTIVES)])
 _MOST_DUMPED_BYTES = 1 << 20  # faulthandler writes at most 100 frames
 LONGEST_S = 4.0  # a worker in torch.cuda.synchronize() answered within 0.5 s; one on a crowded machine needs longer
-_MOST_BETWEEN_POLLS_S = 0.5  # what is longer, the supervisor did not run: then its worker may not have run either
+_MOST_BETWEEN_POLLS_S = 0.5  # after a longer pause the supervisor itself did not run, and perhaps neither did its worker
 _SIGUSR1_BIT = 1 << (signal.SIGUSR1 - 1)
 _MASK = re.compile(r"^(SigPnd|ShdPnd|SigBlk):\s*([0-9a-f]+)$", re.MULTILINE)
 _STOPPED = {"T": "stopped (SIGSTOP, a debugger)", "t": "stopped (a debugger)"}
@@ -66,7 +66,7 @@ class _Answer(BaseModel):
 
 
 def ras_address(environment: Mapping[str, str]) -> tuple[str, int] | None:
-    """Where the service of this environment's processes listens; None where a name would have to be looked up, which can take long."""
+    """Return the address of the service; None where a host name would have to be looked up, which can take long."""
     host, _, port = environment.get("NCCL_RAS_ADDR", _DEFAULT).rpartition(":")
     host = host.strip("[]")
     if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536) or not _is_address(host):
@@ -75,7 +75,7 @@ def ras_address(environment: Mapping[str, str]) -> tuple[str, int] | None:
 
 
 class RasQuery:
-    """One question about the job of process `pid`; waits for nobody but for the connection to this host. To be polled, then closed."""
+    """One question about the job of process `pid`. Waits only for the connection to this host. Poll it, then close it."""
 
     def __init__(self, address: tuple[str, int], pid: int) -> None:
         self._pid = pid
@@ -87,7 +87,7 @@ class RasQuery:
                 self._socket.setblocking(False)
 
     def poll(self) -> bool:
-        """Whether the answer is here to its end, or none will come."""
+        """Return True once the answer is complete, or none will come."""
         try:
             while self._socket and len(self._answer) <= _MOST_BYTES:
                 part = self._socket.recv(1 << 16)
@@ -101,8 +101,8 @@ class RasQuery:
         return True
 
     @property
-    def told(self) -> str:
-        """In words, of the communicators that `pid` is in: another job may be the one that listens. Empty where it told nothing of it."""
+    def text(self) -> str:
+        """Text about the communicators of `pid`: the service may be that of another job. Empty where it says nothing about them."""
         return describe(self._answer, self._pid)
 
     def close(self) -> None:
@@ -112,33 +112,26 @@ class RasQuery:
 
 
 def describe(answer: bytes, pid: int) -> str:
-    """`8 ranks: AllReduce 4 on ranks 0-2,4-7, 3 on rank 3`, per communicator of process `pid`; empty where nothing can be read."""
+    """Return `8 ranks: AllReduce 4 on ranks 0-2,4-7, 3 on rank 3` per communicator of process `pid`; empty for an unreadable answer."""
     try:
         parsed = _Answer.model_validate(json.loads(_NO_COMMA.sub(b",", answer[answer.index(b"{") :])))
     except (ValueError, ValidationError, RecursionError):
         return ""
     own = [one for one in parsed.communicators if any(rank.pid == pid for rank in one.ranks)]
-    return clip("\n".join(_describe(one) for one in own[:_MOST_COMMUNICATORS]))
+    return clip("\n".join(f"{one.size} ranks: {'; '.join(_facts(one)) or 'no collectives'}" for one in own[:_MOST_COMMUNICATORS]))
 
 
-def _describe(communicator: _Communicator) -> str:
-    facts = [*_silent(communicator), *_errors(communicator), *_counts(communicator)]
-    return f"{communicator.size} ranks: {'; '.join(facts) or 'no collectives'}"
-
-
-def _silent(communicator: _Communicator) -> Iterator[str]:
+def _facts(communicator: _Communicator) -> Iterator[str]:
     if communicator.missing_ranks:
         yield f"no answer from {named('rank', (one.rank for one in communicator.missing_ranks))}"
-
-
-def _errors(communicator: _Communicator) -> Iterator[str]:
     for rank in communicator.ranks:
         if rank.status.async_error:
             yield f"NCCL error {rank.status.async_error} on rank {rank.rank}"
+    yield from _counts(communicator)
 
 
 def _counts(communicator: _Communicator) -> Iterator[str]:
-    """Where ranks differ, per collective; else what all launched."""
+    """Yield the collectives whose counts differ between ranks; else the counts that all ranks have."""
     launched: dict[str, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     for rank in communicator.ranks:
         for operation, count in rank.collective_counts.items():
@@ -154,7 +147,7 @@ def _counts(communicator: _Communicator) -> Iterator[str]:
 
 
 def _connect(address: tuple[str, int]) -> socket.socket | None:
-    """By number alone: even `localhost` is a question to a name server where /etc/hosts lacks it."""
+    """Connect by number: even `localhost` is a question to a name server where /etc/hosts lacks it."""
     host, port = address
     for one in _LOCALHOST if host == "localhost" else (host,):
         with contextlib.suppress(OSError):
@@ -170,10 +163,10 @@ def _is_address(host: str) -> bool:
     return host == "localhost"
 
 
-class Inquiry:
+class HangDiagnosis:
     """Asks process `pid`, whose faulthandler writes to `stack_file` and whose listener (worker/group.py) reads `bell_fd`.
 
-    And NCCL's RAS service at `ras_address`, where there is one.
+    It also asks NCCL's RAS service at `ras_address`, where there is one.
     """
 
     def __init__(
@@ -191,15 +184,16 @@ class Inquiry:
         with contextlib.suppress(BrokenPipeError):
             os.write(bell_fd, b"?")
         with contextlib.suppress(ProcessLookupError):
-            signal_main_thread(pid, signal.SIGUSR1)  # another thread, of gloo or CUDA, has no Python stack to write
+            signal_main_thread(pid, signal.SIGUSR1)  # other threads, of gloo or CUDA, have no Python stack to write
 
     def poll(self) -> bool:
-        """Whether all has been told, or nothing more will be. To be called again until then."""
+        """Return True once all answers are there, or no more will come. Call it again until then."""
         now = time.monotonic()
         self._left_s -= min(now - self._polled, _MOST_BETWEEN_POLLS_S)
         self._polled = now
         ras_told = self._ras is None or self._ras.poll()
-        if not (self._answered() and ras_told) and self._left_s > 0:
+        has_answered = process_state(self._pid) in {"T", "t", ""} or self._has_told()
+        if not (has_answered and ras_told) and self._left_s > 0:
             return False
         if not self._asked_native:
             self._asked_native = True
@@ -208,35 +202,39 @@ class Inquiry:
 
     @property
     def state(self) -> tuple[Cause | None, str]:
-        """Of a process that cannot run, and in words; of one that can nothing. Many are in D for a moment: it counts if it lasts.
+        """Cause and text for a process that cannot run, else nothing. State D counts if it lasts: many processes have it for a moment.
 
-        One that waits for a server of FUSE is in S until a signal comes, and in D from then on.
+        A process that waits for a FUSE server is in S until a signal comes, and in D from then on.
         """
         if self._first_state in _STOPPED:
             return Cause.STOPPED, _STOPPED[self._first_state]
         if self._has_told() or process_state(self._pid) != "D":
             return None, ""
-        return Cause.IN_THE_KERNEL, f"in the kernel and cannot be interrupted (D){self._waits_in()}"
-
-    def _waits_in(self) -> str:
-        """The kernel's function, where this user may know it: who waits there waits for a file system, or for a driver."""
-        name = _read(f"/proc/{self._pid}/wchan")
-        return f", in {name}" if _SYMBOL.fullmatch(name) else ""
+        function = _read(f"/proc/{self._pid}/wchan")  # of a file system or a driver, where this user may know it
+        place = f", in {function}" if _SYMBOL.fullmatch(function) else ""
+        return Cause.IN_THE_KERNEL, f"in the kernel and cannot be interrupted (D){place}"
 
     @property
     def stack(self) -> str:
-        """What faulthandler wrote, then what py-spy said; empty where nobody could tell."""
+        """Stack by faulthandler, innermost frame first, then by py-spy; empty where neither could tell."""
         native = tail(self._native_file, 0) if self._native else ""
-        return clip("\n".join(filter(None, [_python_stack(self._stack_file, self._start), native])))
+        return clip("\n".join(filter(None, [self._python_stack(), native])))
+
+    def _python_stack(self) -> str:
+        if not self._stack_file.exists():
+            return ""
+        with self._stack_file.open("rb") as file:
+            file.seek(self._start)
+            return file.read(_MOST_DUMPED_BYTES).decode("utf-8", "replace")[: MAX_TEXT // 2]
 
     @property
     def ras(self) -> str:
-        """What NCCL knows of the job of this process; empty where it was not asked or did not answer."""
-        return self._ras.told if self._ras else ""
+        """NCCL's answer about the job of this process; empty where it was not asked or did not answer."""
+        return self._ras.text if self._ras else ""
 
     @property
     def collectives(self) -> tuple[LastCollective, ...]:
-        """The last collective on each group; empty where the process has no group or could not answer."""
+        """Last collective on each group; empty where the process has no group or could not answer."""
         try:
             return _COLLECTIVES.validate_json(self._collectives_file.read_bytes())
         except (OSError, ValueError):
@@ -249,19 +247,15 @@ class Inquiry:
             self._native.kill()
             self._native.wait()
 
-    def _answered(self) -> bool:
-        return process_state(self._pid) in {"T", "t", ""} or self._has_told()
-
     def _has_told(self) -> bool:
-        return self._has_stack() and self._collectives_file.exists()
-
-    def _has_stack(self) -> bool:
-        """The handler runs with its signal blocked: written to the end once SIGUSR1 is neither pending nor blocked any more."""
+        """Return True once stack and collectives are written. The handler of SIGUSR1 runs with that signal blocked."""
+        if _size(self._stack_file) <= self._start or not self._collectives_file.exists():
+            return False
         masks = dict(_MASK.findall(_read(f"/proc/{self._pid}/status")))
-        return _size(self._stack_file) > self._start and not any(int(mask, 16) & _SIGUSR1_BIT for mask in masks.values())
+        return not any(int(mask, 16) & _SIGUSR1_BIT for mask in masks.values())
 
     def _ask_native(self) -> None:
-        """py-spy, where the extra `debug` is installed and can be started: the frames inside C code, without the help of the process."""
+        """Start py-spy, where the extra `debug` is installed: it finds frames inside C code without the help of the process."""
         command = shutil.which("py-spy", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
         if command is None:
             return
@@ -271,17 +265,8 @@ class Inquiry:
             self._left_s = LONGEST_S
 
 
-def _python_stack(path: Path, start: int) -> str:
-    """What faulthandler wrote of the main thread since `start`, innermost frame first."""
-    if not path.exists():
-        return ""
-    with path.open("rb") as file:
-        file.seek(start)
-        return file.read(_MOST_DUMPED_BYTES).decode("utf-8", "replace")[: MAX_TEXT // 2]
-
-
 def tail(path: Path, start: int) -> str:
-    """The end of what a file holds from `start` on, cut to what a record takes."""
+    """Return the end of a file's content from `start` on, cut to what a record takes."""
     if not path.exists():
         return ""
     with path.open("rb") as file:

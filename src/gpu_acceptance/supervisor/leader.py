@@ -1,4 +1,4 @@
-"""Rank 0's part: says what runs when, judges, and tells every rank the same verdict."""
+"""Rank 0's part: it announces what runs, judges, and tells every rank the same verdict."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -12,7 +12,7 @@ from gpu_acceptance.control.messages import Stop, Verdict
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.row import WORKER_END, Attempt, Row
-from gpu_acceptance.supervisor.attempt_state import Board
+from gpu_acceptance.supervisor.attempt_state import AttemptState
 from gpu_acceptance.supervisor.generations import MOST_SPOILED, Generations, Validation
 from gpu_acceptance.supervisor.supervisor import Supervisor
 from gpu_acceptance.thresholds.limit import Profile
@@ -22,7 +22,7 @@ from gpu_acceptance.verdict.reasons import FORMATION
 from gpu_acceptance.verdict.rows import has_all, make_row, row_of_lack
 
 _LIVE_LINE_S = 10.0
-_PACE_KNOWN_S = 30.0  # of validations that are done, by the profile: before that their pace says little of those to come
+_PACE_KNOWN_S = 30.0  # of finished validations, by the profile; before that their pace predicts little
 _MINUTES_FROM_S = 90.0
 _CAST_TEXT = 8_000  # an announced verdict stays below 16 kB; the whole text is in the record
 
@@ -35,7 +35,7 @@ class LeaderOptions:
 
 
 class Leader:
-    """Holds the rows of the run. `note` shows one line to people."""
+    """Holds the rows of the run. `note` shows a line to people."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Leader:
         supervisor.on_tick = self._tick
 
     def run(self, validation: Validation) -> Row:
-        """Runs one validation on all ranks and announces its verdict to all. Collective: the others follow."""
+        """Run one validation on all ranks and announce its verdict. Collective: the others follow."""
         try:
             row = self._row(validation)
         except ControlError as error:
@@ -82,22 +82,22 @@ class Leader:
         return row
 
     def not_run(self, validation: Validation, reason: str) -> Row:
-        """A row for what did not run; local, because every rank knows why."""
+        """Add a row for a validation that did not run. Not collective, because every rank knows why."""
         row = bare_row(validation.nodeid, Outcome.NOT_RUN, reason, validation.deadline_s)
         self.rows.append(row)
         return row
 
     def end_workers(self) -> None:
-        """Ends healthy workers on all ranks, and keeps how that went. Collective: the others follow."""
+        """End healthy workers on all ranks, and keep how that went. Collective: the others follow."""
         self._generations.end()
 
     @property
     def has_doubtful_rows(self) -> bool:
-        """Whether a rank was stuck, which it also is where a stranger took a message away that it waited for."""
+        """True where a rank was stuck, which also happens where a stranger took an awaited message away."""
         return any(row.outcome is Outcome.STUCK for row in self.finished_rows())
 
     def finished_rows(self, unreached: Iterable[Row] = ()) -> list[Row]:
-        """All rows; row 0 holds every formation of the run, the later ones too, and the worst of them counts. A bad end is a row."""
+        """Return all rows. Row 0 holds all formations of the run, and the worst of them counts. A bad end is a row."""
         rows = [*(row for row in self.rows if row.nodeid != FORMATION), *unreached]
         formations, endings = self._generations.formations, self._generations.endings
         if formations:
@@ -130,7 +130,7 @@ class Leader:
         return self._options.budget.refuses(validation.deadline_s if expected_s is None else expected_s)
 
     def _next_of_these_workers(self, validation: Validation) -> str | None:
-        """What the same workers will run after it: fixtures that it still needs stay up until then."""
+        """Return the next validation of the same workers: fixtures that it needs stay up until then."""
         nodeids = list(self._order)
         later = [self._order[nodeid] for nodeid in nodeids[nodeids.index(validation.nodeid) + 1 :]]
         following = next(filter(self._runs_here, later), None)
@@ -148,7 +148,7 @@ class Leader:
             self._note(f"{validation.nodeid}: {reason}")
 
     def _why_repeat(self, validation: Validation, attempts: list[Attempt]) -> str | None:
-        """Why this validation runs again, or None; a confirmation needs workers that know nothing of the first attempt."""
+        """Return why this validation runs again, or None. A confirmation gets new workers."""
         if not self._generations.usable or not all_passed(attempts[-1].ranks):
             return None
         row = self._judged(validation, attempts)
@@ -162,7 +162,7 @@ class Leader:
         return f"missed a limit, measured again by new workers (--confirm={confirm})" if formed else None
 
     def _learn(self, facts: dict[int, dict[str, str]]) -> None:
-        """Puts what workers found when they opened their devices into the identities of the run."""
+        """Add facts that workers found when they opened their devices to the identities of the run."""
         self.job = Job(tuple(identity.with_facts(facts.get(identity.rank, {})) for identity in self.job.ranks))
 
     def _judged(self, validation: Validation, attempts: list[Attempt]) -> Row:
@@ -178,7 +178,7 @@ class Leader:
             )
 
     def _why_end(self) -> str | None:
-        """Why no further validation can run."""
+        """Return why no further validation can run, or None."""
         if self._supervisor.stopping:
             return f"interrupted by {self._supervisor.stopping}"
         if self.rows[-1].attempts:
@@ -195,22 +195,22 @@ class Leader:
         self._live_line()
 
     def _live_line(self) -> None:
-        """One line on a long validation: which, elapsed, deadline, who is awaited."""
-        board, now = self._supervisor.board, time.monotonic()
-        if board is None or board.elapsed_s < _LIVE_LINE_S or now - self._last_line < _LIVE_LINE_S:
+        """Show a line on a long validation: name, elapsed time, deadline, awaited ranks."""
+        state, now = self._supervisor.attempt_state, time.monotonic()
+        if state is None or state.elapsed_s < _LIVE_LINE_S or now - self._last_line < _LIVE_LINE_S:
             return
         self._last_line = now
         left = self.time_left
-        self._note(f"{live_line(board, self.job)}{f'; {left} for the whole run' if left else ''}")
+        self._note(f"{live_line(state, self.job)}{f'; {left} for the whole run' if left else ''}")
 
     @property
     def expected_s(self) -> float:
-        """Seconds that all validations take that run here, by the profile and as far as it knows them."""
+        """Seconds that the validations of this run take, as far as the profile knows them."""
         return sum(self._expected_s(one) or 0.0 for one in self._order.values() if self._runs_here(one))
 
     @property
     def time_left(self) -> str:
-        """`about 4 min left`, by the profile and by how fast the run was so far; empty where nobody knows, or nothing is left."""
+        """`about 4 min left`, by the profile and the speed of the run so far; empty where it is not known, or nothing is left."""
         seen = {row.nodeid for row in self.rows}
         to_come_s = sum(self._expected_s(one) or 0.0 for nodeid, one in self._order.items() if nodeid not in seen and self._runs_here(one))
         done_s, elapsed_s = self.expected_s - to_come_s, time.monotonic() - self._began
@@ -225,9 +225,9 @@ class Leader:
         return validation.expected_s(self._profile, self.job.gpus_per_node, self.job.num_nodes)
 
 
-def live_line(board: Board, job: Job) -> str:
+def live_line(state: AttemptState, job: Job) -> str:
     """`acceptance/test_hbm.py::test_copy: 20 s of 300 s, 7 of 8 ranks done, awaiting rank 3 (node-01, GPU 3)`."""
-    awaited = board.awaited
+    awaited = state.awaited
     done = job.world_size - len(awaited)
-    elapsed = f"{board.elapsed_s:.0f} s of {board.go.deadline_s:g} s"
-    return f"{board.go.nodeid}: {elapsed}, {done} of {job.world_size} ranks done, awaiting {job.who(awaited)}"
+    elapsed = f"{state.elapsed_s:.0f} s of {state.go.deadline_s:g} s"
+    return f"{state.go.nodeid}: {elapsed}, {done} of {job.world_size} ranks done, awaiting {job.who(awaited)}"

@@ -6,25 +6,22 @@ Deadlines are durations: each supervisor counts on its own clock, because the cl
 import signal
 import time
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from gpu_acceptance.base.exit import ExitStatus
 from gpu_acceptance.base.text import clip
-from gpu_acceptance.control.messages import Enter, Gather, Gathered, Go, Message, OfAttempt, PeerBad, Seal, Sealable, Vote
+from gpu_acceptance.control.messages import Enter, Gather, Gathered, Go, Message, PeerBad, Seal, Sealable, Vote
 from gpu_acceptance.control.session import LATE_S
-from gpu_acceptance.record.gpu_telemetry import GpuSeries, GpuTelemetry
 from gpu_acceptance.record.outcome import Cause, Outcome
 from gpu_acceptance.record.row import RankRecord
 from gpu_acceptance.supervisor.attempt_state import GRACE_S
 from gpu_acceptance.supervisor.events import Garbled
-from gpu_acceptance.supervisor.hang_diagnosis import LONGEST_S, Inquiry
-from gpu_acceptance.supervisor.worker_process import WorkerProcess
+from gpu_acceptance.supervisor.hang_diagnosis import LONGEST_S, HangDiagnosis
 from gpu_acceptance.thresholds.limit import plural
 from gpu_acceptance.verdict.attempts import CHANNEL, NO_WORKER, may_echo
 from gpu_acceptance.worker.messages import (
     AskTelemetry,
     Done,
-    Form,
     Give,
     Given,
     MayEnter,
@@ -41,6 +38,9 @@ from gpu_acceptance.worker.messages import (
 )
 from gpu_acceptance.worker.session import check_gathered
 
+if TYPE_CHECKING:
+    from gpu_acceptance.supervisor.supervisor import Supervisor
+
 _TICK_S = 1.0  # supervisors do not tick together
 _STILL_THERE = ExitStatus(None)
 _FAULTS: dict[int, Cause] = {
@@ -49,76 +49,41 @@ _FAULTS: dict[int, Cause] = {
 }
 
 
-class Slot(Protocol):
-    """The worker slot, as an attempt uses it."""
-
-    @property
-    def worker(self) -> WorkerProcess | None: ...
-
-    distrusted: str
-
-    @property
-    def start_problem(self) -> str: ...
-    def start(self, env: dict[str, str], generation: int) -> None: ...
-    def form_command(self, seq: int, generation: int, *, group: bool) -> Form: ...
-    def memory_held_bytes(self) -> int | None: ...
-    def kill_worker(self) -> None: ...
-    def kill_strays(self) -> None: ...
-    def glance_at_counters(self) -> None: ...
-    def alarm(self) -> str | None: ...
-    def telemetry(self, begin_s: float, end_s: float) -> GpuTelemetry | None: ...
-    def telemetry_series(self, begin_s: float, end_s: float) -> GpuSeries | None: ...
-
-
-class Host(Protocol):
-    """What a supervisor offers to an attempt."""
-
-    @property
-    def slot(self) -> Slot | None: ...
-
-    @property
-    def has_late_mail(self) -> bool: ...
-    def tell_leader(self, message: Message) -> None: ...
-    def post(self, message: OfAttempt) -> None: ...
-    def describe_network(self, since: float) -> str: ...
-    def publish(self, record: RankRecord, facts: dict[str, str]) -> None: ...
-
-
 @dataclass(frozen=True)
-class _Sentence:
-    """What a worker will be killed for, once it has told where it is."""
+class PendingKill:
+    """A worker is to be killed once its hang is diagnosed; outcome and message are those of its record."""
 
     outcome: Outcome
     message: str
-    inquiry: Inquiry
+    diagnosis: HangDiagnosis
 
 
 class RankAttempt:
-    """Base of both kinds: deadline, death, interruption. `record` is set once, and published at that moment."""
+    """Base of all kinds of attempts: deadline, death, interruption. `record` is set once, and published at that moment."""
 
-    def __init__(self, host: Host, go: Go, rank: int, world_size: int) -> None:
+    def __init__(self, supervisor: "Supervisor", go: Go, rank: int, world_size: int) -> None:
         self.go = go
         self.rank = rank
         self.world_size = world_size
         self.record: RankRecord | None = None
         self.phase = "setup"
-        assert host.slot
-        self._host = host
-        self._slot: Slot = host.slot
+        assert supervisor.slot
+        self._supervisor = supervisor
+        self._slot = supervisor.slot
         self._started = time.monotonic()
-        self._sentence: _Sentence | None = None
+        self._pending_kill: PendingKill | None = None
         self._peer_bad: tuple[float, PeerBad] | None = None
         self._has_told = False  # telemetry, since the last tick
         self._progress = ""  # what a rank that is stuck had done, where its stack does not tell
 
     @property
     def _is_absent(self) -> bool:
-        """Whether this rank goes on without a worker, so that the others can."""
+        """True where this rank goes on without a worker, so that the others can continue."""
         return self.rank in self.go.absent
 
     def on_worker(self, message: WorkerMessage | Garbled) -> None:
-        """Takes a message of the worker: of this attempt, and from the process we started, not from a forked copy of a test."""
-        if self._sentence:
+        """Take a message of this attempt from the process that was started, and from no forked copy of a test."""
+        if self._pending_kill:
             return
         if isinstance(message, Garbled):
             self._distrust(f"the worker sent something that is no message: {message.what}")
@@ -133,104 +98,100 @@ class RankAttempt:
             self._on_message(message)
         except ValueError as error:
             if self.record is not record:
-                raise  # no field is read after it was made: the defect is our own
+                raise  # no field is read after the record is made: the defect is our own
             what = clip(f"{type(error).__name__}: {error}", 500)
             self._distrust(f"the worker sent a {message.type} message that cannot be: {what}")
 
     def _on_message(self, message: WorkerMessage) -> None:
-        """What this kind of attempt makes of a message."""
+        """Handle a message; each kind of attempt does so in its own way."""
 
     def on_exit(self, status: ExitStatus, log_tail: str) -> None:
-        if self._sentence:
-            self._execute(log_tail, f"the worker ended with {status} while its stack was being collected", status)
+        if self._pending_kill:
+            self._kill_now(log_tail, f"the worker ended with {status} while its stack was being collected", status)
         else:
             self._finish_ended(Outcome.DIED, self._of_exit(f"the worker ended with {status}"), status, log_tail)
 
     def _finish_ended(self, outcome: Outcome, message: str, status: ExitStatus, log_tail: str) -> None:
-        """Of a worker that ended by itself."""
         self._finish(outcome, message, cause=_cause_of(status), returncode=status.returncode, log_tail=log_tail)
 
     def _of_exit(self, text: str) -> str:
-        """What this kind of attempt adds to it."""
         return text
 
     def on_control(self, message: Message) -> None:
-        """A cast of rank 0 about this attempt."""
+        """Handle a broadcast of rank 0 about this attempt."""
         if isinstance(message, PeerBad) and self._peer_bad is None and message.rank != self.rank:
             self._peer_bad = (time.monotonic(), message)
 
     def interrupt(self, reason: str, *, lost: bool = False) -> None:
-        """`lost`: its launcher is gone, and its node perhaps with it."""
-        if self._sentence:
-            self._execute(ended=f"{reason} came while its stack was being collected")
+        """End the attempt early. `lost`: the launcher of this rank is gone, and perhaps its node."""
+        if self._pending_kill:
+            self._kill_now(ended=f"{reason} came while its stack was being collected")
         elif lost:
             self._kill(Outcome.LOST, reason)
         else:
             self._kill(Outcome.INTERRUPTED, f"interrupted by {reason}")
 
     def tick(self) -> None:
-        """Called at least twice a second, and after each batch of messages."""
+        """Check all deadlines. Called at least twice a second, and after each batch of messages."""
         self._has_told = False
         if self.record is not None:
             return
-        if self._sentence is None and self._peer_bad and self._peer_bad_for_s() > GRACE_S:
+        if self._pending_kill is None and self._peer_bad and self._peer_bad_for_s() > GRACE_S:
             peer = self._peer_bad[1]
-            self._judge(Outcome.VICTIM, f"rank {peer.rank} went bad first ({peer.outcome})")
-        if self.record is None and self._sentence is None and self._is_overdue:
-            self._judge(Outcome.STUCK, f"{self._overdue()}{self._progress}{self._host.describe_network(self._started)}")
-        if self._sentence and self._sentence.inquiry.poll():
-            self._execute()
+            self._judge(Outcome.VICTIM, f"stopped because rank {peer.rank} failed first ({peer.outcome})")
+        if self.record is None and self._pending_kill is None and self._is_overdue:
+            self._judge(Outcome.STUCK, f"{self._overdue()}{self._progress}{self._supervisor.describe_network(self._started)}")
+        if self._pending_kill and self._pending_kill.diagnosis.poll():
+            self._kill_now()
 
     def _peer_bad_for_s(self) -> float:
         return time.monotonic() - self._peer_bad[0] if self._peer_bad else 0.0
 
     def _finish_told(self, outcome: Outcome, message: str, **fields: Any) -> None:
-        """What a collective says while other supervisors end their workers, whose grace is over as well, is their echo."""
+        """Finish as the worker says. An error of a collective while other supervisors kill their workers is an echo of that."""
         echo = may_echo(outcome, fields.get("phase", self.phase)) and self._peer_bad_for_s() > GRACE_S - _TICK_S
         self._finish(Outcome.VICTIM if echo else outcome, message, **fields)
 
     @property
     def _is_overdue(self) -> bool:
-        """A word of others that is on its way may be what it waits for: what does not come is counted as lost after so long."""
+        """True past the deadline. A late message of another rank may be awaited; after LATE_S it counts as lost."""
         beyond_s = self._elapsed() - self._longest_s()
-        return beyond_s > 0 and (beyond_s > LATE_S or not self._host.has_late_mail)
+        return beyond_s > 0 and (beyond_s > LATE_S or not self._supervisor.has_late_mail)
 
     def _longest_s(self) -> float:
-        """Seconds after which this rank counts as stuck."""
         return self.go.deadline_s
 
     def _overdue(self) -> str:
-        """What has passed where this rank counts as stuck."""
         return f"deadline of {self.go.deadline_s:g} s passed"
 
     def _elapsed(self) -> float:
         return time.monotonic() - self._started
 
     def _judge(self, outcome: Outcome, message: str) -> None:
-        """Asks the worker where it is, and kills it then; until then it is listened to no more."""
+        """Diagnose the worker and kill it then. No message of it is taken meanwhile."""
         worker = self._slot.worker
         if worker is None:
             self._finish(outcome, message)
             return
-        self._sentence = _Sentence(outcome, message, worker.inquire())
+        self._pending_kill = PendingKill(outcome, message, worker.diagnose())
 
-    def _execute(self, log_tail: str = "", ended: str = "", status: ExitStatus = _STILL_THERE) -> None:
-        assert self._sentence
-        sentence, self._sentence = self._sentence, None
-        inquiry = sentence.inquiry
-        inquiry.close()
-        (cause, state), stack, collectives = inquiry.state, inquiry.stack, inquiry.collectives
-        told = [ended or (f"its process is {state}" if state else ""), *map(str, collectives)]
-        if not any([*told, stack]):
-            told = [f"no stack trace: the worker did not answer within {LONGEST_S:g} s"]
-        message = "; ".join(filter(None, [sentence.message, *told]))
-        about = {"stack": stack, "collectives": collectives, "ras": inquiry.ras, "log_tail": log_tail}
-        self._kill(sentence.outcome, message, cause=_cause_of(status) or cause, returncode=status.returncode, **about)
+    def _kill_now(self, log_tail: str = "", ended: str = "", status: ExitStatus = _STILL_THERE) -> None:
+        assert self._pending_kill
+        pending, self._pending_kill = self._pending_kill, None
+        diagnosis = pending.diagnosis
+        diagnosis.close()
+        (cause, state), stack, collectives = diagnosis.state, diagnosis.stack, diagnosis.collectives
+        found = [ended or (f"its process is {state}" if state else ""), *map(str, collectives)]
+        if not any([*found, stack]):
+            found = [f"no stack trace: the worker did not respond within {LONGEST_S:g} s"]
+        message = "; ".join(filter(None, [pending.message, *found]))
+        about = {"stack": stack, "collectives": collectives, "ras": diagnosis.ras, "log_tail": log_tail}
+        self._kill(pending.outcome, message, cause=_cause_of(status) or cause, returncode=status.returncode, **about)
 
     def _distrust(self, message: str) -> None:
-        """Kills a worker that says what cannot be; its generation is spoilt, whatever the phase was.
+        """Kill a worker whose message cannot be right; its generation is spoiled in any phase.
 
-        Where this attempt has its record already, the next one of the same worker ends with what is left here.
+        Where this attempt has its record already, the next attempt of the same worker reports the message.
         """
         if self.record is None:
             self.phase = CHANNEL
@@ -261,11 +222,10 @@ class RankAttempt:
             series=self._slot.telemetry_series(self._started, time.monotonic()),
             **{"phase": self.phase if outcome is not Outcome.PASSED else "", "duration_s": self._elapsed(), **fields},
         )
-        self._host.publish(self.record, facts or {})
+        self._supervisor.publish(self.record, facts or {})
 
     def _tell_telemetry(self, asked: AskTelemetry) -> None:
-        """One answer at a time: to make one takes a while."""
-        if self._has_told:
+        if self._has_told:  # an answer takes a while to make: one at a time
             raise ValueError("it asked again before it can have read the answer")
         self._has_told = True
         found = self._slot.telemetry(asked.begin_s, asked.end_s)
@@ -274,14 +234,14 @@ class RankAttempt:
 
 
 class RunAttempt(RankAttempt):
-    """A validation: set-up, vote, call, teardown in the worker."""
+    """A validation: set-up, vote, call and teardown in the worker."""
 
-    def __init__(self, host: Host, go: Go, rank: int, world_size: int) -> None:
-        super().__init__(host, go, rank, world_size)
+    def __init__(self, supervisor: "Supervisor", go: Go, rank: int, world_size: int) -> None:
+        super().__init__(supervisor, go, rank, world_size)
         self._kept_out: Enter | None = None
-        self._torn_down_from = self.phase  # the phase before the teardown; what follows it is waited for as before
+        self._torn_down_from = self.phase  # the phase before the teardown, which continues after it
         self._waits_to_enter = False  # a worker whose set-up did not succeed asks for no entry
-        self._num_rounds = 0  # that it told the end of
+        self._num_rounds = 0  # that have ended
         self._alive_s = 0.0  # elapsed when the call or the last round began
         self._awaits_alarm = False
         if self._is_absent:
@@ -297,7 +257,7 @@ class RunAttempt(RankAttempt):
         super()._distrust(self._of_exit(message) if self.record is None else message)
 
     def _of_exit(self, text: str) -> str:
-        """What goes bad before its first word may have been hurt by the validation before."""
+        """Add the validation before, which may have harmed a worker that fails before its first message."""
         before = self.go.previous if self.phase == "setup" and not self._waits_to_enter else None
         return f"{text}; the validation before was {before}" if before else text
 
@@ -306,17 +266,17 @@ class RunAttempt(RankAttempt):
         match message:
             case SetUp():
                 self._waits_to_enter = message.outcome is Outcome.PASSED
-                self._host.post(Vote(seq=seq, outcome=message.outcome, reason=clip(message.reason)))
+                self._supervisor.post(Vote(seq=seq, outcome=message.outcome, reason=clip(message.reason)))
             case TearingDown():
                 self._torn_down_from, self.phase = self.phase, "teardown"
             case TornDown():
                 self.phase = self._torn_down_from
             case Passed():
                 self._progress = "; it was through with its call and waited for its peers"
-                self._host.post(Sealable(seq=seq))
+                self._supervisor.post(Sealable(seq=seq))
             case Give():
                 check_gathered(message.key, message.value, self.world_size)
-                self._host.tell_leader(Gather(seq=seq, key=message.key, value=message.value))
+                self._supervisor.tell_leader(Gather(seq=seq, key=message.key, value=message.value))
             case RoundEnded():
                 self._end_round()
             case AskTelemetry():
@@ -337,13 +297,13 @@ class RunAttempt(RankAttempt):
                 super().on_control(message)
 
     def _longest_s(self) -> float:
-        # One that waits for the vote is not the one that is stuck: the answer comes when that one's deadline has passed.
+        # A rank that waits for the vote is not the stuck one: the answer comes when the deadline of the stuck rank has passed.
         waits = self._waits_to_enter and self.phase == "setup" and self._kept_out is None
         return min(super()._longest_s(), self._alive_s + self._longest_round_s) + (2 * GRACE_S if waits else 0)
 
     @property
     def _longest_round_s(self) -> float:
-        """What lasts for hours may be silent for no longer than any other validation may take."""
+        """A validation that lasts for hours may be silent for no longer than any other validation may take."""
         return self.go.deadline_s - self.go.lasts_s
 
     def _overdue(self) -> str:
@@ -355,20 +315,17 @@ class RunAttempt(RankAttempt):
 
     def tick(self) -> None:
         super().tick()
-        if self.record is None and self._sentence is None and self._awaits_alarm:
-            self._tell_alarm()
+        if self.record is None and self._pending_kill is None and self._awaits_alarm:
+            alarm = self._slot.alarm()
+            if alarm is not None and self._slot.worker:
+                self._awaits_alarm = False
+                self._slot.worker.send(RoundAnswered(alarm=alarm))
 
     def _end_round(self) -> None:
         if self._awaits_alarm:
             raise ValueError("it told the end of a round before it can have read the answer to the last one")
         self._num_rounds, self._alive_s, self._awaits_alarm = self._num_rounds + 1, self._elapsed(), True
-        self._slot.glance_at_counters()
-
-    def _tell_alarm(self) -> None:
-        alarm = self._slot.alarm()
-        if alarm is not None and self._slot.worker:
-            self._awaits_alarm = False
-            self._slot.worker.send(RoundAnswered(alarm=alarm))
+        self._slot.poll_counters()
 
     def _enter(self, message: Enter) -> None:
         if message.ok:
@@ -399,5 +356,4 @@ class RunAttempt(RankAttempt):
 
 
 def _cause_of(status: ExitStatus) -> Cause | None:
-    """What is known from how a worker ended alone."""
     return Cause.OUT_OF_MEMORY if status.is_want_of_memory else _FAULTS.get(status.signal)

@@ -1,7 +1,6 @@
-"""Journals before the verdict, and who reports when rank 0 is lost."""
+"""Confirmation of journals before the verdict, and the rank that reports when rank 0 is lost."""
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from gpu_acceptance.record.run_record import Closing, RunEnd, RunRecord
 from gpu_acceptance.supervisor.attempt_state import digest_of
 from gpu_acceptance.supervisor.supervisor import Supervisor
 
-_ANSWER_S = 60.0  # for a rank to read its own journal and to write to it, from a disk that may stall; one that is slower is in a hook
+_ANSWER_S = 60.0  # for a rank to read and write its own journal on a disk that may stall; a slower rank is inside a hook
 _POLL_S = 0.5
 _WRITING_S = 0.2  # a line that another rank writes at this moment
 _CACHED_S = 25.0  # sshfs shows another node's file as it was up to 20 s ago, NFS without close-to-open as it was up to 60 s ago
@@ -26,17 +25,17 @@ _RESEND_S = 4.0
 
 @dataclass(frozen=True)
 class Journals:
-    """What the ranks told of their journals: whose lie in the leader's folder, and the first thing that is wrong with one."""
+    """Ranks whose journals lie in the leader's folder, and the first problem of a journal."""
 
     here: tuple[int, ...] = ()
     problem: str = ""
 
 
 def close_journals(supervisor: Supervisor, files: RunFiles, closing: Closing, number: int) -> Journals:
-    """Each living rank reads its journal once more, says what became of it, and objects where something else was judged than it told.
+    """Ask each living rank to read its journal again, and to object where other records were judged than it sent.
 
-    Else it closes the journal with how the run ends. `number`: how often that was asked before; who was silent then is not awaited again.
-    Collective: the others answer while they wait. Only what is ACCEPTED needs the answer of each rank.
+    A rank that does not object closes its journal with `closing`. `number` counts earlier rounds: a rank that was silent then is not
+    awaited again. Collective: the others answer while they wait. Only ACCEPTED needs the answer of each rank.
     """
     judged = {str(rank): digest_of(told) for rank, told in supervisor.judged.items()}
     supervisor.control.broadcast(AskJournal(beside=files.journal.name, judged=judged, closing=closing, round=number))
@@ -45,7 +44,7 @@ def close_journals(supervisor: Supervisor, files: RunFiles, closing: Closing, nu
     silent = _await(supervisor, set(answers) if number else everybody, number, needs_all=is_accepted)
     told = [answer.problem for _, answer in sorted(answers.items()) if answer.problem]
     lost = silent & set(supervisor.lookout.lost())
-    is_due = not number and (is_accepted or not supervisor.stopping) and not supervisor.has_lost_messages  # the question may be one
+    is_due = not number and (is_accepted or not supervisor.stopping) and not supervisor.has_lost_messages  # the question may be lost
     if silent - lost and is_due:
         told.append(f"{named('rank', silent - lost)} did not say within {_ANSWER_S:g} s whether the journal is whole")
     if lost and is_accepted:
@@ -56,11 +55,11 @@ def close_journals(supervisor: Supervisor, files: RunFiles, closing: Closing, nu
 
 
 def _await(supervisor: Supervisor, ranks: set[int], number: int, *, needs_all: bool) -> set[int]:
-    """Waits for what these ranks say to this question; returns who was silent."""
+    """Await the answers of these ranks to this round; returns the silent ones."""
     end = time.monotonic() + _ANSWER_S
     while True:
         silent = ranks - {rank for rank, answer in supervisor.mail(JournalTold).items() if answer.round == number}
-        # Else the launcher soon kills what is left; and where messages are lost nothing is ACCEPTED any more.
+        # A stopped run has no time, because the launcher soon kills all ranks. Where messages are lost nothing is ACCEPTED any more.
         has_time = (needs_all and not supervisor.has_lost_messages) or not supervisor.stopping
         if silent <= set(supervisor.lookout.lost()) or not has_time or time.monotonic() > end:
             return silent
@@ -68,7 +67,7 @@ def _await(supervisor: Supervisor, ranks: set[int], number: int, *, needs_all: b
 
 
 def find_unconfirmed(run_dir: Path, record: RunRecord, node: int, *, may_wait: bool) -> list[Unlike]:
-    """Journals that do not confirm the record. `may_wait`: those of nodes other than `node` get the time that a network disk needs."""
+    """Return journals that do not confirm the record. `may_wait`: journals of other nodes get the time that a network disk needs."""
     nodes = {identity.rank: identity.node for identity in record.ranks}
     begin = time.monotonic()
     while True:
@@ -80,18 +79,18 @@ def find_unconfirmed(run_dir: Path, record: RunRecord, node: int, *, may_wait: b
 
 
 def elect(supervisor: Supervisor, loss: Loss) -> list[int]:
-    """Ends the attempt in progress and makes the lowest rank alive the leader; returns who is alive. Collective over the living.
+    """End the attempt in progress and make the lowest rank alive the leader; returns the ranks alive. Collective over these.
 
-    A leader that was given up and lives takes part, and is not elected. Raises ControlError where it is alone.
+    A leader that was given up but lives takes part, and is not elected. Raises ControlError where no other rank is alive.
     """
     lost = supervisor.leader
     supervisor.lookout.give_up(lost, loss)
     supervisor.given_up.add(lost)
-    supervisor.leader = supervisor.place.rank  # nobody else is listened to while we look round
+    supervisor.leader = supervisor.place.rank  # no other rank is heard meanwhile
     supervisor.interrupt(loss.signal or loss.reason, is_loss=not loss.signal)
     supervisor.ended = supervisor.ended or loss.reason
-    alive = _ended(supervisor) or _find_alive(supervisor)
-    alive = _ended(supervisor) or alive  # it may have ended, and left, while we looked round
+    alive = sorted(supervisor.mail(Final)) or _find_alive(supervisor)  # the rank that has ended the run leads it
+    alive = sorted(supervisor.mail(Final)) or alive  # it may have ended the run, and left, meanwhile
     if not alive:
         raise ControlError(f"{loss.reason}; no other rank is alive")
     supervisor.leader = alive[0]
@@ -99,17 +98,16 @@ def elect(supervisor: Supervisor, loss: Loss) -> list[int]:
     return alive
 
 
-def _ended(supervisor: Supervisor) -> list[int]:
-    """Who has ended the run, and therefore leads it."""
-    return sorted(supervisor.mail(Final))
-
-
 def _find_alive(supervisor: Supervisor) -> list[int]:
     eligible = sorted(set(range(supervisor.place.world_size)) - supervisor.given_up)
     for first in range(0, len(eligible), CANDIDATES):
         candidates = eligible[first : first + CANDIDATES]
         may_lead = supervisor.place.rank in candidates
-        alive = _look_round(supervisor, eligible[first:] if may_lead else candidates)
+        supervisor.lookout.watch(eligible[first:] if may_lead else candidates)
+        end = time.monotonic() + 4 * BEAT_S
+        while time.monotonic() < end:
+            supervisor.pump()
+        alive = supervisor.lookout.alive()
         if may_lead:
             alive = sorted({supervisor.place.rank, *alive})
         if alive:
@@ -117,38 +115,27 @@ def _find_alive(supervisor: Supervisor) -> list[int]:
     return []
 
 
-def _look_round(supervisor: Supervisor, ranks: Sequence[int]) -> list[int]:
-    supervisor.lookout.watch(ranks)
-    end = time.monotonic() + 4 * BEAT_S
-    while time.monotonic() < end:
-        supervisor.pump()
-    return supervisor.lookout.alive()
-
-
 def send_journal(supervisor: Supervisor) -> None:
-    """Gives this rank's journal to the new leader, which may not share our disk."""
+    """Send this rank's journal to the new leader, which may not share this disk."""
     assert supervisor.journal
     text = supervisor.journal.text()
     try:
         supervisor.tell_leader(Resend(journal=text))
-    except ControlError:  # more than one message may hold; where the disk is shared, the leader reads it itself
+    except ControlError:  # too large for a message; where the disk is shared, the leader reads it itself
         supervisor.tell_leader(Resend(journal=""))
 
 
 def await_listeners(supervisor: Supervisor, alive: list[int]) -> list[int]:
-    """The new leader: who has sent its journal has elected us too; what we said before that was said to nobody. Returns all who listen."""
+    """On the new leader: await the journals. A rank that sent one has elected this leader and hears it. Returns all that do."""
     return sorted({*alive, *supervisor.await_mail(Resend, _RESEND_S, alive)})
 
 
 def rebuild_run(supervisor: Supervisor, files: RunFiles, why: str, interrupted: str | None) -> RunRecord:
-    """The new leader: puts the journals of the living beside its own and rebuilds the run from all in the folder."""
+    """On the new leader: put the received journals beside its own and rebuild the run from all in the folder."""
     for rank, message in supervisor.mail(Resend).items():
-        _keep(RunFiles(files.folder, rank).journal, message.journal)
+        path = RunFiles(files.folder, rank).journal
+        if message.journal and not path.exists():
+            path.write_text(message.journal, encoding="utf-8")
     contents, control = read_run_folder(files.folder), supervisor.control_messages()
     end = RunEnd(interrupted=interrupted, control_lost=supervisor.has_lost_control)
     return rebuild(contents, ended_at=utc_now(), why=why, end=end, control=control)
-
-
-def _keep(path: Path, text: str) -> None:
-    if text and not path.exists():
-        path.write_text(text, encoding="utf-8")

@@ -13,19 +13,19 @@ from pathlib import Path
 from gpu_acceptance.base.exit import ExitStatus
 from gpu_acceptance.base.janitor import pidfd_open
 from gpu_acceptance.base.process import can_be_shown, count_oom_kills
-from gpu_acceptance.supervisor.hang_diagnosis import Inquiry, ras_address, tail
+from gpu_acceptance.supervisor.hang_diagnosis import HangDiagnosis, ras_address, tail
 from gpu_acceptance.worker.fork_server import GO
 from gpu_acceptance.worker.messages import FROM_WORKER, Command, LineReader, WorkerMessage, encode_message
 from gpu_acceptance.worker.worker import common_environment, is_worker, worker_environment
 
 ANSWERS_WITHIN_S = 30.0  # once asked; the first time that is what a new process would import for
-# Read when CUDA starts, when cuBLAS makes its first handle, when NCCL makes a communicator, or by this package when it is needed.
-# All others may have been read by an import.
+# These are read when CUDA starts, cuBLAS makes its first handle, NCCL makes a communicator, or this package needs them.
+# All other variables may have been read by an import.
 _READ_LATER = ("NCCL_", "CUBLAS_WORKSPACE_CONFIG", "CUDA_VISIBLE_DEVICES", "GPU_ACCEPTANCE_")
 
 
 class NoForkError(RuntimeError):
-    """The fork server makes no worker any more; why."""
+    """The fork server makes no worker any more; the text says why."""
 
 
 class ForkedProcess:
@@ -36,7 +36,7 @@ class ForkedProcess:
         self._code: int | None = None
 
     def poll(self) -> int | None:
-        """The exit code, or minus the signal, once it has ended; None as well where somebody else reaped it."""
+        """Return the exit code, or minus the signal, once it has ended; None also where another process reaped it."""
         if self._code is None:
             with contextlib.suppress(ChildProcessError):
                 pid, status = os.waitpid(self.pid, os.WNOHANG)
@@ -45,12 +45,11 @@ class ForkedProcess:
 
 
 class ForkServerProcess:
-    """Makes one worker at a time. To be started from the main thread of a subreaper, as any process that shall end with it."""
+    """Makes one worker at a time. Start it from the main thread of a subreaper, as any process that is to end with this one."""
 
     def __init__(self, environment: dict[str, str], folder: Path, log_file: Path) -> None:
-        """`environment` and `folder`: those of its workers."""
         self._environment = common_environment(environment)
-        self._go_fd: int | None = None  # while a worker is awaited; once it is closed none begins
+        self._go_fd: int | None = None  # open while a worker is awaited, which begins only when told here
         self._has_ended = False
         self._asked = 0.0
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -67,16 +66,16 @@ class ForkServerProcess:
                 start_new_session=True,
             )
         self.pid = self._process.pid
-        self.fd = self._channel.fileno()  # can be read once there is an answer, or will be none
+        self.fd = self._channel.fileno()  # readable once there is an answer, or none will come
 
     def can_fork(self, command: list[str], environment: dict[str, str]) -> bool:
-        """Whether a fork would be what this command starts: nothing that an import may have read is different."""
+        """Return True where a fork equals what this command starts: no variable that an import may have read differs."""
         ours = self._environment
         differing = {name for name in ours.keys() | environment.keys() if ours.get(name) != environment.get(name)}
         return not self._has_ended and is_worker(command) and all(name.startswith(_READ_LATER) for name in differing)
 
     def ask(self, command: list[str], environment: dict[str, str], descriptors: list[int]) -> None:
-        """Asks for a worker; its log comes first among the descriptors, then what its channel is made of. Raises NoForkError."""
+        """Request a worker. The first of its descriptors is its log, the others are its channel. Raises NoForkError."""
         assert self._go_fd is None
         request = json.dumps({"command": command, "environment": environment}).encode()
         go, self._go_fd = os.pipe()
@@ -89,7 +88,7 @@ class ForkServerProcess:
         self._asked = time.monotonic()
 
     def answer(self) -> ForkedProcess | None:
-        """The worker that was asked for, which begins now; None while there is none. Raises NoForkError where there will be none."""
+        """Return the requested worker, which begins now; None while there is none. Raises NoForkError where there will be none."""
         assert self._go_fd is not None
         try:
             told = self._channel.recv(20)
@@ -106,13 +105,13 @@ class ForkServerProcess:
             os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except ChildProcessError:
             raise self._failed(f"made process {pid}, which is no child of its supervisor") from None
-        with contextlib.suppress(BrokenPipeError):  # it is dead already, which is seen as any end of a worker
+        with contextlib.suppress(BrokenPipeError):  # it is dead already, which is noticed as any end of a worker
             os.write(self._go_fd, GO)
         self._close_go()
         return ForkedProcess(pid)
 
     def end(self) -> None:
-        """SIGKILLs it, with a worker that has not begun."""
+        """SIGKILL it, with a worker that has not begun."""
         self._has_ended = True
         if self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
@@ -120,7 +119,7 @@ class ForkServerProcess:
         self._close_go()
 
     def close(self) -> None:
-        """Ends it, and lets go of what it answers by."""
+        """End it, and close the channel of its answers."""
         self.end()
         self._channel.close()
 
@@ -135,12 +134,12 @@ class ForkServerProcess:
 
 
 def start_fork_server(environment: dict[str, str], folder: Path, log_file: Path) -> ForkServerProcess | None:
-    """None where /proc would show its workers as something else: a janitor could not find what they leave."""
+    """Start one; None where /proc would show its workers as something else, so that a janitor could not find what they leave."""
     return ForkServerProcess(environment, folder, log_file) if can_be_shown() else None
 
 
 class WorkerStart:
-    """A worker on its way. `descriptors` are its ends of what it talks over; they are closed here once it has them."""
+    """A requested worker. `descriptors` are its ends of its channel; they are closed here once it has them."""
 
     def __init__(
         self,
@@ -158,17 +157,17 @@ class WorkerStart:
         self._descriptors = descriptors
         self._fork_server = fork_server if fork_server and fork_server.can_fork(command, environment) else None
         self._has_asked = False
-        self.log_start = log_file.stat().st_size if log_file.exists() else 0  # what follows is the worker's own
+        self.log_start = log_file.stat().st_size if log_file.exists() else 0  # the worker's own part begins here
 
     def poll(self) -> subprocess.Popen[bytes] | ForkedProcess | None:
-        """Its process, once; None while it is not there: call again."""
+        """Return its process, once; None while it is not there."""
         process = self._forked(self._fork_server) if self._fork_server else self._started()
         if process:
             self._close()
         return process
 
     def abandon(self) -> None:
-        """It shall not begin any more; nor does any other that is forked."""
+        """Keep it from beginning; no other worker is forked any more."""
         if self._fork_server:
             self._fork_server.end()
         self._close()
@@ -207,10 +206,10 @@ class WorkerStart:
 
 
 class WorkerProcess:
-    """One worker of one generation. Exit is seen through a pidfd: a grandchild can hold the pipe open after the worker is gone.
+    """One worker of one generation. Its exit shows in a pidfd: a grandchild can keep the pipe open after the worker is gone.
 
-    `asks_nccl`: whether an inquiry also asks NCCL's RAS service, which gathers from the whole job.
-    With a fork server its process may come later (`is_up`).
+    `asks_nccl`: a diagnosis also asks NCCL's RAS service, which gathers from the whole job.
+    With a fork server its process may start later (`is_up`).
     """
 
     def __init__(
@@ -239,10 +238,7 @@ class WorkerProcess:
         ends = worker_environment(environment, (child_read, child_write), stack_file, (child_bell, self._collectives_file))
         self._start = WorkerStart(command, ends, folder, log_file, [child_read, child_write, child_bell], fork_server)
         self._process: subprocess.Popen[bytes] | ForkedProcess | None = None
-        self._killed: float | None = None  # when, at first
-        self._begin()
-
-    def _begin(self) -> None:
+        self._killed: float | None = None  # time of the first kill
         try:
             self.is_up()
         except OSError:
@@ -250,7 +246,7 @@ class WorkerProcess:
             raise
 
     def is_up(self) -> bool:
-        """Whether its process is there. Until then it can only be asked this again, or be abandoned.
+        """Return True once its process is there. Before that call nothing else but `abandon`.
 
         Raises OSError where no process can be started.
         """
@@ -262,45 +258,45 @@ class WorkerProcess:
         return self._process is not None
 
     def abandon(self) -> None:
-        """Lets go of a worker whose process is not there; it will not come."""
+        """Release a worker whose process is not there and will not come."""
         self._start.abandon()
         for fd in (self._write_fd, self._bell_fd, self.reader.fd):
             os.close(fd)
 
     def send(self, message: Command) -> None:
-        """Tells the worker, now or when it reads again; one that is gone is noticed through its pidfd, not here."""
+        """Send to the worker, now or when it reads again. A worker that is gone shows in its pidfd, not here."""
         self._unsent += encode_message(message)
         self.flush()
 
     def flush(self) -> None:
-        """Writes what the pipe takes without blocking: a stopped worker reads nothing. Call it often."""
+        """Write what the pipe takes without blocking: a stopped worker reads nothing. Call it often."""
         with contextlib.suppress(BrokenPipeError, BlockingIOError):
             while self._unsent:
                 self._unsent = self._unsent[os.write(self._write_fd, self._unsent) :]
 
     def exit_status(self) -> ExitStatus | None:
-        """Once the worker is gone, else None."""
+        """Return how the worker ended, or None while it runs."""
         assert self._process
         code = self._process.poll()
         return None if code is None else ExitStatus(code, count_oom_kills() - self._oom_kills)
 
-    def inquire(self) -> Inquiry:
-        """Asks a stuck worker where it is. Only just before a kill: the signal may disturb it."""
-        return Inquiry(self.pid, self._stack_file, self._collectives_file, self._bell_fd, self._ras_address)
+    def diagnose(self) -> HangDiagnosis:
+        """Find out where a stuck worker is. Only just before a kill: the signal may disturb it."""
+        return HangDiagnosis(self.pid, self._stack_file, self._collectives_file, self._bell_fd, self._ras_address)
 
     def kill(self) -> None:
-        """SIGKILLs the worker and its whole process group; the exit is seen through the pidfd."""
+        """SIGKILL the worker and its whole process group; the exit shows in the pidfd."""
         self._killed = self._killed or time.monotonic()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
 
     @property
     def killed_for_s(self) -> float:
-        """Seconds since it was killed: of one that is still there the kernel waits for something. 0 of one that was not."""
+        """Seconds since it was killed, 0 where it was not. A process that stays is held by the kernel."""
         return time.monotonic() - self._killed if self._killed else 0.0
 
     def log_tail(self) -> str:
-        """The end of what this worker wrote to stdout and stderr."""
+        """Return the end of what this worker wrote to stdout and stderr."""
         return tail(self._log_file, self._start.log_start)
 
     def close(self) -> None:

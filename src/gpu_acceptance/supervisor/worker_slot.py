@@ -1,4 +1,4 @@
-"""Where a supervisor keeps its rank worker: generations come and go here, and so does the GPU memory they held."""
+"""The slot for one rank's worker: it starts, watches and kills each worker, and cleans up after it."""
 
 import os
 import secrets
@@ -35,7 +35,7 @@ _MEMORY_SLACK_BYTES = 1 << 30  # an idle driver was seen to hold 618 MiB
 
 @dataclass(frozen=True)
 class WorkerConfig:
-    """What the workers need to collect the same validations as their supervisor, and to run them alike."""
+    """Facts that a worker needs to collect the same validations as its supervisor, and to run them as the other workers do."""
 
     rootdir: Path
     ini: Path
@@ -47,20 +47,20 @@ class WorkerConfig:
 
 
 class WorkerSlot:
-    """The worker of one rank, if there is one now."""
+    """The worker of one rank, if there is one at the moment, and all that is read for it from outside."""
 
     def __init__(self, control: Control, events: Events, files: RunFiles, identity: RankIdentity) -> None:
         self.worker: WorkerProcess | None = None
-        self.distrusted = ""  # why, where it was killed between two attempts
-        self.start_problem = ""  # why the worker that was asked for cannot come
+        self.distrusted = ""  # reason, where the worker was killed between two attempts
+        self.start_problem = ""  # reason why the requested worker cannot start
         self._control = control
         self._events = events
         self._files = files
         self._config: WorkerConfig | None = None
-        self._coming: WorkerProcess | None = None  # which the fork server has been asked for
+        self._coming: WorkerProcess | None = None  # requested from the fork server
         self._fork_server: ForkServerProcess | None = None  # started with the first worker
-        self._known: list[psutil.Process] | None = None  # what was here before the first worker: the user's own, from a conftest
-        # As they are before the validations are collected here: an import must not reach the workers by this way.
+        self._known: list[psutil.Process] | None = None  # descendants before the first worker, which a conftest of the user started
+        # Read before the validations are collected here: an import must not change what workers get.
         self._folder = Path.cwd()
         self._mark = f"{control.prefix}-{identity.rank}-{os.getpid()}-{secrets.token_hex(4)}"
         self._host, self._num_gpus = identity.host, identity.num_gpus
@@ -84,39 +84,35 @@ class WorkerSlot:
         self._config = config
 
     def start(self, env: dict[str, str], generation: int) -> None:
-        """Asks for a worker; `attend` sees it come."""
+        """Request a worker; `attend` notices that it has started."""
         assert self._config
         assert self.worker is None
         assert self._coming is None
         try:
-            self._ask_for_worker(env, generation)
+            if self._known is None:
+                self._fork_server = start_fork_server(self._environment, self._folder, self._files.worker_log)
+                self._known = descendants()  # with the fork server
+            self.distrusted = self.start_problem = ""
+            with self._files.worker_log.open("a") as log:
+                log.write(f"=== generation {generation} ===\n")
+            command = worker_command(sys.executable, self._config.rootdir, self._config.ini, self._files_to_collect())
+            environment = {**self._environment, **env, SCRATCH: str(self._scratch.name_next())}
+            asks_nccl = self._expects_gpu and self._control.place.local_rank == 0
+            files = self._folder, self._files.worker_log, self._files.stacks
+            self._coming = WorkerProcess(command, environment, *files, asks_nccl=asks_nccl, fork_server=self._fork_server)
+            if self._fork_server:
+                self._events.listen(self._fork_server.fd)
+            self.attend()
         except OSError as error:
             self.start_problem = f"no process could be started: {error.strerror}"
 
-    def _ask_for_worker(self, env: dict[str, str], generation: int) -> None:
-        assert self._config
-        if self._known is None:
-            self._fork_server = start_fork_server(self._environment, self._folder, self._files.worker_log)
-            self._known = descendants()  # with that one
-        self.distrusted = self.start_problem = ""
-        with self._files.worker_log.open("a") as log:
-            log.write(f"=== generation {generation} ===\n")
-        command = worker_command(sys.executable, self._config.rootdir, self._config.ini, self._files_to_collect())
-        environment = {**self._environment, **env, SCRATCH: str(self._scratch.name_next())}
-        asks_nccl = self._expects_gpu and self._control.place.local_rank == 0
-        files = self._folder, self._files.worker_log, self._files.stacks
-        self._coming = WorkerProcess(command, environment, *files, asks_nccl=asks_nccl, fork_server=self._fork_server)
-        if self._fork_server:
-            self._events.listen(self._fork_server.fd)
-        self.attend()
-
     def _files_to_collect(self) -> list[str]:
-        """As seen from the worker's folder: pytest takes a bracket or `::` in a path that leads there for the end of a file's name."""
+        """Return paths relative to the worker's folder: pytest takes a bracket or `::` in a parent folder for the end of a file's name."""
         assert self._config
         return [os.path.join(os.curdir, os.path.relpath(file, self._folder)) for file in self._config.files]  # noqa: PTH118
 
     def attend(self) -> None:
-        """To be called after each wait: a worker that was asked for may have come, and one that is there may read on."""
+        """Take a worker that has started, and write on to one that is there. Call this after each wait."""
         try:
             has_come = self._coming is not None and self._coming.is_up()
         except OSError as error:
@@ -128,14 +124,10 @@ class WorkerSlot:
             self._events.watch(self.worker)
         elif self.worker:
             self.worker.flush()
-        self._replace_janitor()
-
-    def _replace_janitor(self) -> None:
-        """Where somebody killed it. Asked once a second: each time is a call of the kernel, and there are a dozen waits in a validation."""
         now = time.monotonic()
-        if now - self._janitor_seen_s > _JANITOR_S:
+        if now - self._janitor_seen_s > _JANITOR_S:  # not each time: it is a system call, and a validation has a dozen waits
             self._janitor_seen_s = now
-            if self._janitor.poll() is not None:
+            if self._janitor.poll() is not None:  # another process killed it
                 self._janitor = self._start_janitor()
 
     def _start_janitor(self) -> "subprocess.Popen[bytes]":
@@ -149,12 +141,12 @@ class WorkerSlot:
         return coming
 
     def _abandon(self) -> None:
-        """What was asked for and has not come: nobody waits for it any more."""
+        """Give up a worker that was requested and has not started."""
         if self._coming:
             self._let_come().abandon()
 
     def reap(self) -> str:
-        """Lets go of a worker that has ended; returns the end of its log."""
+        """Release a worker that has ended; returns the end of its log."""
         worker, self.worker = self.worker, None
         assert worker is not None
         self._events.unwatch()
@@ -163,7 +155,7 @@ class WorkerSlot:
         return log_tail
 
     def form_command(self, seq: int, generation: int, *, group: bool) -> Form:
-        """What the worker must know to open its device and to meet the others of its generation."""
+        """Return the command to open the device and to form a group with the other workers of the generation."""
         assert self._config
         place, config = self._control.place, self._config
         shape = {
@@ -192,47 +184,47 @@ class WorkerSlot:
         )
 
     def opened(self, gpu_uuid: str) -> None:
-        """The worker told which GPU it opened: the one whose memory, counters and telemetry are watched from now on."""
+        """Watch memory, counters and telemetry of this GPU, which the worker has opened."""
         self._gpu_index = self._indexes.get(gpu_uuid, self._gpu_index)
         self._gpu_uuid = gpu_uuid
         self._telemetry.watch(gpu_uuid)
 
     def read_counters(self, *, each_link: bool) -> None:
-        """Asks what rose on the GPU, and which warnings came, since it was asked last; `counters` has the answer."""
+        """Request the counters of the GPU and the warnings since the last request; `counters` returns them."""
         assert self._config
         self._warnings = self._log.figures(self._files.worker_log, self._config.counters)
         self._ask_counters(each_link=each_link)
 
     def counters(self) -> tuple[Figure, ...] | None:
-        """What rose, and warnings; None while NVML has not answered, which does not take long. Without a GPU nothing rises."""
+        """Return risen counters and warnings; None while NVML has not answered, for a moment. Without a GPU no counter rises."""
         risen = self._counters.figures()
         return None if risen is None else (*risen, *self._warnings)
 
-    def glance_at_counters(self) -> None:
-        """Asks what rose so far, while a validation runs; `alarm` has the answer, and the next `counters` tells it all the same."""
-        self._ask_counters(is_glance=True)
+    def poll_counters(self) -> None:
+        """Request the counters while a validation runs; `alarm` returns them, and the next `counters` returns them again."""
+        self._ask_counters(is_poll=True)
 
     def alarm(self) -> str | None:
-        """Which counters rose further than they may, by the last glance; None while NVML has not answered."""
+        """Return the counters that rose further than allowed at the last poll; None while NVML has not answered."""
         assert self._config
         risen = self._counters.figures()
         return None if risen is None else alarm(risen, self._config.most_risen)
 
-    def _ask_counters(self, *, each_link: bool = False, is_glance: bool = False) -> None:
+    def _ask_counters(self, *, each_link: bool = False, is_poll: bool = False) -> None:
         assert self._config
         devices = str(self._config.run.parameters.get("infiniband.devices", "*"))
-        self._counters.ask(self._gpu_uuid, self._config.counters, devices=devices, each_link=each_link, is_glance=is_glance)
+        self._counters.ask(self._gpu_uuid, self._config.counters, devices=devices, each_link=each_link, is_poll=is_poll)
 
     def telemetry(self, begin_s: float, end_s: float) -> GpuTelemetry | None:
-        """What the GPU that the worker opened did between two moments; see TelemetryWatch.during."""
+        """Return the GPU's telemetry between two moments; see TelemetryWatch.during."""
         return self._telemetry.during(begin_s, end_s)
 
     def telemetry_series(self, begin_s: float, end_s: float) -> GpuSeries | None:
-        """The same as a series; see TelemetryWatch.series."""
+        """Return the telemetry as a series; see TelemetryWatch.series."""
         return self._telemetry.series(begin_s, end_s)
 
     def memory_held_bytes(self) -> int | None:
-        """GPU memory in use beyond what was in use before the first worker; 0 where that is nothing to speak of; None: unknown."""
+        """Return the GPU memory in use beyond that before the first worker; 0 where it is within the driver's own; None: unknown."""
         if self._gpu_index is None:
             return 0
         used, before = nvml.memory_used_bytes(self._gpu_index), self._memory_before.get(self._gpu_index)
@@ -241,14 +233,14 @@ class WorkerSlot:
         return used - before if used - before > _MEMORY_SLACK_BYTES else 0
 
     def kill_worker(self) -> None:
-        """SIGKILLs the worker and its process group; its exit is an event. What it holds in /dev/shm is removed with the strays."""
+        """SIGKILL the worker and its process group; its exit is an event. Its /dev/shm segments are removed with the strays."""
         if self.worker:
             stop(self.worker.pid)
             self._segments.note(self.worker.pid)
             self.worker.kill()
 
     def kill_strays(self) -> None:
-        """Ends what the last worker left behind: by its mark, and as our child, which orphans of our descendants become."""
+        """Kill all processes that the last worker left: by its mark, and as children of this process, which adopts orphans."""
         if self._known is None:  # there was no worker
             return
         self._abandon()
@@ -258,9 +250,9 @@ class WorkerSlot:
         self._scratch.remove_of_ended()
 
     def kill_everything(self) -> None:
-        """SIGKILLs the worker and everything that it ever started, and removes its folder. No worker comes up any more.
+        """SIGKILL the worker and all that it ever started, and remove its folder. No worker starts any more.
 
-        The sampler ends, so that none of it is inside NVML when Python ends.
+        The sampler ends too, so that none of its threads is inside NVML when Python ends.
         """
         self._telemetry.end()
         self._abandon()

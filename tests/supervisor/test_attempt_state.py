@@ -1,0 +1,207 @@
+import time
+
+import pytest
+
+from gpu_acceptance.base.model import encode
+from gpu_acceptance.control.messages import Gather, Go, Published, Vote
+from gpu_acceptance.record.outcome import Outcome
+from gpu_acceptance.supervisor import attempt_state as state_module
+from gpu_acceptance.supervisor.attempt_state import AttemptState
+from tests.judging import make_record
+
+GO = Go(seq=7, kind="run", nodeid="acceptance/test_hbm.py::test_triad", attempt=1, generation=2, deadline_s=60.0, lasts_s=0.0, absent=())
+PASSED = Vote(seq=7, outcome=Outcome.PASSED)
+
+
+def vote(outcome, reason):
+    return Vote(seq=7, outcome=outcome, reason=reason)
+
+
+class Casts(list):
+    """What the state said, as JSON has it, by type."""
+
+    def append(self, message):
+        super().append(message.model_dump(mode="json"))
+
+    def of(self, kind):
+        return [message for message in self if message["type"] == kind]
+
+
+@pytest.fixture
+def casts():
+    return Casts()
+
+
+@pytest.fixture
+def state(casts):
+    return AttemptState(GO, 3, casts.append)
+
+
+def publish(state, rank, outcome=Outcome.PASSED, facts=None, **more):
+    record = make_record(rank, outcome, nodeid=GO.nodeid, generation=GO.generation, **more)
+    state.publish(rank, published(record.model_dump_json(), facts))
+
+
+def published(line, facts=None):
+    return Published(seq=7, problem=None, facts=facts or {}, line=line)
+
+
+def outcomes(state):
+    return [record.outcome for record in state.records()]
+
+
+def test_all_enter_once_all_voted(state, casts):
+    for rank in (2, 0):
+        state.vote(rank, PASSED)
+        state.advance()
+    assert casts == []
+    state.vote(1, PASSED)
+    state.advance()
+    state.advance()
+    assert casts == [{"type": "enter", "seq": 7, "ok": True, "outcome": Outcome.PASSED, "reason": ""}]
+
+
+def test_one_skip_is_a_skip_for_all(state, casts):
+    state.vote(0, PASSED)
+    state.vote(1, vote(Outcome.SKIPPED, "no port"))
+    state.vote(2, vote(Outcome.SKIPPED, "no cable"))
+    state.advance()
+    assert casts == [{"type": "enter", "seq": 7, "ok": False, "outcome": Outcome.SKIPPED, "reason": "rank 1 skipped: no port"}]
+
+
+def test_a_failed_set_up_keeps_all_out_and_comes_before_a_skip(state, casts):
+    state.vote(0, vote(Outcome.SKIPPED, "no port"))
+    state.vote(1, PASSED)
+    state.vote(2, vote(Outcome.ERROR, "no room"))
+    state.advance()
+    (enter,) = casts
+    assert (enter["ok"], enter["outcome"]) == (False, Outcome.NOT_RUN)
+    assert enter["reason"] == "not entered: the set-up of rank 2 did not succeed"
+
+
+def test_a_rank_that_is_gone_before_its_vote_keeps_all_out(state, casts):
+    state.vote(0, PASSED)
+    state.vote(2, PASSED)
+    publish(state, 1, Outcome.DIED)
+    state.advance()
+    (enter,) = casts.of("enter")
+    assert enter["reason"] == "not entered: the set-up of rank 1 did not succeed"
+
+
+def test_a_rank_that_goes_on_without_a_worker_keeps_nobody_out(casts):
+    state = AttemptState(GO.model_copy(update={"absent": (1,)}), 3, casts.append)
+    state.vote(0, PASSED)
+    state.vote(2, PASSED)
+    publish(state, 1, Outcome.NOT_RUN)
+    state.advance()
+    (enter,) = casts.of("enter")
+    assert enter["ok"]
+    for rank in (0, 2):
+        state.gather(rank, Gather(seq=7, key="place", value=rank))
+    assert casts.of("gathered") == [{"type": "gathered", "seq": 7, "values": [0, 2], "absent": [1]}]
+
+
+def test_the_first_vote_and_the_first_record_of_a_rank_count(state, casts):
+    state.vote(0, vote(Outcome.ERROR, "no room"))
+    state.vote(0, PASSED)
+    publish(state, 0, Outcome.ERROR, phase="setup")
+    publish(state, 0)
+    for rank in (1, 2):
+        state.vote(rank, PASSED)
+    state.advance()
+    assert not casts.of("enter")[0]["ok"]
+    assert outcomes(state)[0] is Outcome.ERROR
+
+
+def test_a_bad_rank_is_told_to_all_once(state, casts):
+    publish(state, 1, Outcome.DIED, phase="call")
+    publish(state, 2)
+    state.advance()
+    state.advance()
+    assert casts.of("peer_bad") == [{"type": "peer_bad", "seq": 7, "rank": 1, "outcome": Outcome.DIED}]
+
+
+def test_done_when_all_published(state):
+    for rank in (2, 0, 1):
+        assert not state.done
+        assert rank in state.awaited
+        publish(state, rank)
+    assert state.done
+    assert state.awaited == []
+    assert [record.rank for record in state.records()] == [0, 1, 2]
+
+
+def test_a_rank_that_never_answers_is_lost(casts, monkeypatch):
+    monkeypatch.setattr(state_module, "LOST_AFTER_S", 0.0)
+    monkeypatch.setattr(state_module, "GRACE_S", 0.0)
+    state = AttemptState(GO.model_copy(update={"deadline_s": 0.0}), 2, casts.append)
+    publish(state, 0)
+    time.sleep(0.01)
+    assert state.done
+    lost = state.records()[1]
+    assert (lost.outcome, lost.rank, lost.nodeid, lost.generation) == (Outcome.LOST, 1, GO.nodeid, 2)
+    assert lost.message.startswith("no answer within 0 s: its supervisor or node is gone")
+
+
+def test_hurry_only_shortens(state):
+    state.hurry(1e9)
+    assert not state.done
+    state.hurry(-1)
+    assert state.done
+    assert outcomes(state) == [Outcome.LOST] * 3
+
+
+@pytest.mark.parametrize("line", ['{"outcome": "passed"}', "5", ""])
+def test_a_record_that_cannot_be_read_is_an_error_of_its_rank(state, line):
+    state.publish(1, published(line))
+    publish(state, 0)
+    error = state.records()[1]
+    assert (error.rank, error.outcome) == (1, Outcome.ERROR)
+    assert error.message.startswith("its record could not be read: ")
+
+
+def test_a_record_of_another_rank_is_an_error_of_its_sender(state):
+    publish(state, 0)
+    state.publish(1, published(encode(state.records()[0])))
+    error = state.records()[1]
+    wanted = (1, GO.nodeid, GO.attempt, GO.generation)
+    said = f"rank, validation, attempt and generation are {(0, *wanted[1:])}, and must be {wanted}"
+    assert (error.outcome, error.message) == (Outcome.ERROR, f"its record could not be read: {said}")
+
+
+def test_gather_answers_in_rank_order_once_all_gave_a_value(state, casts):
+    for rank, value in ((2, "c"), (0, "a")):
+        state.gather(rank, Gather(seq=7, key="place", value=value))
+    assert casts == []
+    state.gather(1, Gather(seq=7, key="place", value="b"))
+    assert casts == [{"type": "gathered", "seq": 7, "values": ["a", "b", "c"], "absent": []}]
+
+
+def test_a_key_can_be_gathered_again(state, casts):
+    for value in (1, 2):
+        for rank in range(3):
+            state.gather(rank, Gather(seq=7, key="place", value=value))
+    assert [message["values"] for message in casts] == [[1, 1, 1], [2, 2, 2]]
+
+
+def test_the_collective_that_must_pair_comes_once_all_passed(state, casts):
+    for rank in range(3):
+        state.vote(rank, PASSED)
+    state.sealable(0)
+    state.sealable(1)
+    state.advance()
+    assert casts.of("seal") == []
+    state.sealable(2)
+    state.advance()
+    state.advance()
+    assert casts.of("seal") == [{"type": "seal", "seq": 7, "ok": True}]
+
+
+def test_where_one_rank_did_not_pass_the_others_do_not_wait_for_it_in_a_collective(state, casts):
+    for rank in range(3):
+        state.vote(rank, PASSED)
+    state.sealable(0)
+    publish(state, 1, Outcome.FAILED, phase="call")
+    state.sealable(2)
+    state.advance()
+    assert casts.of("seal") == [{"type": "seal", "seq": 7, "ok": False}]

@@ -32,8 +32,8 @@ def _severities() -> Iterator[str]:
 def _changes(severity: Severity) -> Iterator[str]:
     if severity.commands:
         yield "These commands **change** something:\n"
-    for command in severity.commands:
-        yield f"- {command.changes}\n\n{_code(command.run)}\n"
+    for command, changes in severity.commands.items():
+        yield f"- {changes}\n\n{_code(command)}\n"
 
 
 def _overview() -> Iterator[str]:
@@ -47,8 +47,8 @@ def _kinds() -> Iterator[str]:
     for kind, remedy in table().remedies.items():
         yield f"## {kind}\n\n**{remedy.title}**: [{remedy.severity}](#{remedy.severity})\n"
         yield f"{remedy.means}\n\n**To do:** {remedy.do}\n"
-        for number, check in enumerate(remedy.checks, start=1):
-            yield f"{number}. {check.look}\n\n{_code(check.run)}\n"
+        for number, (command, look) in enumerate(remedy.checks.items(), start=1):
+            yield f"{number}. {look}\n\n{_code(command)}\n"
         yield f"{_found_by(remedy)}\n\nSee {'; '.join(_link(table().references[name]) for name in remedy.references)}.\n"
 
 

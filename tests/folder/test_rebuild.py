@@ -16,8 +16,8 @@ from gpu_acceptance.folder.journal import JournalContent, NothingRanError, read_
 from gpu_acceptance.folder.rebuild import last_written, read_run_folder, rebuild
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.run_record import ControlMessages, Refusal, RunEnd
-from gpu_acceptance.report.advice import advice_on_run
 from gpu_acceptance.report.build import build_page
+from gpu_acceptance.report.remedies import advice_on_run
 from gpu_acceptance.thresholds.limit import Peers
 from gpu_acceptance.thresholds.profile import load_profile, profile_names, shipped_dir
 from gpu_acceptance.verdict.reasons import FORMATION

@@ -1,5 +1,6 @@
 """A page taken apart by a parser that is not ours."""
 
+import re
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 
@@ -64,3 +65,34 @@ def parse(text):
     page.close()
     page.unclosed += [element.tag for element in page._open]
     return page
+
+
+def shapes(svg, tag, style):
+    """Return the elements of a drawing with this tag and class."""
+    return [one for one in parse(svg).all(tag) if one.attributes["class"] == style]
+
+
+def described(svg):
+    """Return what a screen reader says of a drawing."""
+    return parse(svg).all("svg")[0].attributes["aria-label"]
+
+
+def ticks(svg, axis):
+    """Return the words beneath (`across`) or beside (`up`) the axes, each with its place."""
+    place = "x" if axis == "across" else "y"
+    return [(float(one.attributes[place]), one.text) for one in shapes(svg, "text", axis)]
+
+
+def points(path):
+    """Return the pairs of numbers in a path."""
+    return [tuple(map(float, pair.split())) for pair in re.findall(r"[\d.]+ [\d.]+", path)]
+
+
+def line(chart, style="first"):
+    """Return the points of one line of a chart; none where it is not drawn."""
+    return [point for one in shapes(chart.svg, "path", style) for point in points(one.attributes["d"])]
+
+
+def labels(chart):
+    """Return the labels of a legend."""
+    return [label for _, label in chart.legend]

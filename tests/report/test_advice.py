@@ -9,10 +9,9 @@ from gpu_acceptance.folder.files import read_results
 from gpu_acceptance.record.outcome import Cause, Outcome, Status
 from gpu_acceptance.record.row import FORMING, Attempt, Judgement, RankRecord, Row
 from gpu_acceptance.record.run_record import Objection, ObjectionKind, RunEnd
-from gpu_acceptance.report.advice import advice_on, advice_on_run, filled, names_of
 from gpu_acceptance.report.build import build_page
 from gpu_acceptance.report.problems import problems
-from gpu_acceptance.report.remedies import table
+from gpu_acceptance.report.remedies import advice_on, advice_on_run, filled, names_of, table
 from gpu_acceptance.verdict.reasons import FORMATION
 from gpu_acceptance.verdict.run_record import conclude_again
 from tests.report import samples
@@ -41,7 +40,7 @@ def kinds(*found):
 
 
 def runs(advice):
-    return [command.run for command in (*advice.checks, *advice.changes)]
+    return [command for command, _ in (*advice.checks, *advice.changes)]
 
 
 def test_commands_have_the_names_of_the_first_culprit_and_the_others_are_named():

@@ -3,11 +3,12 @@
 import re
 
 from gpu_acceptance.report.build import build_page
-from gpu_acceptance.report.contract import bring_up, contract_view
+from gpu_acceptance.report.contract import BRING_UP_FILE, contract_view
 from gpu_acceptance.report.exports import build_metrics
 from gpu_acceptance.report.summary_text import annotations, build_summary, summary_lines
 from gpu_acceptance.report.untested import caveats
 from gpu_acceptance.thresholds.contract import ContractLine
+from gpu_acceptance.thresholds.contract_file import read_contract
 from tests.report import samples
 from tests.report.pages import parse
 from tests.verdict.judged_anew import judged_anew
@@ -56,7 +57,7 @@ def test_without_a_contract_the_questions_of_a_bring_up_are_folded_and_decide_no
     record = samples.accepted()
     view = contract_view(record)
     assert record.conclusion.contract is None
-    assert [line.number for line in view.lines] == [line.number for line in bring_up().lines]
+    assert [line.number for line in view.lines] == [line.number for line in read_contract(BRING_UP_FILE).lines]
     text = section(record)
     assert "Questions of a bring-up 17 questions: 14 not tested, 1 partly, 2 needs two nodes They change no verdict." in text
     assert "Is the shared file system shared? ○ not tested none shared_fs.missing is not part of this run" in text

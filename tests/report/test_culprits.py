@@ -6,7 +6,7 @@ import pytest
 
 from gpu_acceptance.record.outcome import Cause, Outcome, Status
 from gpu_acceptance.report.build import build_page
-from gpu_acceptance.report.cluster import places
+from gpu_acceptance.report.machines import places
 from gpu_acceptance.report.problems import JOB, first_told, problems
 from gpu_acceptance.report.problems import suspects as find_suspects
 from gpu_acceptance.report.summary_text import summary_lines

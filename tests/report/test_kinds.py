@@ -8,10 +8,11 @@ from gpu_acceptance.record.figure import figure_of, make_figure
 from gpu_acceptance.record.outcome import Cause, Outcome, Status
 from gpu_acceptance.record.row import Attempt, Judgement, LastCollective, RankRecord
 from gpu_acceptance.record.run_record import Objection, ObjectionKind
-from gpu_acceptance.report.remedies import kinds_of_judgement, kinds_of_objection, kinds_of_rank, kinds_of_row
+from gpu_acceptance.report.remedies import advice_on_run, kinds_of_judgement, kinds_of_rank
 from gpu_acceptance.report.words import HARMLESS_OUTCOMES, HARMLESS_STATUSES
 from gpu_acceptance.verdict.judge import judge
 from tests.judging import make_job, make_limit, make_profile
+from tests.report import samples
 
 PROFILE, JOB = make_profile(make_limit("hbm.copy.bandwidth")), make_job(1)
 
@@ -124,7 +125,6 @@ def test_a_rank_is_of_the_kind_that_its_facts_or_its_words_say(kind, rank):
 @pytest.mark.parametrize("outcome", sorted(set(Outcome) - HARMLESS_OUTCOMES))
 @pytest.mark.parametrize("text", ["", "no word of it is known", "\x00\ud800 <b>"])
 def test_whatever_it_says_no_outcome_is_without_a_kind(outcome, text):
-    assert kinds_of_row(text, outcome)
     assert kinds_of_rank(record(text.encode("utf-8", "replace").decode(), outcome))
 
 
@@ -157,13 +157,15 @@ OF_A_VALIDATION = {ObjectionKind.VALIDATION, ObjectionKind.LIMIT_MISSED}
 BY_ITSELF = {ObjectionKind.CONTRACT}  # what is to be done stands at each figure
 
 
-def objection(kind, text="in words that nobody knows"):
-    return Objection(kind=kind, text=text)
+def kinds_of_objection(kind, text="in words that are not known"):
+    record = samples.accepted()
+    conclusion = record.conclusion.model_copy(update={"objections": (Objection(kind=kind, text=text),)})
+    return [one.kind for one in advice_on_run(record.model_copy(update={"conclusion": conclusion}))]
 
 
 @pytest.mark.parametrize("kind", sorted(set(ObjectionKind) - OF_A_VALIDATION - BY_ITSELF))
 def test_each_objection_to_the_run_as_a_whole_has_a_remedy(kind):
-    assert kinds_of_objection(objection(kind))
+    assert kinds_of_objection(kind)
 
 
 NOT_WRITTEN = "the report could not be written to /runs/a:"
@@ -178,11 +180,10 @@ NOT_WRITTEN = "the report could not be written to /runs/a:"
     ],
 )
 def test_a_report_folder_that_was_removed_is_no_full_disk(kind, text):
-    kinds = kinds_of_objection(objection(kind, text))
+    kinds = kinds_of_objection(kind, text)
     assert kinds[0] == "report_files_harmed"
     assert "disk_full" not in kinds
 
 
 def test_a_full_disk_is_one():
-    full = objection(ObjectionKind.NOT_WRITTEN, f"{NOT_WRITTEN} OSError: [Errno 28] No space left on device")
-    assert kinds_of_objection(full) == ("disk_full",)
+    assert kinds_of_objection(ObjectionKind.NOT_WRITTEN, f"{NOT_WRITTEN} OSError: [Errno 28] No space left on device") == ["disk_full"]

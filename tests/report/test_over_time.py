@@ -1,16 +1,16 @@
 """The GPUs over the run as drawings: where attempts lie, which ranks are drawn, and what is said of clocks that were held down."""
 
-import re
-
 import pytest
 
 from gpu_acceptance.record.gpu_telemetry import Between, GpuSeries, GpuTelemetry, Level
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.row import Attempt, RankRecord, Row
 from gpu_acceptance.report.build import build_page
-from gpu_acceptance.report.over_time import HEIGHT, LEFT, RIGHT, WIDTH, over_time
+from gpu_acceptance.report.over_time import FRAME, over_time
 from tests.report import samples
-from tests.report.pages import parse
+from tests.report.pages import described, labels, line, parse, points, shapes
+
+LEFT, RIGHT = FRAME.left, FRAME.width - FRAME.right
 
 
 def telemetry(mean, length_s=10.0, channel="sm_clock_mhz", **held):
@@ -46,8 +46,14 @@ def text_of(record):
     return parse(build_page(record)).all("body")[0].text
 
 
-def places(path):
-    return [[tuple(map(float, pair.split())) for pair in re.findall(r"[\d.]+ [\d.]+", part)] for part in path.split("M")[1:]]
+def parts(chart):
+    """The points of the first line, by attempt."""
+    return [points(part) for part in shapes(chart.svg, "path", "first")[0].attributes["d"].split("M")[1:]]
+
+
+def bands(chart, style):
+    """Where the rectangles of one class begin, and how wide they are."""
+    return [(float(one.attributes["x"]), float(one.attributes["width"])) for one in shapes(chart.svg, "rect", style)]
 
 
 def test_without_a_gpu_there_is_no_section():
@@ -58,44 +64,43 @@ def test_without_a_gpu_there_is_no_section():
 
 def test_attempts_stand_one_after_the_other_over_the_whole_width():
     found = over_time(run(row("test_one", telemetry(1900.0, 30.0)), row("test_two", telemetry(1500.0, 10.0), subject="hbm")))
-    (panel,) = found.panels  # nobody told of power and temperature
-    first, second = places(panel.lines[0].path)
-    assert (first[0][0], second[-1][0]) == (LEFT, WIDTH - RIGHT)
-    assert first[-1][0] == second[0][0] == pytest.approx(LEFT + 0.75 * (WIDTH - RIGHT - LEFT))
-    assert first[0][1] == first[1][1] < second[0][1] < HEIGHT  # the higher clock is nearer to the top
-    assert [(band.words, band.x) for band in found.subjects] == [("gemm", LEFT), ("hbm", first[-1][0])]
-    assert panel.rows == (("test_one", "30.0", "1900 (1899 to 1901)"), ("test_two", "10.0", "1500 (1499 to 1501)"))
+    (chart,) = found.charts  # no rank told power and temperature
+    first, second = parts(chart)
+    assert (first[0][0], second[-1][0]) == (LEFT, RIGHT)
+    assert first[-1][0] == second[0][0] == pytest.approx(LEFT + 0.75 * (RIGHT - LEFT))
+    assert first[0][1] == first[1][1] < second[0][1] < FRAME.floor  # the higher clock is nearer to the top
+    assert [one.text for one in shapes(chart.svg, "text", "of")] == ["gemm", "hbm"]
+    assert [bands(chart, style)[0][0] for style in ("odd", "even")] == [LEFT, first[-1][0]]
+    assert chart.rows == (("test_one", "30.0", "1900 (1899 to 1901)"), ("test_two", "10.0", "1500 (1499 to 1501)"))
 
 
 def test_neighbours_of_one_subject_are_one_band():
-    found = over_time(run(row("test_one", telemetry(1.0)), row("test_two", telemetry(1.0))))
-    assert [(band.words, band.width) for band in found.subjects] == [("gemm", WIDTH - RIGHT - LEFT)]
+    (chart,) = over_time(run(row("test_one", telemetry(1.0)), row("test_two", telemetry(1.0)))).charts
+    assert bands(chart, "odd") == [(LEFT, RIGHT - LEFT)]
+    assert bands(chart, "even") == []
 
 
 def test_a_long_attempt_is_drawn_as_it_went_and_where_nothing_was_seen_is_nothing():
     series = GpuSeries(point_s=25.0, levels={"sm_clock_mhz": (1000.0, None, 1200.0, 1100.0)}, throttled={})
-    (panel,) = over_time(run(row("test_one", telemetry(1100.0, 100.0), series=series))).panels
-    (points,) = places(panel.lines[0].path)
-    width = WIDTH - RIGHT - LEFT
-    assert [x for x, _ in points] == [pytest.approx(LEFT + part * width) for part in (0.125, 0.625, 0.875)]
+    (chart,) = over_time(run(row("test_one", telemetry(1100.0, 100.0), series=series))).charts
+    assert [x for x, _ in line(chart)] == [pytest.approx(LEFT + part * (RIGHT - LEFT)) for part in (0.125, 0.625, 0.875)]
 
 
 def test_of_many_gpus_three_are_drawn():
     clocks = [1500.0, 1980.0, 900.0, 1600.0, 1700.0]
-    (panel,) = over_time(run(row("test_one", *map(telemetry, clocks)))).panels
+    (chart,) = over_time(run(row("test_one", *map(telemetry, clocks)))).charts
     ranks = ["rank 2 (lowest mean of 5 ranks)", "rank 3 (middle of 5 ranks)", "rank 1 (highest mean of 5 ranks)"]
-    assert [line.label for line in panel.lines] == ranks
-    assert [line.style for line in panel.lines] == ["first", "second", "third"]
-    assert "rank 2 (lowest mean of 5 ranks): mean 900" in panel.described
+    assert labels(chart) == ranks
+    assert all(line(chart, style) for style in ("first", "second", "third"))
+    assert "rank 2 (lowest mean of 5 ranks): mean 900" in described(chart.svg)
 
 
 def test_what_held_clocks_down_is_marked_and_said_and_the_power_cap_is_not():
     hot = telemetry(1200.0, 10.0, hw_thermal_slowdown=(2.0, 6.0), sw_power_cap=(0.0, 10.0), gpu_idle=(0.0, 1.0))
     found = over_time(run(row("test_one", telemetry(1900.0, 10.0, hw_thermal_slowdown=(5.0, 7.0)), hot)))
-    width = WIDTH - RIGHT - LEFT
-    assert [(band.x, band.width) for band in found.held_down] == [(pytest.approx(LEFT + 0.2 * width), pytest.approx(0.5 * width))]
-    words = "test_one: hw thermal slowdown, 4 of 10.0 s, longest on rank 1"
-    assert found.held_down_words == (words,)
+    width = RIGHT - LEFT
+    assert bands(found.charts[0], "held") == [(pytest.approx(LEFT + 0.2 * width, abs=0.1), pytest.approx(0.5 * width, abs=0.1))]
+    assert found.held_down == ("test_one: hw thermal slowdown, 4 of 10.0 s, longest on rank 1",)
     page = text_of(run(row("test_one", hot)))
     assert "test_one: hw thermal slowdown, 4 of 10.0 s, longest on rank 0" in page
     assert "held clocks down" not in page

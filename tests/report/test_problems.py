@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from gpu_acceptance.record.outcome import Outcome, Status
-from gpu_acceptance.report.advice import advice_on
 from gpu_acceptance.report.build import build_page
 from gpu_acceptance.report.problems import problems
+from gpu_acceptance.report.remedies import advice_on
 from gpu_acceptance.report.summary_text import annotations
 from tests.report import samples
 from tests.report.pages import parse

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.report.build import build_page
-from gpu_acceptance.report.scoreboard import scoreboard
+from gpu_acceptance.report.validations import scoreboard
 from gpu_acceptance.report.words import by_margin
 from tests.report import samples
 from tests.report.pages import parse

@@ -6,7 +6,7 @@ import pytest
 
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.report.build import build_page
-from gpu_acceptance.report.side_by_side import MOST_CLOSE, MOST_METRICS, MOST_NODES, closest, heat_map, matrices, scale_of
+from gpu_acceptance.report.side_by_side import MOST_CLOSE, MOST_METRICS, MOST_NODES, Scale, closest, heat_map, matrices
 from gpu_acceptance.report.validations import MOST_RANKS, notable, note
 from tests.report import samples
 from tests.report.large import large
@@ -25,7 +25,7 @@ def by_place(grid):
 
 def test_cells_are_held_against_the_median():
     values = (100.0, 100.5, 102.0, 96.0, 80.0, 105.0, 100.0)
-    scale = scale_of(values)
+    scale = Scale(values)
     cells = [scale.cell(value, missed=value == 80.0) for value in values]
     assert scale.median == 100.0
     assert [cell.tone for cell in cells] == [0, 0, 1, -2, -3, 2, 0]
@@ -34,8 +34,8 @@ def test_cells_are_held_against_the_median():
 
 
 def test_what_is_equal_everywhere_and_a_median_of_0_have_no_ends():
-    assert {scale_of((2.0, 2.0)).cell(2.0).mark} == {""}
-    assert [scale_of((0.0, 0.0, 3.0)).cell(value).tone for value in (0.0, 3.0)] == [0, 0]
+    assert {Scale((2.0, 2.0)).cell(2.0).mark} == {""}
+    assert [Scale((0.0, 0.0, 3.0)).cell(value).tone for value in (0.0, 3.0)] == [0, 0]
 
 
 def test_each_node_has_one_map_of_metrics_and_gpus_and_those_that_stand_out_come_first(many):

@@ -1,19 +1,16 @@
-"""Collectives by message size: what is drawn is the worst, a limit stands at its size, and the table has every digit of results.json."""
+"""Collectives by message size and scaling by ranks: the worst is drawn, a limit stands at its place, and a table has the values."""
 
-import re
 from dataclasses import replace
 
 import pytest
 
 from gpu_acceptance.record.row import Attempt
 from gpu_acceptance.report.build import build_page
-from gpu_acceptance.report.charts import PANEL_HEIGHT, PANEL_WIDTH
-from gpu_acceptance.report.sizes import collectives, size_text
+from gpu_acceptance.report.charts import PANEL
+from gpu_acceptance.report.sizes import collectives, scaling, size_text
 from tests.report import samples
-from tests.report.pages import parse
+from tests.report.pages import described, labels, line, parse, shapes, ticks
 from tests.report.samples import sizes_row
-
-POINT = re.compile(r"M(\d+\.\d) (\d+\.\d)h0")
 
 
 def run(*rows, **parameters):
@@ -22,8 +19,8 @@ def run(*rows, **parameters):
     return record
 
 
-def points(line):
-    return [(float(x), float(y)) for x, y in POINT.findall(line.dots)]
+def places(panel):
+    return [word for _, word in ticks(panel.svg, "across")]
 
 
 @pytest.mark.parametrize(
@@ -37,59 +34,56 @@ def test_short_messages_have_a_time_and_long_ones_a_rate_against_the_limit_of_th
     (found,) = collectives(run(sizes_row()))
     time, rate = found.panels
     assert (found.name, time.title, rate.title) == ("all_reduce", "Time in us", "Bus bandwidth in GB/s")
-    assert [word for _, word in time.across] == ["8 B", "32 KiB"]
-    assert [word for _, word in rate.across] == ["2 MiB", "128 MiB", "8 GiB"]
-    assert time.bounds == ""
-    drawn = points(rate.lines[0])
+    assert places(time) == ["8 B", "32 KiB"]
+    assert places(rate) == ["2 MiB", "128 MiB", "8 GiB"]
+    assert labels(time) == ["nccl_sizes"]
+    drawn = line(rate)
     assert drawn == sorted(drawn)
     assert [y for _, y in drawn] == sorted((y for _, y in drawn), reverse=True)  # up is nearer to the top
-    assert all(0 < x < PANEL_WIDTH and 0 < y < PANEL_HEIGHT for x, y in drawn)
-    x, y = map(float, re.fullmatch(r"M(\S+) (\S+)h32", rate.bounds).groups())
+    assert all(PANEL.left < x < PANEL.width and 0 < y < PANEL.floor for x, y in drawn)
+    ((x, y),) = line(rate, "limit")
     assert x + 16 == pytest.approx(drawn[-1][0])
     assert y > drawn[-1][1]  # 326 lies below 346
-    assert rate.described == "Bus bandwidth in GB/s. nccl_sizes: 45.22 at 2 MiB, 285.1 at 128 MiB, 346 at 8 GiB."
+    assert described(rate.svg) == "Bus bandwidth in GB/s. nccl_sizes: 45.22 at 2 MiB, 285.1 at 128 MiB, 346 at 8 GiB."
 
 
 REFERENCE = "all_reduce 8 64m 318.8 4g 365.4 all_reduce 4 4g 362.8 all_gather 8 4g 354.7"
 
 
-def test_the_rates_of_a_sound_node_of_as_many_gpus_are_drawn_beside_them():
-    (found,) = collectives(run(sizes_row(), **{"nccl_sizes.reference": REFERENCE}))
-    time, rate = found.panels
-    assert [line.label for line in time.lines] == ["nccl_sizes"]
-    assert [(line.label, line.style) for line in rate.lines] == [("nccl_sizes", "first"), ("sound run (profile)", "reference")]
-    assert len(points(rate.lines[1])) == 2
-    assert rate.described.endswith("sound run (profile): 318.8 at 64 MiB, 365.4 at 4 GiB.")
-    told = [(row.size, row.figure) for row in found.rows if row.metric == "sound run (profile)"]
-    assert told == [("64 MiB", "318.8 GB/s"), ("4 GiB", "365.4 GB/s")]
-
-
-def test_the_times_of_a_sound_node_are_drawn_beside_them_too():
-    (found,) = collectives(run(sizes_row(), **{"nccl.latency_reference": "all_reduce 8 8b 7.75 32k 10.36 all_reduce 4 8b 1"}))
-    time, rate = found.panels
-    assert [(line.label, line.style) for line in time.lines] == [("nccl_sizes", "first"), ("sound run (profile)", "reference")]
-    assert [line.label for line in rate.lines] == ["nccl_sizes"]
-    assert time.described.endswith("sound run (profile): 7.75 at 8 B, 10.36 at 32 KiB.")
-    told = [(row.size, row.figure) for row in found.rows if row.metric == "sound run (profile)"]
-    assert told == [("8 B", "7.75 us"), ("32 KiB", "10.36 us")]
+@pytest.mark.parametrize(
+    ("parameter", "reference", "number", "told"),
+    [
+        ("nccl_sizes.reference", REFERENCE, 1, [("64 MiB", "318.8 GB/s"), ("4 GiB", "365.4 GB/s")]),
+        ("nccl.latency_reference", "all_reduce 8 8b 7.75 32k 10.36 all_reduce 4 8b 1", 0, [("8 B", "7.75 us"), ("32 KiB", "10.36 us")]),
+    ],
+)
+def test_the_rates_and_times_of_a_sound_node_of_as_many_gpus_are_drawn_beside_them(parameter, reference, number, told):
+    (found,) = collectives(run(sizes_row(), **{parameter: reference}))
+    panel, other = found.panels[number], found.panels[1 - number]
+    assert labels(other) == (["nccl_sizes"] if other is found.panels[0] else ["nccl_sizes", "limit, where it is judged"])
+    assert labels(panel)[:2] == ["nccl_sizes", "sound run (profile)"]
+    assert len(line(panel, "reference")) == 2
+    at = ", ".join(f"{figure.split()[0]} at {size}" for size, figure in told)
+    assert described(panel.svg).endswith(f"sound run (profile): {at}.")
+    assert [(size, figure) for size, metric, figure, _ in found.rows if metric == "sound run (profile)"] == told
 
 
 @pytest.mark.parametrize("reference", ["none", "all_reduce 4 4g 362.8", "all_reduce 8", 7])
 def test_without_rates_of_as_many_gpus_nothing_is_drawn_beside_them(reference):
     (found,) = collectives(run(sizes_row(), **{"nccl_sizes.reference": reference}))
-    assert [line.label for panel in found.panels for line in panel.lines] == ["nccl_sizes"] * 2
+    assert [label for panel in found.panels for label in labels(panel)] == ["nccl_sizes", "nccl_sizes", "limit, where it is judged"]
 
 
 def test_on_several_nodes_there_is_no_such_rate():
     record = samples.two_nodes().model_copy(update={"rows": (sizes_row(ranks=16),)})
     record.plan.profile.parameters.update({"nccl_sizes.reference": REFERENCE})
     (found,) = collectives(record)
-    assert "sound run (profile)" not in [line.label for panel in found.panels for line in panel.lines]
+    assert "sound run (profile)" not in [label for panel in found.panels for label in labels(panel)]
 
 
 def test_the_table_has_each_figure_and_what_is_needed():
     (found,) = collectives(run(sizes_row()))
-    assert [(row.size, row.figure, row.need) for row in found.rows] == [
+    assert [(size, figure, need) for size, _, figure, need in found.rows] == [
         ("8 B", "54.54 us", "–"),
         ("32 KiB", "63.32 us", "–"),
         ("2 MiB", "45.22 GB/s", "–"),
@@ -98,7 +92,7 @@ def test_the_table_has_each_figure_and_what_is_needed():
     ]
     page = parse(build_page(run(sizes_row())))
     cells = {element.text.strip() for element in page.all("td")}
-    assert {row.figure for row in found.rows} <= cells
+    assert {row[2] for row in found.rows} <= cells
 
 
 def test_drawn_is_the_worst_of_all_ranks_and_attempts():
@@ -106,7 +100,7 @@ def test_drawn_is_the_worst_of_all_ranks_and_attempts():
     first = sizes_row(value_of=lambda metric, rank, value: value + rank)
     later = sizes_row(value_of=lambda metric, rank, value: value - 3)
     both = first.model_copy(update={"attempts": (*first.attempts, Attempt(number=2, ranks=later.attempts[0].ranks))})
-    figures = {row.metric: row.figure for row in collectives(run(both))[0].rows}
+    figures = {row[1]: row[2] for row in collectives(run(both))[0].rows}
     assert figures["nccl_sizes.all_reduce.time_8b"] == "61.54 us"
     assert figures["nccl_sizes.all_reduce.busbw"] == "343 GB/s"
 
@@ -121,12 +115,12 @@ def test_both_sizes_of_nccl_and_its_latencies_are_lines_of_their_own():
         "nccl.all_reduce.wrong": (0, "elements"),
     }
     (found,) = collectives(run(sizes_row(sized, (), subject="nccl"), sizes_row()))
-    assert [[line.label for line in panel.lines] for panel in found.panels] == [
+    assert [labels(panel) for panel in found.panels] == [
         ["nccl_sizes", "nccl, called one by one", "nccl, called in a CUDA graph"],
-        ["nccl_sizes", "nccl"],
+        ["nccl_sizes", "nccl", "limit, where it is judged"],
     ]
-    assert [word for _, word in found.panels[1].across] == ["2 MiB", "128 MiB", "", "8 GiB"]  # no room for 4 GiB beside 8
-    assert not any("native" in row.metric or "wrong" in row.metric for row in found.rows)
+    assert places(found.panels[1]) == ["2 MiB", "128 MiB", "", "8 GiB"]  # no room for 4 GiB beside 8
+    assert not any("native" in row[1] or "wrong" in row[1] for row in found.rows)
 
 
 def test_a_picture_of_many_ranks_is_as_small_as_one_of_two():
@@ -135,15 +129,15 @@ def test_a_picture_of_many_ranks_is_as_small_as_one_of_two():
 
 def test_what_is_no_value_is_the_worst_and_is_not_drawn():
     (found,) = collectives(run(sizes_row(value_of=lambda metric, rank, value: None if rank and metric.endswith("_2m") else value)))
-    assert [row.figure for row in found.rows if row.size == "2 MiB"] == ["no value"]
-    assert [word for _, word in found.panels[1].across] == ["128 MiB", "8 GiB"]
+    assert [row[2] for row in found.rows if row[0] == "2 MiB"] == ["no value"]
+    assert places(found.panels[1]) == ["128 MiB", "8 GiB"]
 
 
 @pytest.mark.parametrize("value", [-1.0, 1.7e308, True, "fast"])
 def test_what_has_no_place_is_told_and_not_drawn(value):
     sized = {"nccl_sizes.all_reduce.busbw_2m": (value, "GB/s", 2**21), "nccl_sizes.all_reduce.busbw_128m": (0.0, "GB/s", 2**27)}
     (found,) = collectives(run(sizes_row(sized, ())))
-    assert [word for _, word in found.panels[0].across] == ["128 MiB"]
+    assert places(found.panels[0]) == ["128 MiB"]
     assert len(found.rows) == 2
 
 
@@ -155,9 +149,9 @@ def test_of_a_size_that_nobody_told_nothing_is_drawn():
 
 def test_the_page_names_the_section_and_describes_each_panel():
     page = parse(build_page(run(sizes_row())))
-    described = [one.attributes["aria-label"] for one in page.all("svg") if one.attributes.get("role") == "img"]
-    assert [text for text in described if text.startswith(("Time in us.", "Bus bandwidth"))] == [
-        panel.described for panel in collectives(run(sizes_row()))[0].panels
+    told = [one.attributes["aria-label"] for one in page.all("svg") if one.attributes.get("role") == "img"]
+    assert [text for text in told if text.startswith(("Time in us.", "Bus bandwidth"))] == [
+        described(panel.svg) for panel in collectives(run(sizes_row()))[0].panels
     ]
     assert "#sizes" in {one.attributes.get("href") for one in page.all("a")}
 
@@ -172,4 +166,74 @@ def test_what_a_unit_and_a_limit_say_is_text():
     page = parse(build_page(record))
     assert len(page.all("script")) == 1  # that of the page
     assert f"346 {nasty}" in {one.text.strip() for one in page.all("td")}
-    assert [panel.bounds for panel in collectives(record)[0].panels] == [""]
+    assert [shapes(panel.svg, "path", "limit") for panel in collectives(record)[0].panels] == [[]]
+
+
+# --- scaling --------------------------------------------------------------------------------------------------------------------
+
+
+def scaled(rank):
+    told = {"busbw_node": 350.0 - rank // 8, "busbw_all": 340.5, "efficiency": 340.5 / (350.0 - rank // 8)}
+    return [
+        samples.figure(
+            f"nccl_scaling.all_reduce.{name}",
+            value,
+            "GB/s" if "busbw" in name else "relative",
+            of="all_reduce",
+            ranks=8 if name == "busbw_node" else 16,
+            quantity=name.partition("_")[0],
+        )
+        for name, value in told.items()
+    ]
+
+
+def scaling_of(*rows):
+    return scaling(samples.two_nodes().model_copy(update={"rows": rows}))
+
+
+def efficiency(value):
+    labels = {"of": "gpt2", "ranks": 16, "quantity": "efficiency"}
+    figures = [samples.figure("ddp_scaling.gpt2.efficiency_all", value, "relative", **labels)]
+    return samples.row("acceptance/test_ddp_scaling.py::test_efficiency", lambda rank: figures, (), 16)
+
+
+BOTH = (samples.scaling_row(16), samples.row("acceptance/test_nccl_scaling.py::test_efficiency", scaled, (), 16))
+
+
+def test_groups_stand_by_their_number_of_ranks():
+    trained, moved = scaling_of(*BOTH).panels
+    assert (places(trained), places(moved)) == (["2", "4", "8", "16"], ["8", "16"])
+    assert (labels(trained), labels(moved)) == (["gpt2", "limit, where it is judged"], ["all_reduce"])
+
+
+def test_the_worst_group_is_drawn_with_a_band_to_the_best_and_the_limit():
+    found = scaling_of(*BOTH)
+    trained, moved = found.panels
+    assert described(trained.svg) == (
+        "Training: the part of the rate that communication leaves. gpt2: 0.983 at 2, 0.977 at 4, 0.97 at 8, 0.95 at 16."
+    )
+    assert line(trained, "band first")
+    assert line(trained, "limit")
+    assert not line(moved, "limit")
+    assert {
+        ("2", "ddp_scaling.gpt2.efficiency_2", "0.983 relative", "0.99 relative", "–"),
+        ("16", "ddp_scaling.gpt2.efficiency_all", "0.95 relative", "0.95 relative", ">= 0.9"),
+        ("16", "nccl_scaling.all_reduce.efficiency", "0.9729 relative", "0.9756 relative", "–"),
+    } <= set(found.rows)
+    record = samples.two_nodes().model_copy(update={"rows": BOTH})
+    cells = {one.text.strip() for one in parse(build_page(record)).all("td")}
+    assert {text for row in found.rows for text in row[2:4]} <= cells
+
+
+def test_a_line_has_no_band_where_all_groups_are_alike():
+    assert line(scaling_of(efficiency(0.95)).panels[0], "band first") == []
+
+
+@pytest.mark.parametrize("value", [None, "text", -0.5])
+def test_a_value_without_a_place_is_not_scaling(value):
+    assert scaling_of(efficiency(value)) is None
+
+
+def test_without_such_a_validation_there_is_no_section():
+    assert scaling(samples.accepted()) is None
+    assert 'id="scaling"' not in build_page(samples.accepted())

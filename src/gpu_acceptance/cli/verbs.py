@@ -105,11 +105,11 @@ def _lines(kind: str, remedy: Remedy) -> Iterator[str]:
     yield f"{kind}: {remedy.title}"
     yield f"\n{remedy.means}"
     yield f"\nto do: {remedy.do}"
-    for number, check in enumerate(remedy.checks, start=1):
-        yield f"\n{number}. {check.look}\n     {check.run}"
+    for number, (command, look) in enumerate(remedy.checks.items(), start=1):
+        yield f"\n{number}. {look}\n     {command}"
     yield f"\n{remedy.severity}: {severity.means}"
-    for command in severity.commands:
-        yield f"   {command.changes}\n     {command.run}"
+    for command, changes in severity.commands.items():
+        yield f"   {changes}\n     {command}"
     yield "\nsee also:"
     for reference in (table().references[name] for name in remedy.references):
         yield f"   {reference.title}{f': {reference.url}' if reference.url else ''}"

@@ -1,11 +1,18 @@
-"""Charts as SVG: axes, curves over steps, panels of rates, and histograms of step times."""
+"""Charts as SVG, which is made here alone: of paths, rectangles and words.
+
+From these come margin bars, curves over steps, panels of rates and histograms of step times.
+"""
 
 import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TypeGuard
 
+from markupsafe import Markup
+
+from gpu_acceptance.base.text import visible
 from gpu_acceptance.record.figure import Curve
 from gpu_acceptance.record.row import Attempt, RankRecord
 from gpu_acceptance.report.words import count, ranks_text, rounded
@@ -13,34 +20,63 @@ from gpu_acceptance.thresholds.limit import Value, is_number
 from gpu_acceptance.thresholds.parameter_relations import reference_of
 
 MOST_RANKS = 3
+STYLES = ("first", "second", "third")  # colour and dashes, in style.css
+REFERENCE = "sound run (profile)"  # a curve or a rate that the profile knows
+SCALE = 0.25  # margins are drawn from -25 % to +25 %, all on this one scale
+BAR_WIDTH = 160  # in units of the drawing; the bound is in the middle
 _MOST_TICKS = 8
-_DECADES = 4  # a range of more than so many is drawn on a logarithmic axis
-PANEL_WIDTH, PANEL_HEIGHT = 340, 200
-PANEL_LEFT, PANEL_RIGHT, PANEL_TOP, PANEL_BOTTOM = 52, 16, 12, 30  # of the drawing, around the lines
-_HALF_BOUND = 16.0  # of the length of a bound, which is of one place only
-_ROOM = 48.0  # that a word beneath the axis needs
+_DECADES = 4  # values that span more are drawn on a logarithmic axis
+_HALF_BOUND = 16.0  # half the length of the dash that marks a bound
+_ROOM = 48.0  # space that a word beneath the axis needs
 _MOST = 1e300  # a float near its end leaves no room above it
-WIDTH, HEIGHT = 640, 220
-LEFT, RIGHT, TOP, BOTTOM = 64, 12, 12, 28  # of the drawing, around the curves
-_MOST_ROWS = 24  # of the table
-STYLES = ("first", "second", "third")  # of style.css: colour and dashes
+_MOST_ROWS = 24  # in a table
 _LOSS = ".loss"
 _REFERENCES = {"lora_convergence": "lora.reference"}  # subject -> the parameter that has the curve of a sound run
 _STEP_TIME = ".step_s"
 _NUM_BARS = 40
-_LEAST_HEIGHT = 2.0  # a single step among thousands is seen
+_LEAST_HEIGHT = 2.0  # so that a single step among thousands is visible
 _SAME = 1e-9  # relative, and in seconds: no clock tells less apart
 
-Step = tuple[float, int]  # how long it took, on which rank
+Step = tuple[float, int]  # seconds, rank
+Ticks = Sequence[tuple[float, str]]  # place and word
 
 
-def picked(means: Mapping[int, float]) -> list[tuple[int, str]]:
-    """By rank, the mean of what is drawn: all of a few; else the lowest, the middle and the highest one, each with why."""
-    if len(means) <= MOST_RANKS:
-        return [(rank, f"rank {rank}") for rank in means]
-    ranks = sorted(means, key=lambda rank: means[rank])
-    chosen = {"lowest mean": ranks[0], "middle": ranks[len(ranks) // 2], "highest mean": ranks[-1]}
-    return [(rank, f"rank {rank} ({why} of {len(ranks)} ranks)") for why, rank in chosen.items()]
+def path(style: str, shape: str) -> Markup:
+    return Markup('<path class="{}" d="{}"/>').format(style, shape)
+
+
+def rect(style: str, x: float, y: float, width: float, height: float) -> Markup:
+    return Markup('<rect class="{}" x="{}" y="{}" width="{}" height="{}"/>').format(style, x, y, width, height)
+
+
+def words(style: str, x: float, y: float, text: str) -> Markup:
+    return Markup('<text class="{}" x="{}" y="{}">{}</text>').format(style, x, y, visible(text))
+
+
+def svg(style: str, width: float, height: float, shapes: Iterable[Markup], described: str = "") -> Markup:
+    """Return a whole drawing. One without a description has its own size and is hidden from screen readers."""
+    if described:
+        attributes = Markup('role="img" aria-label="{}"').format(visible(described))
+    else:
+        attributes = Markup('width="{}" height="{}" aria-hidden="true" focusable="false"').format(width, height)
+    inner = Markup("\n").join(shapes)
+    return Markup('<svg class="{}" viewBox="0 0 {} {}" {}>\n{}\n</svg>').format(style, width, height, attributes, inner)
+
+
+def swatch(style: str) -> Markup:
+    """Return the piece of a line that a legend shows."""
+    return svg("swatch", 28, 8, [path(style, "M2 4h24")])
+
+
+def margin_bar(margin: float) -> Markup:
+    """Draw a margin beside its bound: to the right held, to the left missed, with an arrow where it is beyond the scale."""
+    is_missed, half = margin < 0, BAR_WIDTH // 2
+    style = "short" if is_missed else "spare"
+    width = round(min(abs(margin), SCALE) / SCALE * half, 2)
+    shapes = [rect("scale", 0, 5.5, BAR_WIDTH, 1), rect(style, half - width if is_missed else half, 2, width, 8)]
+    if abs(margin) > SCALE:
+        shapes.append(path(style, "M8 0 L0 6 L8 12 Z" if is_missed else f"M{BAR_WIDTH - 8} 0 L{BAR_WIDTH} 6 L{BAR_WIDTH - 8} 12 Z"))
+    return svg("bar", BAR_WIDTH, 12, [*shapes, rect("bound", half - 1, 0, 2, 12)])
 
 
 @dataclass(frozen=True)
@@ -54,140 +90,143 @@ class Axis:
     is_log: bool = False
 
     def place(self, value: float) -> float:
-        """Of a value, in the units of the drawing."""
+        """Return where a value lies, in units of the drawing."""
         low, high, own = (math.log10(one) if self.is_log else one for one in (self.low, self.high, value))
         return round(self.begin + (own - low) / (high - low) * (self.end - self.begin), 1)
 
     @property
     def ticks(self) -> list[tuple[float, str]]:
         """Places and words of round values within the range."""
-        values = _powers(self.low, self.high) if self.is_log else _multiples(self.low, self.high)
+        values = self._powers() if self.is_log else self._multiples()
         return [(self.place(value), f"{value:.6g}") for value in values if self.low <= value <= self.high]
 
+    def _multiples(self) -> list[float]:
+        """Return the multiples of 1, 2 or 5 times a power of ten, as many as fit."""
+        least = (self.high - self.low) / _MOST_TICKS
+        power = 10.0 ** math.floor(math.log10(least))
+        step = next(step * power for step in (1, 2, 5, 10) if step * power >= least)
+        return [number * step for number in range(math.ceil(self.low / step), math.floor(self.high / step) + 1)]
 
-def axis_over(values: Sequence[float], begin: float, end: float) -> Axis:
-    """For all of these finite values, at least one; logarithmic where all are above 0 and they differ by decades."""
-    low, high = min(values), max(values)
-    if low > 0 and high / low > 10**_DECADES:
-        return Axis(low, high, begin, end, is_log=True)
-    room = (high - low) / 20 or abs(high) / 20 or 1.0
-    return Axis(low - room, high + room, begin, end)
-
-
-def _multiples(low: float, high: float) -> list[float]:
-    """Of 1, 2 or 5 times a power of ten: as many as fit."""
-    least = (high - low) / _MOST_TICKS
-    power = 10.0 ** math.floor(math.log10(least))
-    step = next(step * power for step in (1, 2, 5, 10) if step * power >= least)
-    return [number * step for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
+    def _powers(self) -> list[float]:
+        """Return the powers of ten in the range, or each n-th where they are many."""
+        first, last = math.ceil(math.log10(self.low)), math.floor(math.log10(self.high))
+        return [10.0**power for power in range(first, last + 1, max(1, math.ceil((last - first + 1) / _MOST_TICKS)))]
 
 
-def _powers(low: float, high: float) -> list[float]:
-    """Of ten, each that lies within, or each n-th where they are many."""
-    first, last = math.ceil(math.log10(low)), math.floor(math.log10(high))
-    return [10.0**power for power in range(first, last + 1, max(1, math.ceil((last - first + 1) / _MOST_TICKS)))]
+@dataclass(frozen=True)
+class Frame:
+    """The size of a drawing, and its margins around the curves, in which the words of the axes stand."""
+
+    style: str
+    width: int
+    height: int
+    left: int
+    right: int
+    top: int
+    bottom: int
+
+    @property
+    def floor(self) -> int:
+        return self.height - self.bottom
+
+    def across(self, low: float, high: float) -> Axis:
+        return Axis(low, high, self.left, self.width - self.right)
+
+    def up(self, low: float, high: float) -> Axis:
+        return Axis(low, high, self.floor, self.top)
+
+    def up_over(self, values: Iterable[float | None]) -> Axis:
+        """Return an axis for all values that are finite; logarithmic where all are above 0 and they differ by decades."""
+        finite = [value for value in values if value is not None and math.isfinite(value)] or [0.0]
+        low, high = min(finite), max(finite)
+        if low > 0 and high / low > 10**_DECADES:
+            return Axis(low, high, self.floor, self.top, is_log=True)
+        room = (high - low) / 20 or abs(high) / 20 or 1.0
+        return self.up(low - room, high + room)
+
+    def draw(self, across: Ticks, up: Ticks, shapes: Iterable[Markup], described: str, behind: Iterable[Markup] = ()) -> Markup:
+        """Return the drawing: what is `behind` the axes, the axes with their words, and the shapes."""
+        axes = list(behind)
+        for y, word in up:
+            axes += [path("grid", f"M{self.left - 6} {y}H{self.width - self.right}"), words("up", self.left - 10, y, word)]
+        for x, word in across:
+            axes += [path("grid", f"M{x} {self.floor}v5"), words("across", x, self.height - 8, word)]
+        return svg(f"chart {self.style}".strip(), self.width, self.height, [*axes, *shapes], described)
+
+
+PICTURE = Frame("", width=640, height=220, left=64, right=12, top=12, bottom=28)
+PANEL = Frame("half", width=340, height=200, left=52, right=16, top=12, bottom=30)
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A drawing, its legend (swatch and label), and its values in a table, unless it is one of several with one table."""
+
+    title: str
+    svg: Markup
+    legend: tuple[tuple[Markup, str], ...] = ()
+    name: str = ""  # of what the table has
+    note: str = ""
+    columns: tuple[str, ...] = ()
+    rows: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True)
 class PanelLine:
-    """By its place on the axis the worst of what was measured there, and the best."""
+    """One line of a panel. `points`: place on the axis -> the worst and the best of what was measured there."""
 
     label: str
     style: str
     points: Mapping[int, tuple[float, float]]
 
 
-@dataclass(frozen=True)
-class DrawnPanelLine:
-    """One line of a panel; the dots are its points, and `band` is empty where the worst is as the best."""
-
-    label: str
-    style: str
-    path: str
-    dots: str
-    band: str
-
-
-@dataclass(frozen=True)
-class Panel:
-    """Shapes in the units of the drawing."""
-
-    title: str
-    described: str  # for those who do not see it
-    lines: tuple[DrawnPanelLine, ...]
-    bounds: str
-    across: tuple[tuple[float, str], ...]
-    up: tuple[tuple[float, str], ...]
-
-
 def can_be_drawn(value: object) -> TypeGuard[int | float]:
-    """Nothing below 0 has a place here."""
+    """Return True for a number that has a place in a panel: none below 0 has."""
     return is_number(value) and 0 <= value < _MOST
 
 
-def make_panel(title: str, lines: Sequence[PanelLine], bounds: Iterable[tuple[int, float]], word: Callable[[int], str]) -> Panel | None:
-    """None where there is nothing to draw. `word`: for a place on the axis, a whole number above 0."""
-    lines, bounds = [line for line in lines if line.points], list(bounds)
+def make_panel(title: str, lines: Sequence[PanelLine], bounds: Iterable[tuple[int, object]], word: Callable[[int], str]) -> Chart | None:
+    """Draw lines over powers of two, and bounds (place, value). None where no line has a point.
+
+    `word` writes a place on the axis, which is a whole number above 0.
+    """
+    lines, drawn = [line for line in lines if line.points], [(place, bound) for place, bound in bounds if can_be_drawn(bound)]
     if not lines:
         return None
     places = sorted({place for line in lines for place in line.points})
-    highest = max([best for line in lines for pair in line.points.values() for best in pair] + [bound for _, bound in bounds])
-    across = Axis(math.log2(places[0]) - 0.5, math.log2(places[-1]) + 0.5, PANEL_LEFT, PANEL_WIDTH - PANEL_RIGHT)
-    up = Axis(0.0, 1.08 * highest or 1.0, PANEL_HEIGHT - PANEL_BOTTOM, PANEL_TOP)
-    return Panel(
-        title=title,
-        described=f"{title}. {'. '.join(_told(line, word) for line in lines)}.",
-        lines=tuple(_drawn(line, across, up) for line in lines),
-        bounds="".join(f"M{_x(across, place) - _HALF_BOUND:.1f} {up.place(bound)}h{2 * _HALF_BOUND:.0f}" for place, bound in bounds),
-        across=tuple(sorted(_ticks(places, across, word))),
-        up=tuple(up.ticks),
+    highest = max([best for line in lines for pair in line.points.values() for best in pair] + [bound for _, bound in drawn])
+    across = PANEL.across(math.log2(places[0]) - 0.5, math.log2(places[-1]) + 0.5)
+    up = PANEL.up(0.0, 1.08 * highest or 1.0)
+    x_of = {place: across.place(math.log2(place)) for place in {*places, *(place for place, _ in drawn)}}
+    shapes = [shape for line in lines for shape in _panel_line(line, x_of, up)]
+    legend = [(swatch(line.style), line.label) for line in lines]
+    if drawn:
+        marks = (f"M{x_of[place] - _HALF_BOUND:.1f} {up.place(bound)}h{2 * _HALF_BOUND:.0f}" for place, bound in drawn)
+        shapes.append(path("limit", "".join(marks)))
+        legend.append((swatch("limit"), "limit, where it is judged"))
+    told = (
+        f"{line.label}: {', '.join(f'{worst:.4g} at {word(place)}' for place, (worst, _) in sorted(line.points.items()))}" for line in lines
     )
+    ticks = sorted(_panel_ticks([(x_of[place], word(place)) for place in places]))
+    return Chart(title, PANEL.draw(ticks, up.ticks, shapes, f"{title}. {'. '.join(told)}."), tuple(legend))
 
 
-def _x(across: Axis, place: int) -> float:
-    return across.place(math.log2(place))
-
-
-def _ticks(places: Sequence[int], across: Axis, word: Callable[[int], str]) -> Iterator[tuple[float, str]]:
-    """From the right; a place without room for its word has none."""
+def _panel_ticks(places: Ticks) -> Iterator[tuple[float, str]]:
+    """Place words from the right; a place without room for its word has none."""
     taken = math.inf
-    for place in reversed(places):
-        x = _x(across, place)
+    for x, word in reversed(places):
         has_room = taken - x >= _ROOM
-        yield x, word(place) if has_room else ""
+        yield x, word if has_room else ""
         taken = x if has_room else taken
 
 
-def _drawn(line: PanelLine, across: Axis, up: Axis) -> DrawnPanelLine:
-    worst, best = ([(_x(across, place), up.place(line.points[place][end])) for place in sorted(line.points)] for end in (0, 1))
-    path, back = (" ".join(f"{x} {y}" for x, y in points) for points in (worst, best[::-1]))
-    dots = "".join(f"M{x} {y}h0" for x, y in worst)  # no length, which round ends make a dot
-    return DrawnPanelLine(line.label, line.style, f"M{path}", dots, f"M{path} {back}Z" if worst != best else "")
-
-
-def _told(line: PanelLine, word: Callable[[int], str]) -> str:
-    return f"{line.label}: {', '.join(f'{line.points[place][0]:.4g} at {word(place)}' for place in sorted(line.points))}"
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """One line of a picture, and what it is called."""
-
-    label: str
-    style: str
-    path: str
-
-
-@dataclass(frozen=True)
-class Picture:
-    title: str
-    described: str  # for those who do not see it
-    lines: tuple[Drawn, ...]
-    across: tuple[tuple[float, str], ...]  # steps: place and word
-    up: tuple[tuple[float, str], ...]
-    columns: tuple[str, ...]  # of the table: one for each line
-    rows: tuple[tuple[str, ...], ...]  # the step first
-    note: str
+def _panel_line(line: PanelLine, x_of: Mapping[int, float], up: Axis) -> Iterator[Markup]:
+    worst, best = ([(x_of[place], up.place(line.points[place][end])) for place in sorted(line.points)] for end in (0, 1))
+    there, back = (" ".join(f"{x} {y}" for x, y in points) for points in (worst, best[::-1]))
+    if worst != best:
+        yield path(f"band {line.style}", f"M{there} {back}Z")
+    yield path(line.style, f"M{there}")
+    yield path(f"dots {line.style}", "".join(f"M{x} {y}h0" for x, y in worst))  # round ends make a dot of a line without length
 
 
 @dataclass(frozen=True)
@@ -198,8 +237,18 @@ class _Line:
     values: Sequence[float | None]
 
 
-def pictures(attempt: Attempt, parameters: Mapping[str, Value]) -> tuple[Picture, ...]:
-    """One for each name, in the order of the first rank that has it; `parameters`: of the run."""
+def picked(means: Mapping[int, float]) -> list[tuple[int, str, str]]:
+    """Return rank, label and style of the ranks to draw: all of a few, else those with the lowest, the middle and the highest mean."""
+    ranks = sorted(means, key=lambda rank: means[rank])
+    chosen = {"lowest mean": ranks[0], "middle": ranks[len(ranks) // 2], "highest mean": ranks[-1]}
+    labels = [(rank, f"rank {rank} ({why} of {len(ranks)} ranks)") for why, rank in chosen.items()]
+    if len(means) <= MOST_RANKS:
+        labels = [(rank, f"rank {rank}") for rank in means]
+    return [(rank, label, style) for (rank, label), style in zip(labels, STYLES, strict=False)]
+
+
+def pictures(attempt: Attempt, parameters: Mapping[str, Value]) -> tuple[Chart, ...]:
+    """Draw each curve, by name, in the order of the first rank that has it. `parameters` of the run have the references."""
     by_name: dict[str, dict[int, Curve]] = {}
     for rank in attempt.ranks:
         for curve in rank.curves:
@@ -207,56 +256,55 @@ def pictures(attempt: Attempt, parameters: Mapping[str, Value]) -> tuple[Picture
     return tuple(_picture(name, curves, attempt.ranks, parameters) for name, curves in by_name.items())
 
 
-def _picture(name: str, curves: Mapping[int, Curve], ranks: Iterable[RankRecord], parameters: Mapping[str, Value]) -> Picture:
-    chosen = picked({rank: _mean(curve) for rank, curve in curves.items()})
+def _picture(name: str, curves: Mapping[int, Curve], ranks: Iterable[RankRecord], parameters: Mapping[str, Value]) -> Chart:
     longest = max(curves.values(), key=lambda curve: curve.num_steps)
-    lines = [_Line(label, style, curves[rank].steps, curves[rank].points) for (rank, label), style in zip(chosen, STYLES, strict=False)]
+    chosen = picked({rank: _mean(curve) for rank, curve in curves.items()})
+    lines = [_Line(label, style, curves[rank].steps, curves[rank].points) for rank, label, style in chosen]
     lines += _known(name, longest, ranks, parameters)
-    title = name if longest.unit == "relative" else f"{name} in {longest.unit}"
-    finite = [value for line in lines for value in line.values if value is not None and math.isfinite(value)]
-    across = Axis(-0.5, longest.num_steps - 0.5, LEFT, WIDTH - RIGHT)
-    up = axis_over(finite or [0.0], HEIGHT - BOTTOM, TOP)
-    return Picture(
-        title=title,
-        described=_described(title, longest, lines),
-        lines=tuple(Drawn(line.label, line.style, _path(line, across, up)) for line in lines),
-        across=tuple((place, word) for place, word in across.ticks if "." not in word),
-        up=tuple(up.ticks),
-        columns=tuple(line.label for line in lines),
-        rows=tuple(_rows(lines)),
+    name = name if longest.unit == "relative" else f"{name} in {longest.unit}"
+    across = PICTURE.across(-0.5, longest.num_steps - 0.5)
+    up = PICTURE.up_over(value for line in lines for value in line.values)
+    shapes = [path(line.style, _broken_path(line, across, up)) for line in lines]
+    told = ". ".join(f"{line.label}: {_ends(line.values)}" for line in lines)
+    described = f"{name} over {count(longest.num_steps, 'step')}. {told}."
+    whole_steps = [(place, word) for place, word in across.ticks if "." not in word]
+    return Chart(
+        title=f"{name}, by step",
+        name=name,
+        svg=PICTURE.draw(whole_steps, up.ticks, shapes, described),
+        legend=tuple((swatch(line.style), line.label) for line in lines),
         note=_note(curves, longest, len(lines[0].steps)),
+        columns=("Step", *(line.label for line in lines)),
+        rows=tuple(_rows(lines)),
     )
 
 
 def _mean(curve: Curve) -> float:
-    """Infinite where a point is no number: such a rank is the last."""
+    """Return the mean of a curve; infinite where a point is not a number, so that such a rank is the last."""
     points = [point for point in curve.points if point is not None]
     return statistics.fmean(points) if len(points) == len(curve.points) else math.inf
 
 
 def _known(name: str, curve: Curve, ranks: Iterable[RankRecord], parameters: Mapping[str, Value]) -> Iterator[_Line]:
-    """What a loss is to come to, and how a sound run came there."""
+    """Yield the curve of a sound run beside a loss, and the least loss that is possible."""
     subject = name.removesuffix(_LOSS)
     if subject == name:
         return
-    words = parameters.get(_REFERENCES.get(subject, ""))
-    if isinstance(words, str) and (losses := _losses(words, curve.num_steps)):
-        yield _Line("sound run (profile)", "reference", range(len(losses)), losses)
+    text = parameters.get(_REFERENCES.get(subject, ""))
+    try:
+        losses = reference_of(text, curve.num_steps) if isinstance(text, str) else []
+    except ValueError:  # a record of other steps than its profile has
+        losses = []
+    if losses:
+        yield _Line(REFERENCE, "reference", range(len(losses)), losses)
     floors = (figure.value for rank in ranks for figure in rank.figures if figure.metric == f"{subject}.floor")
     floor = next((value for value in floors if isinstance(value, int | float)), None)
     if floor is not None:
         yield _Line("least there is", "floor", (0, curve.num_steps - 1), (floor, floor))
 
 
-def _losses(words: str, num_steps: int) -> list[float]:
-    try:
-        return reference_of(words, num_steps)
-    except ValueError:  # a record of other steps than its profile has, which reads as without one
-        return []
-
-
-def _path(line: _Line, across: Axis, up: Axis) -> str:
-    """Broken where there is no number. A point by itself is a line of no length, which round ends make a dot."""
+def _broken_path(line: _Line, across: Axis, up: Axis) -> str:
+    """Return a path that is broken where there is no number. A point by itself is a line without length, drawn as a dot."""
     parts, pen = [], "M"
     for step, value in zip(line.steps, line.values, strict=True):
         if value is None or not math.isfinite(value):
@@ -269,7 +317,7 @@ def _path(line: _Line, across: Axis, up: Axis) -> str:
 
 
 def _rows(lines: Sequence[_Line]) -> Iterator[tuple[str, ...]]:
-    """At most so many steps of the first line, its first and its last among them."""
+    """Yield some steps of the first line, with its first and its last."""
     steps = lines[0].steps
     by_step = [dict(zip(line.steps, line.values, strict=True)) for line in lines]
     constant = [line.values[0] if line.style == "floor" else None for line in lines]
@@ -278,11 +326,6 @@ def _rows(lines: Sequence[_Line]) -> Iterator[tuple[str, ...]]:
         step = steps[place]
         cells = (values.get(step, other) for values, other in zip(by_step, constant, strict=True))
         yield (str(step), *("none" if value is None else str(value) for value in cells))
-
-
-def _described(title: str, curve: Curve, lines: Sequence[_Line]) -> str:
-    told = [f"{line.label}: {_ends(line.values)}" for line in lines]
-    return f"{title} over {count(curve.num_steps, 'step')}. {'. '.join(told)}."
 
 
 def _ends(values: Sequence[float | None]) -> str:
@@ -305,30 +348,8 @@ def _note(curves: Mapping[int, Curve], longest: Curve, num_points: int) -> str:
     return " ".join(parts)
 
 
-@dataclass(frozen=True)
-class Bar:
-    """Steps that took from `low` to `high` seconds, the upper end left out but in the last bar."""
-
-    low: float
-    high: float
-    num_steps: int
-    ranks: str
-
-
-@dataclass(frozen=True)
-class Histogram:
-    """Shapes in the units of the drawing."""
-
-    title: str
-    described: str  # for those who do not see it
-    path: str
-    across: tuple[tuple[float, str], ...]  # seconds: place and word
-    up: tuple[tuple[float, str], ...]  # numbers of steps
-    rows: tuple[tuple[str, str, str, str], ...]  # of bars with any step: from, to, steps, ranks
-
-
-def histograms(attempt: Attempt) -> tuple[Histogram, ...]:
-    """One for each name of single steps' times, in the order of the first rank that has it."""
+def histograms(attempt: Attempt) -> tuple[Chart, ...]:
+    """Draw the times of single steps, by name, in the order of the first rank that has them."""
     found: dict[str, list[Step]] = {}
     missing: dict[str, int] = {}
     for rank in attempt.ranks:
@@ -337,45 +358,41 @@ def histograms(attempt: Attempt) -> tuple[Histogram, ...]:
                 steps = [(point, rank.rank) for point in curve.points if can_be_drawn(point)]
                 found.setdefault(curve.name, []).extend(steps)
                 missing[curve.name] = missing.get(curve.name, 0) + curve.num_steps - len(steps)
-    return tuple(_histogram(name, steps, missing[name]) for name, steps in found.items() if steps)
+    return tuple(_histogram(name, sorted(steps), missing[name]) for name, steps in found.items() if steps)
 
 
-def _histogram(name: str, steps: Sequence[Step], num_missing: int) -> Histogram:
-    bars = list(_bars(steps))
-    across = Axis(bars[0].low, bars[-1].high, LEFT, WIDTH - RIGHT)
-    up = Axis(0.0, 1.05 * max(bar.num_steps for bar in bars), HEIGHT - BOTTOM, TOP)
-    filled = [bar for bar in bars if bar.num_steps]
-    ordered = sorted(taken for taken, _ in steps)
-    ranks = ranks_text({rank for _, rank in steps})
+def _histogram(name: str, steps: Sequence[Step], num_missing: int) -> Chart:
+    """`steps`: the shortest first."""
+    edges, members = _bars(steps)
+    bars = [(low, high, inside) for (low, high), inside in zip(pairwise(edges), members, strict=True) if inside]
+    across, up = PICTURE.across(edges[0], edges[-1]), PICTURE.up(0.0, 1.05 * max(len(inside) for *_, inside in bars))
+    name = f"Single steps of {name.removesuffix(_STEP_TIME)}"
+    shape = ""
+    for low, high, inside in bars:
+        top = min(up.place(len(inside)), PICTURE.floor - _LEAST_HEIGHT)
+        shape += f"M{across.place(low)} {PICTURE.floor}V{top}H{across.place(high)}V{PICTURE.floor}Z"
     without = f"; {count(num_missing, 'step')} without a time" if num_missing else ""
-    return Histogram(
-        title=f"Single steps of {name.removesuffix(_STEP_TIME)}",
-        described=(
-            f"{count(len(steps), 'step')} on {ranks} by how long they took: shortest {rounded(ordered[0])} s, "
-            f"median {rounded(ordered[len(ordered) // 2])} s, longest {rounded(ordered[-1])} s{without}."
-        ),
-        path="".join(_shape(bar, across, up) for bar in filled),
-        across=tuple((place, f"{word} s") for place, word in across.ticks),
-        up=tuple((place, word) for place, word in up.ticks if "." not in word),
-        rows=tuple((f"{bar.low:.6g}", f"{bar.high:.6g}", str(bar.num_steps), bar.ranks) for bar in filled),
+    described = (
+        f"{count(len(steps), 'step')} on {ranks_text(rank for _, rank in steps)} by how long they took: shortest {rounded(steps[0][0])} s, "
+        f"median {rounded(steps[len(steps) // 2][0])} s, longest {rounded(steps[-1][0])} s{without}."
+    )
+    numbers = [(place, word) for place, word in up.ticks if "." not in word]
+    return Chart(
+        title=f"{name}, by how long they took",
+        name=name,
+        svg=PICTURE.draw([(place, f"{word} s") for place, word in across.ticks], numbers, [path("bars", shape)], described),
+        note=described,
+        columns=("From (s)", "To (s)", "Steps", "On"),
+        rows=tuple((f"{low:.6g}", f"{high:.6g}", str(len(inside)), ranks_text(inside)) for low, high, inside in bars),
     )
 
 
-def _bars(steps: Iterable[Step]) -> Iterator[Bar]:
-    """Of one width, from the shortest step to the longest; around them where all took the same."""
-    ordered = sorted(steps)
-    low, high = ordered[0][0], ordered[-1][0]
+def _bars(steps: Sequence[Step]) -> tuple[list[float], list[list[int]]]:
+    """Return the edges of equally wide bars, and for each bar the rank of each of its steps. The last bar has its upper edge too."""
+    low, high = steps[0][0], steps[-1][0]
     if high - low <= _SAME * max(high, 1.0):
         low, high = 0.95 * low, 1.05 * high + _SAME
-    inside: list[list[Step]] = [[] for _ in range(_NUM_BARS)]
-    for taken, rank in ordered:
-        inside[min(int((taken - low) / (high - low) * _NUM_BARS), _NUM_BARS - 1)].append((taken, rank))
-    for number, members in enumerate(inside):
-        begin, end = (low + (high - low) * edge / _NUM_BARS for edge in (number, number + 1))
-        yield Bar(begin, end, len(members), ranks_text({rank for _, rank in members}) if members else "")
-
-
-def _shape(bar: Bar, across: Axis, up: Axis) -> str:
-    left, right, floor = across.place(bar.low), across.place(bar.high), HEIGHT - BOTTOM
-    top = min(up.place(bar.num_steps), floor - _LEAST_HEIGHT)
-    return f"M{left} {floor}V{top}H{right}V{floor}Z"
+    members: list[list[int]] = [[] for _ in range(_NUM_BARS)]
+    for seconds, rank in steps:
+        members[min(int((seconds - low) / (high - low) * _NUM_BARS), _NUM_BARS - 1)].append(rank)
+    return [low + (high - low) * edge / _NUM_BARS for edge in range(_NUM_BARS + 1)], members

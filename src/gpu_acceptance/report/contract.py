@@ -1,7 +1,7 @@
 """The run by the lines of a contract: met, missed or not tested, with the figures behind each. Without one: by the shipped questions."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -15,7 +15,6 @@ from gpu_acceptance.thresholds.contract_file import read_contract
 from gpu_acceptance.thresholds.limit import LEVELS, subject_of_metric, with_unit
 from gpu_acceptance.verdict.coverage import judge_contract, limits_of
 
-_NO_GPU = "no GPU was tested"
 BRING_UP_FILE = Path(__file__).with_name("bring_up.yaml")
 _STATE = {
     LineState.MET: Mark("✓", "met", "good"),
@@ -23,7 +22,7 @@ _STATE = {
     LineState.NOT_TESTED: Mark("○", "NOT TESTED", "open"),
 }
 _ANSWER = {LineState.MET: Mark("✓", "answered", "good"), LineState.MISSED: Mark("✗", "answered: NO", "bad")}
-_MOST_FIGURES = 6  # of one line; the others are counted
+_MOST_FIGURES = 6  # in one line; the others are counted
 
 
 @dataclass(frozen=True)
@@ -38,9 +37,11 @@ class Shown:
 
 @dataclass(frozen=True)
 class Line:
+    """A line of the contract, or a question. `asks`: the contract's own bounds."""
+
     number: str
     text: str
-    asks: str  # the contract's own bounds
+    asks: str
     mark: Mark
     reasons: tuple[str, ...]
     figures: tuple[Shown, ...]
@@ -49,36 +50,41 @@ class Line:
 
 @dataclass(frozen=True)
 class View:
+    """All lines. `is_ours`: the questions that are shipped, because no contract was named."""
+
     file: str
     sha256: str
     title: str
-    is_ours: bool  # nobody named a contract
+    is_ours: bool
     counts: str
     lines: tuple[Line, ...]
 
 
 def contract_view(record: RunRecord) -> View:
-    """Of the contract of the run; else of the shipped one, by the same rules."""
-    contract, limits = record.conclusion.contract, record.conclusion.limits
-    if contract is None:
-        return _questions(record)
-    lines = tuple(_line(one, limits, _STATE[one.state]) for one in contract.lines)
-    return View(contract.file, contract.sha256, contract.title, is_ours=False, counts=contract.counts, lines=lines)
-
-
-def _questions(record: RunRecord) -> View:
-    """Those of a bring-up, each with how far this run answers it and what an answer needs."""
+    """Return the contract of the run; without one the shipped questions, each with what an answer still needs."""
     limits, coverage, profile = record.conclusion.limits, record.conclusion.coverage, record.plan.profile
-    questions = bring_up() if coverage.gpus_existing else _without_gpus(bring_up())
-    judged = judge_contract(questions, limits, coverage.nodes, profile.not_applicable)
+    if contract := record.conclusion.contract:
+        lines = tuple(_line(one, limits, _STATE[one.state]) for one in contract.lines)
+        return View(contract.file, contract.sha256, contract.title, is_ours=False, counts=contract.counts, lines=lines)
+    judged = judge_contract(_questions(has_gpus=coverage.gpus_existing > 0), limits, coverage.nodes, profile.not_applicable)
     lines = tuple(_line(one, limits, _answer(one, limits, record.plan)) for one in judged.lines)
     words = Counter(line.mark.word for line in lines)
     counts = f"{count(len(lines), 'question')}: {', '.join(f'{number} {word}' for word, number in words.items())}"
     return View(judged.file, judged.sha256, judged.title, is_ours=True, counts=counts, lines=lines)
 
 
+@cache
+def _questions(*, has_gpus: bool) -> Contract:
+    """Return the shipped questions. All are about a cluster of GPUs: without one, none is answered."""
+    contract = read_contract(BRING_UP_FILE)
+    if has_gpus:
+        return contract
+    lines = tuple(line.model_copy(update={"not_tested": line.not_tested or "no GPU was tested"}) for line in contract.lines)
+    return contract.model_copy(update={"lines": lines})
+
+
 def _answer(judged: JudgedLine, limits: Sequence[Judgement], plan: RunPlan) -> Mark:
-    """`answered`, `answered: NO`, `partly`, or what it needs: another level, more nodes."""
+    """Return `answered`, `answered: NO`, `partly`, or what it needs: another level, more nodes."""
     line = judged.line
     if judged.state is not LineState.NOT_TESTED:
         return _ANSWER[judged.state]
@@ -88,36 +94,21 @@ def _answer(judged: JudgedLine, limits: Sequence[Judgement], plan: RunPlan) -> M
         return Mark("○", f"needs {'two nodes' if line.nodes == 'several' else 'one node'}", "open")
     if any(one.status is Status.HELD for one in limits_of(line, limits)):
         return Mark("≈", "partly", "open")
-    level = _needed_level({subject_of_metric(glob) for glob in line.metrics}, plan)
-    return Mark("○", f"needs --level={level}" if level else "not tested", "open")
-
-
-def _needed_level(subjects: Collection[str], plan: RunPlan) -> str:
-    """The least that runs all of these subjects, where the level of the run leaves one out."""
-    if plan.not_at_level.keys().isdisjoint(subjects):
-        return ""
-    return next((level for level in LEVELS if set(subjects) <= plan.profile.levels.get(level, {}).keys()), "")
+    subjects = {subject_of_metric(glob) for glob in line.metrics}
+    if not plan.not_at_level.keys().isdisjoint(subjects):
+        for level in LEVELS:
+            if subjects <= plan.profile.levels.get(level, {}).keys():
+                return Mark("○", f"needs --level={level}", "open")
+    return Mark("○", "not tested", "open")
 
 
 def unanswered(record: RunRecord) -> list[tuple[str, str]]:
-    """What of the run's own contract speaks against it: `MISSED contract line 8.2`, and the line with why."""
+    """Return the lines of the run's own contract that were not met: `MISSED contract line 8.2`, and the line with the reason."""
     lines = record.conclusion.contract.unanswered if record.conclusion.contract else ()
     return [(f"{_STATE[one.state].word} contract line {one.line.number}", f"{one.line.text}: {'; '.join(one.reasons)}") for one in lines]
 
 
-@cache
-def bring_up() -> Contract:
-    """The shipped questions."""
-    return read_contract(BRING_UP_FILE)
-
-
-def _without_gpus(contract: Contract) -> Contract:
-    """Each question is about a cluster of GPUs: the limits of a CPU show that the suite works, and answer none of them."""
-    lines = tuple(line.model_copy(update={"not_tested": line.not_tested or _NO_GPU}) for line in contract.lines)
-    return contract.model_copy(update={"lines": lines})
-
-
-def _line(judged: JudgedLine, limits: Iterable[Judgement], mark: Mark) -> Line:
+def _line(judged: JudgedLine, limits: Sequence[Judgement], mark: Mark) -> Line:
     named = [] if judged.declared else sorted(limits_of(judged.line, limits), key=_telling)
     return Line(
         number=judged.line.number,
@@ -125,17 +116,16 @@ def _line(judged: JudgedLine, limits: Iterable[Judgement], mark: Mark) -> Line:
         asks=judged.line.asks,
         mark=mark,
         reasons=judged.reasons,
-        figures=tuple(_shown(one) for one in named[:_MOST_FIGURES]),
+        figures=tuple(Shown(one.metric, STATUS[one.status], _figure(one), one.need) for one in named[:_MOST_FIGURES]),
         num_more=max(len(named) - _MOST_FIGURES, 0),
     )
 
 
 def _telling(judgement: Judgement) -> tuple[int, float, str]:
-    """What missed first, then what else did not hold, then the smallest margin."""
+    """Sort what missed first, then what else did not hold, then the smallest margin."""
     order = 0 if judgement.status is Status.MISSED else 2 if judgement.status is Status.HELD else 1
     return order, float("inf") if judgement.margin is None else judgement.margin, judgement.metric
 
 
-def _shown(judgement: Judgement) -> Shown:
-    figure = "no figure" if judgement.value is None else with_unit(judged_figure(judgement), judgement.unit)
-    return Shown(judgement.metric, STATUS[judgement.status], figure, judgement.need)
+def _figure(judgement: Judgement) -> str:
+    return "no figure" if judgement.value is None else with_unit(judged_figure(judgement), judgement.unit)

@@ -1,11 +1,13 @@
-"""The table of remedies, and which kinds of failure a judgement, a rank or the whole run shows.
+"""What to do about a failure: the table of remedies, the kinds of failure that a row or a run shows, and commands for its first culprit.
 
 A limit's own `remedy:` says what to do about one figure; the table is by kind of failure, whatever figure or outcome shows it.
 What our own code saw of a rank comes first; then the words of libraries and of the kernel (`says`); then its outcome.
 """
 
 import re
-from collections.abc import Collection
+import shlex
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
@@ -16,40 +18,40 @@ from pydantic import Field, ValidationError, model_validator
 from gpu_acceptance.base.model import Model
 from gpu_acceptance.base.strict_yaml import Document
 from gpu_acceptance.inventory import xids
+from gpu_acceptance.record.figure import Labels
+from gpu_acceptance.record.job import Job, RankIdentity
 from gpu_acceptance.record.outcome import Cause, Outcome, Status
-from gpu_acceptance.record.row import Judgement, Mistake, RankRecord
-from gpu_acceptance.record.run_record import Objection, ObjectionKind, RunEnd
+from gpu_acceptance.record.row import Judgement, Mistake, RankRecord, Row
+from gpu_acceptance.record.run_record import ObjectionKind, RunRecord
+from gpu_acceptance.report.machines import places
+from gpu_acceptance.report.words import HARMLESS_OUTCOMES, HARMLESS_STATUSES, ranks_text
 from gpu_acceptance.thresholds.file import dotted, line_of, read_validated
+from gpu_acceptance.verdict.rows import declared_reason, formed_unlike
 
 REMEDIES_FILE = Path(__file__).with_name("remedies.yaml")
+XID_METRICS = frozenset({"counters.xids", "kernel_log.errors.xids"})
+PLACEHOLDERS = ("HOST", "UUID", "BUS", "DEVICE", "PORT", "RUN", "PID", "POD")  # only a person at the machine knows the last two
+_PLACEHOLDER = re.compile(r"<([A-Z]+)>")
+_LONGEST_NAME = 255  # of a host; a longer one is not pasted into a shell
+_LONG_DOMAIN = re.compile(r"0000([0-9A-Fa-f]{4}:[0-9A-Fa-f:.]+)")  # a PCI address as NVML writes it
+_END_OF_LOG = 4_000  # characters: 1,000 ranks may have died, each with a log of its own
+_MOST_KINDS = 3  # of one text: a log with more names none of them as the cause
+_WORST_FIRST = ("replace", "reboot", "reset", "watch")
+_DRILL = "planted_fault"  # told before what it has planted, so that no good GPU is taken out
+_BROKE_OFF = {Outcome.DIED, Outcome.STUCK, Outcome.LOST}
 
 SeverityName = Literal["watch", "reset", "reboot", "replace"]
 _Words = Annotated[str, Field(min_length=1, max_length=600)]
 _Key = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,60}$")]
 _Https = Annotated[str, Field(pattern=r"^https://[!-~]{4,200}$")]
-XID_METRICS = frozenset({"counters.xids", "kernel_log.errors.xids"})
-_END_OF_LOG = 4_000  # characters: 1,000 ranks may have died, each with a log of its own
-_Patterns = tuple[tuple[str, tuple[re.Pattern[str], ...]], ...]  # by kind of failure
-_MOST_KINDS = 3  # of one text: a log that tells of everything tells of nothing
-
-
-class Check(Model):
-    """One thing to look at. `run` changes nothing on the machine; placeholders such as `<UUID>` are filled in by `commands.py`."""
-
-    look: _Words
-    run: _Words
-
-
-class Change(Model):
-    """A command that changes something, and what."""
-
-    run: _Words
-    changes: _Words
+_List = Annotated[list[str], Field(default_factory=list)]
 
 
 class Severity(Model):
+    """What to do with the node. `commands`: each with what it changes."""
+
     means: _Words
-    commands: list[Change]
+    commands: dict[_Words, _Words]
 
 
 class Reference(Model):
@@ -60,20 +62,20 @@ class Reference(Model):
 
 
 class FoundBy(Model):
-    """Which failures are of a kind; see `kinds.py`."""
+    """The failures that belong to a kind; those of any field do."""
 
-    metrics: list[str] = Field(default_factory=list)  # globs over the metrics of missed limits
-    xids: list[str] = Field(default_factory=list)  # remedies of inventory/xids.py
-    statuses: list[str] = Field(default_factory=list)  # of limits
+    metrics: _List  # globs over the metrics of missed limits
+    xids: _List  # remedies of inventory/xids.py
+    statuses: _List  # of limits
     mistakes: list[Annotated[Mistake, Field(strict=False)]] = Field(default_factory=list)  # of a validation, in its figures
-    missing: list[str] = Field(default_factory=list)  # why a figure has no value (Why of inventory/answer.py)
-    outcomes: list[str] = Field(default_factory=list)
-    causes: list[Annotated[Cause, Field(strict=False)]] = Field(default_factory=list)  # what our own code saw of a rank
+    missing: _List  # why a figure has no value (Why of inventory/answer.py)
+    outcomes: _List
+    causes: list[Annotated[Cause, Field(strict=False)]] = Field(default_factory=list)  # seen by our own code on a rank
     objections: list[Annotated[ObjectionKind, Field(strict=False)]] = Field(default_factory=list)  # to a run as a whole
-    control_lost: bool = False  # ranks lost each other: of the end of a run
-    lacks: list[str] = Field(default_factory=list)  # what validations were not run for want of, as inventory/needs.py names it
-    says: list[str] = Field(default_factory=list)  # regular expressions over messages and the ends of logs
-    says_of_run: list[str] = Field(default_factory=list)  # the same over objections to a run as a whole alone
+    control_lost: bool = False  # ranks lost each other, at the end of a run
+    lacks: _List  # what a rank lacks for a validation, as inventory/needs.py names it
+    says: _List  # regular expressions over messages and the ends of logs
+    says_of_run: _List  # the same, only over objections to a run as a whole
     before_a_run: bool = False  # nothing of ours was started: a run cannot find it
 
     @model_validator(mode="after")
@@ -89,18 +91,23 @@ class FoundBy(Model):
 
 
 class Remedy(Model):
-    """One kind of failure. `do` is the decision about the node, in one or two sentences."""
+    """One kind of failure. `do`: the decision about the node.
+
+    `checks`: commands, each with what to look for. They change nothing on the machine.
+    """
 
     title: _Words
-    severity: SeverityName
+    severity: SeverityName = "watch"
     means: _Words
     do: _Words
-    checks: Annotated[list[Check], Field(min_length=3, max_length=3)]
+    checks: Annotated[dict[_Words, _Words], Field(min_length=3, max_length=3)]
     references: Annotated[list[_Key], Field(min_length=1)]
     found_by: FoundBy
 
 
 class Table(Model):
+    """The whole file."""
+
     severities: dict[SeverityName, Severity]
     references: dict[_Key, Reference]
     remedies: dict[_Key, Remedy]
@@ -118,14 +125,13 @@ class Table(Model):
 
 @cache
 def table() -> Table:
-    """The shipped table."""
+    """Return the shipped table."""
     return read_table(REMEDIES_FILE)
 
 
 def read_table(path: Path) -> Table:
-    """A table of remedies. LimitsError names file, key and line of what is wrong."""
-    _, found = read_validated(path, Table, _problems)
-    return found
+    """Read a table of remedies. LimitsError names file, key and line of what is wrong."""
+    return read_validated(path, Table, _problems)[1]
 
 
 def _problems(name: str, document: Document, error: ValidationError) -> list[str]:
@@ -137,99 +143,179 @@ def _problems(name: str, document: Document, error: ValidationError) -> list[str
     return problems
 
 
-def kinds_of_judgement(judgement: Judgement) -> tuple[str, ...]:
-    """Of a limit that neither held nor was declared away; never empty."""
-    if judgement.status is not Status.MISSED:
-        missing = judgement.labels.get("missing")
-        return (
-            tuple(kind for kind, by in _found_by() if judgement.mistake in by.mistakes or missing in by.missing)
-            or _said(judgement.message)
-            or kinds_of_status(judgement.status)
-        )
-    if judgement.metric in XID_METRICS:
-        return _of_xids(judgement)
-    return kinds_of_metric(judgement.metric) or kinds_of_status(Status.MISSED)
+# --- kinds of failure -----------------------------------------------------------------------------------------------------------
 
 
-def kinds_of_rank(rank: RankRecord) -> tuple[str, ...]:
-    """Of a rank that did not come to its end, or failed without a limit; never empty.
-
-    What our own code saw comes first. Where a rank stands says why it hangs, and not why it died.
-    """
-    stack = rank.stack if rank.outcome is Outcome.STUCK else ""
-    seen = {rank.cause} | {Cause.HANG_IN_COLLECTIVE for one in rank.collectives if not one.finished}
-    found = kinds_of_causes(seen) or _said(rank.message, stack, rank.log_tail[-_END_OF_LOG:])
-    return found or kinds_of_outcome(rank.outcome)
-
-
-def kinds_of_causes(causes: Collection[Cause | None]) -> tuple[str, ...]:
-    return tuple(kind for kind, by in _found_by() if not set(by.causes).isdisjoint(causes))
-
-
-def kinds_of_lacks(lacks: Collection[str]) -> tuple[str, ...]:
-    """Of a validation that was not run because some rank lacks what it needs; empty of one that lacks nothing."""
-    return tuple(kind for kind, by in _found_by() if not set(by.lacks).isdisjoint(lacks))
-
-
-def kinds_of_row(message: str, outcome: Outcome) -> tuple[str, ...]:
-    """Of a validation none of whose ranks or limits say why; never empty."""
-    return _said(message) or kinds_of_outcome(outcome)
-
-
-def kinds_of_objection(objection: Objection) -> tuple[str, ...]:
-    """Of one to the run as a whole: by what a library or the kernel said in it, else by its own kind; empty of one without a remedy."""
-    said = _in_words(objection.text, _patterns_of_runs())
-    return said or tuple(kind for kind, by in _found_by() if objection.kind in by.objections)
-
-
-def kinds_of_end(end: RunEnd) -> tuple[str, ...]:
-    """Of how a run ended, whatever objects to it."""
-    return tuple(kind for kind, by in _found_by() if by.control_lost and end.control_lost)
+def kinds_by(
+    name: Literal["xids", "statuses", "mistakes", "missing", "outcomes", "causes", "objections", "lacks"], words: Collection[object]
+) -> tuple[str, ...]:
+    """Return the kinds of failure that are found by any of these words in this field of FoundBy."""
+    return tuple(kind for kind, one in table().remedies.items() if not set(getattr(one.found_by, name)).isdisjoint(words))
 
 
 def kinds_of_metric(metric: str) -> tuple[str, ...]:
-    return tuple(kind for kind, by in _found_by() if any(fnmatchcase(metric, glob) for glob in by.metrics))
+    """Return the kinds of failure that a missed limit of this metric shows."""
+    return tuple(kind for kind, one in table().remedies.items() if any(fnmatchcase(metric, glob) for glob in one.found_by.metrics))
 
 
-def kinds_of_xid(remedy: str) -> tuple[str, ...]:
-    """By what `inventory/xids.py` says is to be done about it."""
-    return tuple(kind for kind, by in _found_by() if remedy in by.xids)
+def kinds_of_judgement(judgement: Judgement) -> tuple[str, ...]:
+    """Return the kinds that a limit shows which neither held nor was declared away; at least one."""
+    if judgement.status is not Status.MISSED:
+        found = kinds_by("mistakes", [judgement.mistake]) + kinds_by("missing", [judgement.labels.get("missing")])
+        return tuple(dict.fromkeys(found)) or _in_texts(judgement.message) or kinds_by("statuses", [judgement.status])
+    if judgement.metric in XID_METRICS:
+        to_do = xids.remedies_in(judgement.labels) or [xids.Remedy.CONTACT_SUPPORT]  # XIDs without labels are as bad as unknown ones
+        return tuple(dict.fromkeys(kind for one in to_do for kind in kinds_by("xids", [one])))
+    return kinds_of_metric(judgement.metric) or kinds_by("statuses", [Status.MISSED])
 
 
-def kinds_of_status(status: Status) -> tuple[str, ...]:
-    return tuple(kind for kind, by in _found_by() if status.value in by.statuses)
+def kinds_of_rank(rank: RankRecord) -> tuple[str, ...]:
+    """Return the kinds that a rank shows which broke off, or failed without a limit; at least one.
+
+    The position of a rank says why it hangs, and not why it died.
+    """
+    stack = rank.stack if rank.outcome is Outcome.STUCK else ""
+    seen = {rank.cause} | {Cause.HANG_IN_COLLECTIVE for one in rank.collectives if not one.finished}
+    texts = (rank.message, stack, rank.log_tail[-_END_OF_LOG:])
+    return kinds_by("causes", seen) or _in_texts(*texts) or kinds_by("outcomes", [rank.outcome])
 
 
-def kinds_of_outcome(outcome: Outcome) -> tuple[str, ...]:
-    return tuple(kind for kind, by in _found_by() if outcome.value in by.outcomes)
+def _in_texts(*texts: str) -> tuple[str, ...]:
+    """Return the kinds that the first of the texts names which names any."""
+    return next((kinds for text in texts if text and (kinds := _in_text(text))), ())
 
 
-def _of_xids(judgement: Judgement) -> tuple[str, ...]:
-    """XIDs of which nothing is told are as bad as one that nobody knows."""
-    remedies = xids.remedies_in(judgement.labels) or [xids.Remedy.CONTACT_SUPPORT]
-    return tuple(dict.fromkeys(kind for remedy in remedies for kind in kinds_of_xid(remedy)))
-
-
-def _said(*texts: str) -> tuple[str, ...]:
-    """What the first of the texts that says anything known says."""
-    return next((kinds for text in texts if text and (kinds := _in_words(text, _patterns()))), ())
-
-
-def _in_words(text: str, of_kinds: _Patterns) -> tuple[str, ...]:
-    found = (kind for kind, patterns in of_kinds if any(pattern.search(text) for pattern in patterns))
+def _in_text(text: str, *, of_run: bool = False) -> tuple[str, ...]:
+    found = (kind for kind, patterns in _patterns(of_run) if any(pattern.search(text) for pattern in patterns))
     return tuple(found)[:_MOST_KINDS]
 
 
 @cache
-def _found_by() -> tuple[tuple[str, FoundBy], ...]:
-    return tuple((kind, remedy.found_by) for kind, remedy in table().remedies.items())
+def _patterns(of_run: bool) -> tuple[tuple[str, tuple[re.Pattern[str], ...]], ...]:
+    by_kind = ((kind, remedy.found_by) for kind, remedy in table().remedies.items())
+    return tuple((kind, tuple(map(re.compile, [*by.says, *(by.says_of_run if of_run else [])]))) for kind, by in by_kind)
 
 
-@cache
-def _patterns() -> _Patterns:
-    return tuple((kind, tuple(map(re.compile, by.says))) for kind, by in _found_by() if by.says)
+# --- advice ---------------------------------------------------------------------------------------------------------------------
 
 
-@cache
-def _patterns_of_runs() -> _Patterns:
-    return tuple((kind, tuple(map(re.compile, [*by.says, *by.says_of_run]))) for kind, by in _found_by() if by.says or by.says_of_run)
+@dataclass(frozen=True)
+class Advice:
+    """One kind of failure. `where`: whose names stand in the commands; `others`: more ranks that show it. Both may be empty.
+
+    Checks and changes are pairs: a command, and what to look for or what it changes.
+    """
+
+    kind: str
+    remedy: Remedy
+    severity: Severity
+    ranks: tuple[int, ...]
+    where: str
+    others: str
+    checks: tuple[tuple[str, str], ...]
+    changes: tuple[tuple[str, str], ...]
+    references: tuple[Reference, ...]
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """A kind of failure, the ranks that show it, and the labels of the figure."""
+
+    kind: str
+    ranks: tuple[int, ...] = ()
+    labels: Labels = field(default_factory=dict)
+
+
+def advice_on(row: Row, record: RunRecord) -> tuple[Advice, ...]:
+    """Return what to do about a validation, what asks for most first. A validation with anything wrong always has some."""
+    shown = [*_shown_by_limits(row), *_shown_by_ranks(row, record), *_shown_by_silence(row, record)]
+    if formed_unlike(row.nodeid, row.attempts, Job(record.ranks)):
+        shown += [_Shown(kind) for kind in kinds_by("causes", [Cause.UNLIKE_VARIABLES])]
+    if not shown and row.outcome not in HARMLESS_OUTCOMES:
+        shown = [_Shown(kind) for kind in _in_texts(row.message) or kinds_by("outcomes", [row.outcome])]
+    return _advice(shown, record)
+
+
+def advice_on_run(record: RunRecord) -> tuple[Advice, ...]:
+    """Return what to do about the reasons of the verdict that belong to no validation."""
+    ended = [kind for kind, one in table().remedies.items() if one.found_by.control_lost and record.end.control_lost]
+    kinds = list(ended)
+    for one in record.conclusion.objections:
+        if not one.nodeid and not (ended and one.kind is ObjectionKind.INTERRUPTED):
+            kinds += _in_text(one.text, of_run=True) or kinds_by("objections", [one.kind])
+    return _advice([_Shown(kind) for kind in kinds], record)
+
+
+def _shown_by_limits(row: Row) -> Iterator[_Shown]:
+    """Yield what limits show. A rank that died before it measured is not told to measure."""
+    expected = HARMLESS_STATUSES | ({Status.NOT_MEASURED} if row.outcome in _BROKE_OFF else set())
+    for judgement in row.judgements:
+        if judgement.status not in expected:
+            yield from (_Shown(kind, judgement.ranks, judgement.labels) for kind in kinds_of_judgement(judgement))
+
+
+def _shown_by_ranks(row: Row, record: RunRecord) -> Iterator[_Shown]:
+    """Yield what ranks show that no limit shows. The position of a stuck rank may be known from its victims alone."""
+    may_skip = declared_reason(row.nodeid, record.plan.profile.not_applicable) is not None
+    no_blame = {*HARMLESS_OUTCOMES, Outcome.VICTIM, *([Outcome.SKIPPED] if may_skip else [])}
+    ranks = [rank for attempt in row.attempts for rank in attempt.ranks]
+    is_awaited = any(rank.outcome is Outcome.VICTIM and rank.stack for rank in ranks)
+    for rank in ranks:
+        only_a_limit = rank.outcome is Outcome.FAILED and not (rank.message or rank.log_tail)
+        if rank.outcome not in no_blame and not only_a_limit:
+            kinds = kinds_of_rank(rank)
+            if is_awaited and kinds == kinds_by("outcomes", [Outcome.STUCK]):
+                kinds = kinds_by("causes", [Cause.HANG_IN_COLLECTIVE])
+            yield from (_Shown(kind, (rank.rank,)) for kind in kinds)
+
+
+def _shown_by_silence(row: Row, record: RunRecord) -> Iterator[_Shown]:
+    """Yield the ranks that have no record of an attempt, and those that lack what the validation needs."""
+    ranks = {identity.rank for identity in record.ranks}
+    for attempt in row.attempts:
+        if silent := tuple(sorted(ranks - {rank.rank for rank in attempt.ranks})):
+            yield from (_Shown(kind, silent) for kind in kinds_by("outcomes", [Outcome.LOST]))
+    lacking = tuple(identity.rank for identity in record.ranks if not identity.lacks.keys().isdisjoint(row.lacks))
+    yield from (_Shown(kind, lacking) for kind in kinds_by("lacks", row.lacks))
+
+
+def _advice(shown: Sequence[_Shown], record: RunRecord) -> tuple[Advice, ...]:
+    kinds = dict.fromkeys(one.kind for one in shown)
+    found = [_of_kind(kind, [one for one in shown if one.kind == kind], record) for kind in kinds]
+    return tuple(sorted(found, key=lambda one: (one.kind != _DRILL, _WORST_FIRST.index(one.remedy.severity))))
+
+
+def _of_kind(kind: str, shown: Sequence[_Shown], record: RunRecord) -> Advice:
+    remedy = table().remedies[kind]
+    severity = table().severities[remedy.severity]
+    ranks = list(dict.fromkeys(rank for one in shown for rank in one.ranks))
+    first = next((identity for identity in record.ranks if ranks and identity.rank == ranks[0]), None)
+    names = names_of(first, record.plan.run_id, shown[0].labels)
+    return Advice(
+        kind,
+        remedy,
+        severity,
+        tuple(ranks),
+        where=f"rank {first.rank} ({places(record)[first.rank]})" if first else "",
+        others=ranks_text(ranks[1:]) if ranks[1:] else "",
+        checks=tuple((filled(command, names), look) for command, look in remedy.checks.items()),
+        changes=tuple((filled(command, names), changes) for command, changes in severity.commands.items()),
+        references=tuple(table().references[name] for name in remedy.references),
+    )
+
+
+def names_of(identity: RankIdentity | None, run_id: str, labels: Labels) -> dict[str, str]:
+    """Return what is known of a culprit, by placeholder: its node and GPU, and the network port of the figure."""
+    names = {"RUN": run_id}
+    if identity:
+        names["HOST"] = identity.host
+        if gpu := identity.gpu:
+            found = _LONG_DOMAIN.fullmatch(gpu.pci_bus_id)
+            names |= {"UUID": gpu.uuid, "BUS": (found[1] if found else gpu.pci_bus_id).lower()}  # 0000:1b:00.0, as Linux has it
+    names |= {name.upper(): str(labels[name]) for name in ("device", "port") if name in labels}
+    return {name: value for name, value in names.items() if 0 < len(value) <= _LONGEST_NAME and value[0] != "-"}  # no option of a tool
+
+
+def filled(command: str, names: Mapping[str, str]) -> str:
+    """Return the command with what is known, quoted for a shell; other placeholders stay as they are."""
+    return _PLACEHOLDER.sub(lambda found: shlex.quote(names[found[1]]) if found[1] in names else found[0], command)

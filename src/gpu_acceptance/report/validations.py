@@ -1,23 +1,26 @@
-"""Every validation as the report shows it: judgements with their margins, figures by rank, how to run it again."""
+"""Every validation as the report shows it: limits with their margins, figures by rank, a command to repeat it; a line for each subject."""
 
 import heapq
 import shlex
 import statistics
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from markupsafe import Markup
+
 from gpu_acceptance.record.figure import Figure
-from gpu_acceptance.record.outcome import Outcome, Status
+from gpu_acceptance.record.outcome import Means, Outcome, Status
 from gpu_acceptance.record.row import Attempt, Judgement, RankRecord, Row
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report import over_time
-from gpu_acceptance.report.charts import Histogram, Picture, histograms, pictures
-from gpu_acceptance.report.cluster import places
+from gpu_acceptance.report.charts import Chart, histograms, margin_bar, pictures
+from gpu_acceptance.report.machines import places
 from gpu_acceptance.report.words import (
     OUTCOME,
     STATUS,
     Mark,
+    by_margin,
     deviation,
     duration,
     exact,
@@ -27,78 +30,22 @@ from gpu_acceptance.report.words import (
     reproduce,
     rounded,
 )
-from gpu_acceptance.thresholds.limit import COUNTERS, Value, plural, subject_of_metric, with_unit
+from gpu_acceptance.thresholds.limit import COUNTERS, RESERVED_SUBJECTS, Value, plural, subject_of_metric, with_unit
 
 MOST_RANKS = 64  # with a line each; all others are in results.json and figures.csv
-_QUIET = {Status.HELD, Status.NOT_APPLICABLE}
-SCALE = 0.25  # margins are drawn from -25 % to +25 %, all on this one scale
-BAR_WIDTH = 160  # of the drawing, in its own units; the bound is in the middle
-_NOISE = 0.01  # of a bound
 MAX_PLACES = 8  # named in full in one cell; the others by number
-
-
-def notable(attempt: Attempt, judgements: Iterable[Judgement]) -> tuple[RankRecord, ...]:
-    """All ranks where they are few; else the most notable ones, in the order of the attempt."""
-    if len(attempt.ranks) <= MOST_RANKS:
-        return attempt.ranks
-    named = {rank for one in judgements if one.status not in _QUIET for rank in one.ranks}
-    distances = _distances(attempt)
-    by_note = ((one.outcome is Outcome.PASSED, one.rank not in named, -distances[one.rank], one.rank) for one in attempt.ranks)
-    chosen = {rank for *_, rank in heapq.nsmallest(MOST_RANKS, by_note)}
-    return tuple(one for one in attempt.ranks if one.rank in chosen)
-
-
-def note(attempt: Attempt) -> str:
-    """What is left out, or nothing."""
-    if len(attempt.ranks) <= MOST_RANKS:
-        return ""
-    return (
-        f"{MOST_RANKS} of {len(attempt.ranks):,} ranks: those with a fault, that a missed limit names, or furthest from the median. "
-        "All are in results.json and figures.csv."
-    )
-
-
-def median_ranks(attempt: Attempt) -> dict[tuple[str, str], str]:
-    """By metric and unit `median 4332 (rank 3)`: the rank in the middle of those that have a number, where they are three and differ."""
-    found = {}
-    for key, column in _columns(attempt).items():
-        if len(column) > 2 and len({value for _, value in column}) > 1:
-            rank, value = sorted(column, key=lambda one: (one[1], one[0]))[(len(column) - 1) // 2]
-            found[key] = f"median {rounded(value)} (rank {rank})"
-    return found
-
-
-def _columns(attempt: Attempt) -> dict[tuple[str, str], list[tuple[int, float]]]:
-    """By metric and unit each rank that has a number, and the number."""
-    columns: dict[tuple[str, str], list[tuple[int, float]]] = defaultdict(list)
-    for record in attempt.ranks:
-        for figure in record.figures:
-            value = figure.value
-            if type(value) is float or type(value) is int:  # no bool; and a union of types is made anew each time that it is asked
-                columns[figure.metric, figure.unit].append((record.rank, value))
-    return columns
-
-
-def _distances(attempt: Attempt) -> dict[int, float]:
-    """The largest distance of a rank's numbers from the medians of all, each as a part of its median."""
-    found = dict.fromkeys((record.rank for record in attempt.ranks), 0.0)
-    for column in _columns(attempt).values():
-        median = statistics.median([value for _, value in column])
-        for rank, value in column if median else ():
-            distance = abs(value / median - 1)
-            if distance > found[rank]:
-                found[rank] = distance
-    return found
-
-
-@dataclass(frozen=True)
-class Bar:
-    """A margin as a rectangle beside the middle line; `beyond` where it is longer than the scale."""
-
-    x: float
-    width: float
-    missed: bool
-    beyond: bool
+_NOISE = 0.01  # of a bound
+_QUIET = {Status.HELD, Status.NOT_APPLICABLE}
+_TONES = ("bad", "open", "good", "quiet")  # in this order
+_UNPROVED = (Status.INVALID, Status.UNSTABLE, Status.NO_LIMIT, Status.NOT_MEASURED)
+_TOLD_BY_LIMIT = {
+    Outcome.FAILED: Status.MISSED,
+    Outcome.UNSTABLE: Status.UNSTABLE,
+    Outcome.NO_LIMIT: Status.NO_LIMIT,
+    Outcome.NOT_MEASURED: Status.NOT_MEASURED,
+    Outcome.ERROR: Status.INVALID,
+}
+_MOST_MARGIN = 1.0  # a larger one is shown as `>+100 %`
 
 
 @dataclass(frozen=True)
@@ -112,8 +59,8 @@ class Line:
     figure_exact: str
     need: str
     margin: str
-    deviation: str  # the same in words: `24.9 % below`
-    bar: Bar | None
+    deviation: str  # the margin in words: `24.9 % below`
+    bar: Markup  # empty without a margin
     spread: str
     is_near_miss: bool  # missed by no more than a second measurement may differ
     who: tuple[str, ...]
@@ -123,8 +70,74 @@ class Line:
     message: str
 
 
+def judgement_lines(judgements: Iterable[Judgement], names: Mapping[int, str], attempts: tuple[Attempt, ...] = ()) -> tuple[Line, ...]:
+    """Return judgements in words, each with the widest spread that any rank had in any attempt. `names`: rank -> place."""
+    spreads: dict[str, float] = {}
+    for figure in (figure for attempt in attempts for rank in attempt.ranks for figure in rank.figures):
+        if figure.spread_percent is not None:
+            spreads[figure.metric] = max(spreads.get(figure.metric, 0.0), figure.spread_percent)
+    medians = median_ranks(attempts[-1]) if attempts else {}
+    return tuple(_line(one, names, spreads.get(one.metric), medians.get((one.metric, one.unit), ""), attempts) for one in judgements)
+
+
+def _line(judgement: Judgement, names: Mapping[int, str], spread_percent: float | None, median: str, attempts: tuple[Attempt, ...]) -> Line:
+    margin = None if judgement.status is Status.NOT_MEASURED else judgement.margin  # that of ranks that were measured, not of those named
+    return Line(
+        judgement=judgement,
+        mark=STATUS[judgement.status],
+        metric=judgement.metric,
+        figure=_with_unit(judged_figure(judgement), judgement),
+        figure_exact=_with_unit(exact(judgement.value), judgement),
+        need=judgement.need or "–",
+        margin="" if margin is None else percent(margin),
+        deviation="" if margin is None else deviation(judgement),
+        bar=Markup() if margin is None else margin_bar(margin),
+        spread="" if spread_percent is None else f"{spread_percent:.3g} %",
+        is_near_miss=_is_near_miss(judgement, attempts),
+        who=name_ranks(judgement.ranks, names),
+        median=median,
+        scope=judgement.scope,
+        source=": ".join(part for part in (judgement.file, judgement.source) if part),
+        message=judgement.message,
+    )
+
+
+def _with_unit(shown: str, judgement: Judgement) -> str:
+    if judgement.value is None:
+        return shown
+    figure = with_unit(shown, judgement.unit)
+    return f"no figure (elsewhere {figure})" if judgement.status is Status.NOT_MEASURED else figure
+
+
+def _is_near_miss(judgement: Judgement, attempts: tuple[Attempt, ...]) -> bool:
+    """Return True for a miss within its own spread, or 1 %, that was measured once. A whole number is a count, which has no noise."""
+    if judgement.status is not Status.MISSED or type(judgement.value) is not float or judgement.margin is None or len(attempts) > 1:
+        return False
+    figures = (figure for attempt in attempts for rank in attempt.ranks if rank.rank in judgement.ranks for figure in rank.figures)
+    worst = [figure for figure in figures if figure.metric == judgement.metric and figure.value == judgement.value]
+    return -judgement.margin <= max(_NOISE, *(figure.spread_percent / 100 for figure in worst if figure.spread_percent is not None), 0.0)
+
+
+def name_ranks(ranks: tuple[int, ...], names: Mapping[int, str]) -> tuple[str, ...]:
+    """`rank 5 (node-03, GPU 5, serial 1653924100006)`, for each; of many the first few, then their numbers; all: just that."""
+    if len(ranks) > 1 and set(ranks) == set(names):
+        return (f"all of {ranks_text(ranks)}",)
+    named = tuple(f"rank {rank} ({names.get(rank, 'unknown')})" for rank in ranks[:MAX_PLACES])
+    return (*named, f"and {ranks_text(ranks[MAX_PLACES:])}") if len(ranks) > MAX_PLACES else named
+
+
+def counter_lines(record: RunRecord) -> tuple[Line, ...]:
+    """Return the limits on counters, each with the worst of all validations."""
+    return judgement_lines([one for one in record.conclusion.limits if subject_of_metric(one.metric) == COUNTERS], places(record))
+
+
+# --- validations ----------------------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class RankLine:
+    """What one rank measured in one attempt."""
+
     rank: int
     place: str
     mark: Mark
@@ -135,16 +148,19 @@ class RankLine:
 
 @dataclass(frozen=True)
 class AttemptTable:
+    """One attempt: a line for each notable rank, and charts."""
+
     number: int
     columns: tuple[str, ...]
     lines: tuple[RankLine, ...]
     note: str
-    pictures: tuple[Picture, ...]
-    histograms: tuple[Histogram, ...]
+    charts: tuple[Chart, ...]
 
 
 @dataclass(frozen=True)
 class Validation:
+    """One row of the report."""
+
     anchor: str
     nodeid: str
     name: str
@@ -159,17 +175,16 @@ class Validation:
 
 
 def by_subject(record: RunRecord) -> dict[str, list[Validation]]:
-    """All validations in the order they ran, grouped by subject."""
+    """Return all validations in the order they ran, grouped by subject."""
     subjects: dict[str, list[Validation]] = {}
     names = places(record)
     for number, row in enumerate(record.rows):
-        shown = _validation(f"v{number}", row, names, record)
-        subjects.setdefault(row.subject, []).append(shown)
+        subjects.setdefault(row.subject, []).append(_validation(f"v{number}", row, names, record))
     return subjects
 
 
 def _validation(anchor: str, row: Row, names: Mapping[int, str], record: RunRecord) -> Validation:
-    shown = [judgement for judgement in row.judgements if not _is_quiet(judgement)]
+    shown = [one for one in row.judgements if subject_of_metric(one.metric) != COUNTERS or one.status is not Status.HELD]
     num_quiet = len(row.judgements) - len(shown)
     return Validation(
         anchor=anchor,
@@ -186,87 +201,6 @@ def _validation(anchor: str, row: Row, names: Mapping[int, str], record: RunReco
     )
 
 
-def _is_quiet(judgement: Judgement) -> bool:
-    return subject_of_metric(judgement.metric) == COUNTERS and judgement.status is Status.HELD
-
-
-def counter_lines(record: RunRecord) -> tuple[Line, ...]:
-    """The limits on counters, each by the worst of all validations."""
-    return judgement_lines([one for one in record.conclusion.limits if subject_of_metric(one.metric) == COUNTERS], places(record))
-
-
-def judgement_lines(judgements: Iterable[Judgement], names: Mapping[int, str], attempts: tuple[Attempt, ...] = ()) -> tuple[Line, ...]:
-    """Judgements in words; the spread is that of the widest rank in any attempt."""
-    spreads, medians = _widest_spreads(attempts), median_ranks(attempts[-1]) if attempts else {}
-    return tuple(_line(one, names, spreads.get(one.metric), medians.get((one.metric, one.unit), ""), attempts) for one in judgements)
-
-
-def _line(judgement: Judgement, names: Mapping[int, str], spread_percent: float | None, median: str, attempts: tuple[Attempt, ...]) -> Line:
-    margin = None if judgement.status is Status.NOT_MEASURED else judgement.margin  # of those that were measured, and not of those named
-    return Line(
-        judgement=judgement,
-        mark=STATUS[judgement.status],
-        metric=judgement.metric,
-        figure=_with_unit(judged_figure(judgement), judgement),
-        figure_exact=_with_unit(exact(judgement.value), judgement),
-        need=judgement.need or "–",
-        margin="" if margin is None else percent(margin),
-        deviation="" if margin is None else deviation(judgement),
-        bar=None if margin is None else make_bar(margin),
-        spread="" if spread_percent is None else f"{spread_percent:.3g} %",
-        is_near_miss=_is_near_miss(judgement, attempts),
-        who=name_ranks(judgement.ranks, names),
-        median=median,
-        scope=judgement.scope,
-        source=": ".join(part for part in (judgement.file, judgement.source) if part),
-        message=judgement.message,
-    )
-
-
-def _is_near_miss(judgement: Judgement, attempts: tuple[Attempt, ...]) -> bool:
-    """Within its own spread, or 1 %, and measured once. A whole number is a count, which does not come out otherwise."""
-    if judgement.status is not Status.MISSED or type(judgement.value) is not float or judgement.margin is None or len(attempts) > 1:
-        return False
-    worst = [figure for attempt in attempts for rank in attempt.ranks if rank.rank in judgement.ranks for figure in _of(judgement, rank)]
-    spreads = [figure.spread_percent / 100 for figure in worst if figure.spread_percent is not None and figure.value == judgement.value]
-    return -judgement.margin <= max(_NOISE, *spreads, 0.0)
-
-
-def _of(judgement: Judgement, rank: RankRecord) -> list[Figure]:
-    return [figure for figure in rank.figures if figure.metric == judgement.metric]
-
-
-def _with_unit(shown: str, judgement: Judgement) -> str:
-    if judgement.value is None:
-        return shown
-    figure = with_unit(shown, judgement.unit)
-    return f"no figure (elsewhere {figure})" if judgement.status is Status.NOT_MEASURED else figure
-
-
-def make_bar(margin: float) -> Bar:
-    """Right of the middle: held. Left: missed."""
-    half = BAR_WIDTH / 2
-    width = round(min(abs(margin), SCALE) / SCALE * half, 2)
-    return Bar(x=half - width if margin < 0 else half, width=width, missed=margin < 0, beyond=abs(margin) > SCALE)
-
-
-def name_ranks(ranks: tuple[int, ...], names: Mapping[int, str]) -> tuple[str, ...]:
-    """`rank 5 (node-03, GPU 5, serial 1653924100006)`, for each; many: the first few, then their numbers; all: just that."""
-    if len(ranks) > 1 and set(ranks) == set(names):
-        return (f"all of {ranks_text(ranks)}",)
-    named = tuple(f"rank {rank} ({names.get(rank, 'unknown')})" for rank in ranks[:MAX_PLACES])
-    return (*named, f"and {ranks_text(ranks[MAX_PLACES:])}") if len(ranks) > MAX_PLACES else named
-
-
-def _widest_spreads(attempts: tuple[Attempt, ...]) -> dict[str, float]:
-    spreads: dict[str, list[float]] = defaultdict(list)
-    for rank in (rank for attempt in attempts for rank in attempt.ranks):
-        for figure in rank.figures:
-            if figure.spread_percent is not None:
-                spreads[figure.metric].append(figure.spread_percent)
-    return {metric: max(told) for metric, told in spreads.items()}
-
-
 def _attempt_table(
     attempt: Attempt, judgements: Iterable[Judgement], names: Mapping[int, str], parameters: Mapping[str, Value]
 ) -> AttemptTable:
@@ -278,8 +212,7 @@ def _attempt_table(
         columns=(*(f"{metric} ({unit})" if unit else metric for metric, unit in metrics), *gpu_columns),
         lines=tuple(_rank_line(rank, metrics, names, over_time.time_cells(rank) if gpu_columns else ()) for rank in ranks),
         note=" ".join(filter(None, (note(attempt), over_time.note(attempt)))),
-        pictures=pictures(attempt, parameters),
-        histograms=histograms(attempt),
+        charts=(*pictures(attempt, parameters), *histograms(attempt)),
     )
 
 
@@ -297,13 +230,153 @@ def _rank_line(rank: RankRecord, metrics: tuple[tuple[str, str], ...], names: Ma
     )
 
 
-def shown_figures(rank: RankRecord) -> tuple[Figure, ...]:
-    """What it measured, and the counters that rose or could not be read."""
-    return (*rank.figures, *(counter for counter in rank.counters if counter.value != 0))
-
-
 def _cell(figure: Figure) -> str:
     if figure.value is None:
         return f"no value: {figure.anomaly or 'unknown'}"
     spread = "" if figure.spread_percent is None else f" (spread {figure.spread_percent:.3g} %)"
     return rounded(figure.value) + spread + (f" ({figure.detail})" if figure.detail else "")
+
+
+def shown_figures(rank: RankRecord) -> tuple[Figure, ...]:
+    """Return what a rank measured, and the counters that rose or could not be read."""
+    return (*rank.figures, *(counter for counter in rank.counters if counter.value != 0))
+
+
+def notable(attempt: Attempt, judgements: Iterable[Judgement]) -> tuple[RankRecord, ...]:
+    """Return all ranks where they are few; else the most notable ones, in the order of the attempt."""
+    if len(attempt.ranks) <= MOST_RANKS:
+        return attempt.ranks
+    named = {rank for one in judgements if one.status not in _QUIET for rank in one.ranks}
+    distances = _distances(attempt)
+    by_note = ((one.outcome is Outcome.PASSED, one.rank not in named, -distances[one.rank], one.rank) for one in attempt.ranks)
+    chosen = {rank for *_, rank in heapq.nsmallest(MOST_RANKS, by_note)}
+    return tuple(one for one in attempt.ranks if one.rank in chosen)
+
+
+def note(attempt: Attempt) -> str:
+    """Say which ranks are left out; empty where none is."""
+    if len(attempt.ranks) <= MOST_RANKS:
+        return ""
+    return (
+        f"{MOST_RANKS} of {len(attempt.ranks):,} ranks: those with a fault, that a missed limit names, or furthest from the median. "
+        "All are in results.json and figures.csv."
+    )
+
+
+def median_ranks(attempt: Attempt) -> dict[tuple[str, str], str]:
+    """By metric and unit `median 4332 (rank 3)`: the middle one of the ranks with a number, where they are three and differ."""
+    found = {}
+    for key, column in number_columns(attempt).items():
+        if len(column) > 2 and len({value for _, value in column}) > 1:
+            rank, value = sorted(column, key=lambda one: (one[1], one[0]))[(len(column) - 1) // 2]
+            found[key] = f"median {rounded(value)} (rank {rank})"
+    return found
+
+
+def number_columns(attempt: Attempt) -> dict[tuple[str, str], list[tuple[int, float]]]:
+    """Return by metric and unit each figure that is a number, with its rank."""
+    columns = defaultdict[tuple[str, str], list[tuple[int, float]]](list)
+    for record in attempt.ranks:
+        for figure in record.figures:
+            value = figure.value
+            if type(value) is float or type(value) is int:  # not a bool; isinstance() of a union is slow for millions of figures
+                columns[figure.metric, figure.unit].append((record.rank, value))
+    return columns
+
+
+def _distances(attempt: Attempt) -> dict[int, float]:
+    """Return the largest distance of each rank's numbers from the medians of all ranks, as a part of the median."""
+    found = dict.fromkeys((record.rank for record in attempt.ranks), 0.0)
+    for column in number_columns(attempt).values():
+        median = statistics.median([value for _, value in column])
+        for rank, value in column if median else ():
+            found[rank] = max(found[rank], abs(value / median - 1))
+    return found
+
+
+# --- subjects -------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Score:
+    """The result of one subject; `counts` in words, what did not hold first."""
+
+    anchor: str  # of its place among all validations; empty where it has none
+    subject: str
+    mark: Mark
+    counts: str
+    margin: str
+    bar: Markup
+    duration: str
+
+
+@dataclass(frozen=True)
+class Scoreboard:
+    """All subjects in the order that they ran."""
+
+    of: Mapping[str, Score]
+
+    @property
+    def shown(self) -> list[Score]:
+        """Subjects with what did not hold first. A row of the suite itself is shown where something is wrong with it."""
+        told = [one for one in self.of.values() if one.mark.tone in {"bad", "open"} or one.subject not in RESERVED_SUBJECTS]
+        return sorted((one for one in told if one.mark.tone != "quiet"), key=lambda one: _TONES.index(one.mark.tone))
+
+    @property
+    def not_applicable(self) -> list[str]:
+        """Subjects of which nothing applies to this run."""
+        return [one.subject for one in self.of.values() if one.mark.tone == "quiet"]
+
+
+def scoreboard(record: RunRecord) -> Scoreboard:
+    """Return all subjects of a run, also those of which no validation ran."""
+    limits, rows = defaultdict[str, list[Judgement]](list), defaultdict[str, list[Row]](list)
+    for limit in record.conclusion.limits:
+        limits[subject_of_metric(limit.metric)].append(limit)
+    for row in record.rows:
+        rows[row.subject].append(row)
+    subjects = dict.fromkeys([*rows, *limits, *sorted(record.plan.profile.requires)])
+    with_place = {*rows, COUNTERS}
+    scores = (
+        _score(f"s{number}" if one in with_place else "", one, rows.get(one, []), limits.get(one, []))
+        for number, one in enumerate(subjects)
+    )
+    return Scoreboard({score.subject: score for score in scores})
+
+
+def _score(anchor: str, subject: str, rows: Sequence[Row], limits: Sequence[Judgement]) -> Score:
+    margin = next((limit.margin for limit in by_margin(limits, Status.MISSED, Status.HELD)), None)
+    seconds = sum(row.duration_s for row in rows)
+    marks = [*(STATUS[limit.status] for limit in limits), *(OUTCOME[row.outcome] for row in rows)]
+    text = "" if margin is None else percent(margin)
+    return Score(
+        anchor=anchor,
+        subject=subject,
+        mark=min(marks, key=lambda mark: _TONES.index(mark.tone), default=OUTCOME[Outcome.NOT_RUN]),
+        counts=", ".join(_counts(Counter(limit.status for limit in limits), rows)),
+        margin=f">+{100 * _MOST_MARGIN:.0f} %" if margin is not None and margin >= _MOST_MARGIN else text,
+        bar=Markup() if margin is None else margin_bar(margin),
+        duration="" if not seconds else f"{seconds:.0f} s" if seconds >= 1 else "<1 s",
+    )
+
+
+def _counts(statuses: Counter[Status], rows: Sequence[Row]) -> list[str]:
+    """`1 stuck, 2 missed, 3 unproved, 10 held`: outcomes that no limit of the subject tells, then the limits."""
+    untold = Counter(row.outcome for row in rows if row.outcome.means is not Means.HARMLESS and not _is_told(row))
+    ended = [f"{number} {one.phrase}" for one, number in sorted(untold.items(), key=lambda pair: pair[0].severity)]
+    unproved = sum(statuses[one] for one in _UNPROVED)
+    if rows and all(row.outcome in {Outcome.NOT_RUN, Outcome.NOT_APPLICABLE} for row in rows):
+        unproved = 0  # follows from that
+    judged = [
+        (statuses[Status.MISSED], "missed"),
+        (unproved, "unproved"),
+        (statuses[Status.HELD], "held"),
+        (statuses[Status.WAIVED], "waived"),
+    ]
+    return [*ended, *(f"{number} {word}" for number, word in judged if number)] or ["no limit" if rows else "not run"]
+
+
+def _is_told(row: Row) -> bool:
+    """Return True where a limit of the same subject has the status that the outcome follows from."""
+    status = _TOLD_BY_LIMIT.get(row.outcome)
+    return any(one.status is status and subject_of_metric(one.metric) == row.subject for one in row.judgements)

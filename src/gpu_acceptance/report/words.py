@@ -1,4 +1,4 @@
-"""How figures, bounds, outcomes and ranks are written for people: the one place of words that all parts of the report share."""
+"""The words that all parts of the report share: figures, bounds, outcomes, times and ranks as people read them."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from gpu_acceptance.base.text import clip
+from gpu_acceptance.base.text import clip, format_ranges
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.row import Judgement
 from gpu_acceptance.thresholds.limit import Value, with_unit
@@ -14,31 +14,31 @@ from gpu_acceptance.thresholds.limit import Value, with_unit
 _OF_NUMBERS = {"at_least", "at_most"}
 _VISIBLE_MARGIN = 0.001  # a smaller one would not show in four digits
 _MOST_WHOLE = 1e7
-_MOST_TEXT = 400  # characters of a first line
+_MOST_TEXT = 400  # characters in a first line
 _FRAME = re.compile(r"""^\s*(?:File "|at |#0\b)""")
 Tone = Literal["good", "bad", "open", "quiet"]
 
 
 def exact(value: Value | None) -> str:
-    """Every digit that was measured."""
+    """Return every digit that was measured."""
     return "none" if value is None else str(value)
 
 
 def rounded(value: Value | None) -> str:
-    """Four significant digits, for people; a whole number is a count, and has all of its digits."""
+    """Return four significant digits, for people; a whole number is a count and keeps all its digits."""
     if not isinstance(value, float) or not 1_000 <= abs(value) < _MOST_WHOLE:
         return f"{value:.4g}" if isinstance(value, float) else exact(value)
     return f"{float(f'{value:.4g}'):.0f}"
 
 
 def judged_figure(judgement: Judgement) -> str:
-    """The value as people read it; every digit where fewer could show a miss as its bound."""
+    """Return the value as people read it, with every digit where fewer could show a miss as its bound."""
     is_far = judgement.bound != "equals" if judgement.margin is None else abs(judgement.margin) >= _VISIBLE_MARGIN
     return rounded(judgement.value) if is_far else exact(judgement.value)
 
 
 def by_margin(limits: Iterable[Judgement], *statuses: Status) -> list[Judgement]:
-    """Limits of these statuses, the nearest to its bound first. Without those at 0: what is to be exactly so much."""
+    """Return limits of these statuses, the nearest to its bound first, without those at 0: they ask for an exact value."""
     found = [one for one in limits if one.status in statuses and one.margin]
     return sorted(found, key=lambda one: (one.margin or 0.0, one.metric))
 
@@ -58,7 +58,7 @@ def need_text(judged: Judgement) -> str:
 
 
 def deviation(judged: Judgement) -> str:
-    """How far a figure is from its bound: `24.9 % below`, `3.6 % above`; empty where that is no number."""
+    """Return the distance of a figure from its bound: `24.9 % below`, `3.6 % above`; empty where it is not a number."""
     if judged.margin is None or judged.bound not in _OF_NUMBERS:
         return ""
     above = (judged.margin >= 0) == (judged.bound == "at_least")
@@ -93,13 +93,13 @@ def gibibytes(num_bytes: int) -> str:
 
 
 def moment(text: str) -> str:
-    """An ISO 8601 time to the second; what is none is shown as it came."""
+    """Return an ISO 8601 time to the second; any other text stays as it is."""
     time = parse_moment(text)
     return time.strftime("%Y-%m-%d %H:%M:%S %Z") if time else text
 
 
 def parse_moment(text: str) -> datetime | None:
-    """The time, or None where the text is no ISO 8601 time with a zone."""
+    """Return the time, or None where the text is not an ISO 8601 time with a zone."""
     try:
         time = datetime.fromisoformat(text)
     except ValueError:
@@ -108,7 +108,7 @@ def parse_moment(text: str) -> datetime | None:
 
 
 def elapsed(started: str, ended: str) -> str:
-    """How long a run took, or nothing where the two times do not say."""
+    """Return the duration of a run; empty where the two times do not say."""
     start, end = parse_moment(started), parse_moment(ended)
     if start is None or end is None or end < start:
         return ""
@@ -118,32 +118,21 @@ def elapsed(started: str, ended: str) -> str:
 def ranks_text(ranks: Iterable[int]) -> str:
     """`rank 3`, `ranks 0-6, 9`."""
     ranks = set(ranks)
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {spans(ranks)}"
-
-
-def spans(numbers: Iterable[int]) -> str:
-    """`0-6, 9`."""
-    runs: list[tuple[int, int]] = []
-    for number in sorted(set(numbers)):
-        if runs and number == runs[-1][1] + 1:
-            runs[-1] = (runs[-1][0], number)
-        else:
-            runs.append((number, number))
-    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {format_ranges(ranks, ', ')}"
 
 
 def first_line(text: str) -> str:
-    """What a message says before its details."""
+    """Return the part of a message before its details."""
     return clip(text.partition("\n")[0], _MOST_TEXT)
 
 
 def innermost_frame(stack: str) -> str:
-    """The first frame of a stack that is written innermost first, or nothing."""
+    """Return the first frame of a stack that is written innermost first, or an empty text."""
     return next((line.strip() for line in stack.splitlines() if _FRAME.match(line)), "")
 
 
 def reproduce(command: Sequence[str], nodeid: str) -> list[str]:
-    """The run's own command with this one validation in place of what was selected; what is none needs the whole run.
+    """Return the run's own command, for this validation alone. A row that is not a validation needs the whole run.
 
     The name of the run is left out: it is taken.
     """
@@ -156,6 +145,8 @@ def reproduce(command: Sequence[str], nodeid: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Mark:
+    """A state as the page shows it."""
+
     symbol: str
     word: str
     tone: Tone
@@ -195,7 +186,7 @@ STATUS = {
     Status.NOT_APPLICABLE: Mark("–", "not applicable", "quiet"),
 }
 
-# What decides nothing by itself, or was declared: no problem of the machine or of the run.
+# These decide nothing by themselves, or were declared: no problem of the machine or of the run.
 HARMLESS_OUTCOMES = frozenset({Outcome.PASSED, Outcome.NOT_APPLICABLE})
 HARMLESS_STATUSES = frozenset({Status.HELD, Status.NOT_APPLICABLE, Status.WAIVED})
 

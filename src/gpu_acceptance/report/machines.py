@@ -1,0 +1,344 @@
+"""The machines of a run: nodes, GPUs, what differs between nodes, versions, and which NUMA node and network card each rank has."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from itertools import groupby
+
+from markupsafe import Markup
+
+from gpu_acceptance.base.text import format_ranges
+from gpu_acceptance.inventory.declared import by_declared_name
+from gpu_acceptance.inventory.gpu import Gpu
+from gpu_acceptance.record.figure import Labels
+from gpu_acceptance.record.job import RankIdentity, by_node, clock_offset
+from gpu_acceptance.record.run_record import RunRecord
+from gpu_acceptance.report.charts import path, rect, svg, words
+from gpu_acceptance.report.words import count, ranks_text, rounded
+
+_OWN = ("product_serial", "chassis_serial")  # each node has its own
+_NOT_TOLD = "not told"
+_NCCL = ("nccl.*.algorithm", "nccl.transport.*")
+_STYLES = {"PIX": "near", "PXB": "near", "PHB": "middle", "NODE": "middle", "SYS": "far"}  # in style.css, by the way to the card
+_MOST_KINDS = 8  # of nodes
+_MOST_RANKS = 32  # of one node
+_WIDTH = 600
+_ROW, _HEAD, _GAP, _EDGE = 30.0, 26.0, 10.0, 2.0  # heights; between two NUMA nodes; around all
+
+
+@dataclass(frozen=True)
+class Node:
+    """One node, as its first rank describes it."""
+
+    number: int
+    host: str
+    chassis_serial: str
+    num_gpus: int
+    ranks: str
+    driver: str
+
+
+@dataclass(frozen=True)
+class GpuLine:
+    """One GPU of the cluster, and the rank that tested it; None where no rank did."""
+
+    node: int
+    host: str
+    gpu: Gpu
+    rank: int | None
+
+
+def places(record: RunRecord) -> dict[int, str]:
+    """Return rank -> where to send the technician."""
+    return {identity.rank: identity.place for identity in record.ranks}
+
+
+def nodes(record: RunRecord) -> list[Node]:
+    return [
+        Node(
+            number=number,
+            host=members[0].node_place,
+            chassis_serial=members[0].chassis_serial,
+            num_gpus=max(len(_gpus_of(members)), *(identity.num_gpus for identity in members)),
+            ranks=ranks_text(identity.rank for identity in members),
+            driver=members[0].versions.get("driver", ""),
+        )
+        for number, members in by_node(record.ranks).items()
+    ]
+
+
+def declared(record: RunRecord) -> list[tuple[str, str]]:
+    """Return each node that --site declares, and its GPUs; nodes from which no rank came are marked."""
+    names = by_declared_name((identity.host for identity in record.ranks), (node.host for node in record.plan.declared_nodes)).values()
+    return [(node.place, count(node.gpus, "GPU") + ("" if node.host in names else ": ! NO RANK")) for node in record.plan.declared_nodes]
+
+
+def gpu_lines(record: RunRecord) -> list[GpuLine]:
+    """Return every GPU that NVML shows on any node, with its rank."""
+    lines = []
+    for number, members in by_node(record.ranks).items():
+        rank_of = {_key(identity.gpu): identity.rank for identity in members if identity.gpu}
+        lines += [GpuLine(number, members[0].node_place, gpu, rank_of.get(key)) for key, gpu in _gpus_of(members).items()]
+    return lines
+
+
+def _gpus_of(members: Iterable[RankIdentity]) -> dict[str, Gpu]:
+    """Return the GPUs that NVML shows to any rank of a node: in a container each rank may see its own only."""
+    found: dict[str, Gpu] = {}
+    for gpu in (gpu for identity in members for gpu in identity.gpus):
+        found.setdefault(_key(gpu), gpu)
+    return found
+
+
+def _key(gpu: Gpu) -> str:
+    return gpu.uuid or f"index {gpu.index}"
+
+
+def hidden_gpus(record: RunRecord) -> list[str]:
+    """Name nodes whose PCI bus shows more GPUs than NVML does, or where NVML does not answer."""
+    texts = []
+    for number, members in by_node(record.ranks).items():
+        node = f"node {number} ({members[0].node_place})"
+        shown, on_bus = len(_gpus_of(members)), max(identity.num_gpus_on_bus for identity in members)
+        problems = dict.fromkeys(identity.nvml_problem for identity in members if identity.nvml_problem)
+        texts += [f"{node}: NVML: {problem}" for problem in problems]
+        if on_bus > shown:
+            texts.append(f"{node}: the PCI bus shows {on_bus} GPUs, NVML shows {shown}")
+    return texts
+
+
+def gpu_models(record: RunRecord) -> str:
+    """`8 × NVIDIA H200`, for the title."""
+    counts = Counter(line.gpu.name for line in gpu_lines(record))
+    return ", ".join(f"{number} × {name}" for name, number in counts.items()) or "no GPU"
+
+
+def own_version(record: RunRecord) -> str:
+    """`0.1.0`, or `0.1.0 (commit 1a2b3c4d5e6f)` where the suite was a checkout or an unpacked bundle."""
+    commit = record.plan.suite.commit if record.plan.suite else ""
+    return record.plan.gpu_acceptance_version + (f" (commit {commit[:12]})" if commit else "")
+
+
+# --- what differs ---------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Agreed:
+    """A version or a variable: each value with the ranks that have it. More than one value: the ranks differ."""
+
+    name: str
+    says: tuple[tuple[str, str], ...]
+
+    @property
+    def differs(self) -> bool:
+        return len(self.says) > 1
+
+    @property
+    def text(self) -> str:
+        return "; ".join(f"{value} ({ranks})" for value, ranks in self.says) if self.differs else self.says[0][0]
+
+
+def agreed(tables: Mapping[int, Mapping[str, str]]) -> list[Agreed]:
+    """Return by name each value with its ranks; a rank that lacks the name has the value `not set`."""
+    found = []
+    for name in sorted({name for table in tables.values() for name in table}):
+        holders = defaultdict[str, list[int]](list)
+        for rank, table in tables.items():
+            holders[table.get(name, "not set")].append(rank)
+        found.append(Agreed(name, tuple((value, ranks_text(ranks)) for value, ranks in holders.items())))
+    return found
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One fact over all nodes. `usual` is empty where as many nodes have another value; `others`: nodes with a value of their own."""
+
+    name: str
+    usual: str
+    others: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class InventoryNode:
+    """One node: its serial numbers and clock, and the facts that it does not share with most."""
+
+    name: str
+    own: tuple[tuple[str, str], ...]
+    odd: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """All facts that nodes told about themselves."""
+
+    facts: tuple[Fact, ...]
+    nodes: tuple[InventoryNode, ...]
+
+    @property
+    def odd_nodes(self) -> list[str]:
+        """`node 3 (node-03): kernel, memlock`, for each node that is not like most."""
+        return [f"{node.name}: {', '.join(name for name, _ in node.odd)}" for node in self.nodes if node.odd]
+
+
+def inventory(record: RunRecord) -> Inventory:
+    members = {
+        number: next((identity for identity in ranks if identity.inventory), ranks[0]) for number, ranks in by_node(record.ranks).items()
+    }
+    names = {number: f"node {number} ({identity.node_place})" for number, identity in members.items()}
+    told = {number: identity.inventory for number, identity in members.items() if identity.inventory}
+    facts, inventory_nodes = [], []
+    for name in dict.fromkeys(name for table in told.values() for name in table if name not in _OWN):
+        values = {number: table.get(name, _NOT_TOLD) for number, table in told.items()}
+        usual = _usual(values.values())
+        others = defaultdict[str, list[str]](list)
+        for number, value in values.items():
+            if value != usual:
+                others[value].append(names[number])
+        facts.append(Fact(name, usual, tuple(f"{', '.join(odd)}: {value}" for value, odd in others.items())))
+    for number, table in told.items():
+        clock = "that of node 0, to which the others are compared" if number == 0 else clock_offset(members[number].clock_ahead_s)
+        own = (*((name, table.get(name, _NOT_TOLD)) for name in _OWN), ("clock", clock))
+        odd = tuple((one.name, table.get(one.name, _NOT_TOLD)) for one in facts if table.get(one.name, _NOT_TOLD) != one.usual)
+        inventory_nodes.append(InventoryNode(names[number], own, odd))
+    return Inventory(tuple(facts), tuple(inventory_nodes))
+
+
+def _usual(values: Iterable[str]) -> str:
+    """Return the value that more nodes have than any other; empty where there is no such value."""
+    (first, number), *rest = Counter(values).most_common(2)
+    return "" if rest and rest[0][1] == number else first
+
+
+def fabric(record: RunRecord) -> str:
+    """`NVLinks up on each GPU: 18; fabric: completed; NCCL: NVLS, P2P; RDMA devices: none`. Where ranks differ, all values."""
+    inventories = [identity.inventory for identity in record.ranks if identity.inventory]  # of the first rank of each node
+    parts = [
+        ("NVLinks up on each GPU", _figures_text(record, "gpu_health.nvlink.active")),
+        ("fabric", _figures_text(record, "gpu_health.fabric.state")),
+        ("NCCL", ", ".join(dict.fromkeys(filter(None, (_figures_text(record, glob) for glob in _NCCL))))),
+        ("RDMA devices", " or ".join(sorted({one.get("rdma_devices", _NOT_TOLD) for one in inventories}))),
+    ]
+    has_gpus = any(identity.gpu for identity in record.ranks)
+    return "; ".join(f"{name}: {text or _NOT_TOLD}" for name, text in parts if text or has_gpus)
+
+
+def _figures_text(record: RunRecord, glob: str) -> str:
+    """Return all values of the metrics, in the last attempt of each validation."""
+    rows = [row for row in record.rows if row.subject == glob.partition(".")[0] and row.attempts]
+    figures = (figure for row in rows for rank in row.attempts[-1].ranks for figure in rank.figures)
+    return ", ".join(sorted({rounded(one.value) for one in figures if one.value is not None and fnmatchcase(one.metric, glob)}))
+
+
+# --- topology -------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one rank is, in words of the machine."""
+
+    local_rank: int
+    gpu: str
+    pci_bus_id: str
+    numa_node: str
+    cpus: str
+    card: str  # the nearest, or why there is none
+    distance: str  # to it, in the words of `nvidia-smi topo -m`; empty where there is none
+
+
+@dataclass(frozen=True)
+class PlaceRow:
+    """A line of the table; `rank` and `serial` as far as one node is drawn."""
+
+    rank: str
+    serial: str
+    place: Place
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Nodes whose ranks are placed alike."""
+
+    title: str
+    svg: Markup
+    rows: tuple[PlaceRow, ...]
+    note: str
+
+
+@dataclass(frozen=True)
+class Topology:
+    kinds: tuple[Kind, ...]
+    note: str
+
+
+def topology(record: RunRecord) -> Topology | None:
+    """Draw each kind of node, the most common first. None where no rank recorded its place."""
+    ranks = (rank for row in record.rows if row.subject == "binding" for attempt in row.attempts for rank in attempt.ranks)
+    figures = ((rank.rank, figure) for rank in ranks for figure in rank.figures if figure.metric == "binding.map.rank")
+    told = {rank: figure.labels for rank, figure in figures if figure.labels}  # by its last attempt
+    if not told:
+        return None
+    members = by_node(record.ranks)
+    kinds: dict[tuple[Place, ...], list[int]] = {}
+    for number, identities in members.items():
+        kinds.setdefault(tuple(_place(one, told.get(one.rank, {})) for one in identities), []).append(number)
+    ordered = sorted(kinds.items(), key=lambda kind: (-len(kind[1]), kind[1]))
+    left_out = [number for _, numbers in ordered[_MOST_KINDS:] for number in numbers]
+    note = f"Not drawn, each unlike those above: {count(len(left_out), 'node')}, {format_ranges(left_out, ', ')}." if left_out else ""
+    return Topology(tuple(_kind(found, numbers, members[numbers[0]]) for found, numbers in ordered[:_MOST_KINDS]), note)
+
+
+def _place(identity: RankIdentity, told: Labels) -> Place:
+    gpu = identity.gpu
+    gpu_name, pci_bus_id = (f"GPU {gpu.index}", gpu.pci_bus_id) if gpu else ("no GPU", "")
+    numa_node, cpus, card = (str(told.get(name, _NOT_TOLD)) for name in ("numa_node", "cpus", "card"))
+    return Place(identity.local_rank, gpu_name, pci_bus_id, numa_node, cpus, card, str(told.get("distance", "")))
+
+
+def _kind(found: Sequence[Place], numbers: Sequence[int], first: Sequence[RankIdentity]) -> Kind:
+    """`first`: the ranks of the first of these nodes."""
+    is_one, shown = len(numbers) == 1, found[:_MOST_RANKS]
+    names = [f"rank {one.rank}" if is_one else f"local rank {one.local_rank}" for one in first]
+    serials = [one.gpu.serial if one.gpu and is_one else "" for one in first]
+    shapes, bottom = list[Markup](), _EDGE
+    for numa_node, group in groupby(zip(shown, names, strict=False), key=lambda one: one[0].numa_node):
+        members = list(group)
+        height = _HEAD + len(members) * _ROW + _GAP / 2
+        shapes += [rect("frame", 1, bottom, _WIDTH - 2, height), words("", 10, bottom + 17, f"NUMA node {_short(numa_node, 60)}")]
+        for number, (place, name) in enumerate(members):
+            shapes += _draw_rank(place, name, bottom + _HEAD + (number + 0.5) * _ROW)
+        bottom += height + _GAP
+    return Kind(
+        title=f"node {numbers[0]} ({first[0].node_place})" if is_one else f"nodes {format_ranges(numbers, ', ')}, which are alike",
+        svg=svg("chart topology", _WIDTH, bottom - _GAP + _EDGE, shapes, _described(found, len(numbers))),
+        rows=tuple(PlaceRow(name, serial, place) for name, serial, place in zip(names, serials, shown, strict=False)),
+        note=f"The first {len(shown)} of {len(found)} ranks." if len(shown) < len(found) else "",
+    )
+
+
+def _draw_rank(place: Place, name: str, y: float) -> Iterator[Markup]:
+    """Draw a rank, its GPU and its network card from left to right; `y` is the middle."""
+    bus = place.pci_bus_id.removeprefix("00000000:")
+    yield path("grid", f"M130 {y}H160")
+    if style := _STYLES.get(place.distance):
+        yield path(style, f"M360 {y}H430")
+        yield words("across", 395, y - 4, place.distance)
+        yield rect("outline", 430, y - 12, 160, 24)
+    yield rect("box", 10, y - 12, 120, 24)
+    yield words("across", 70, y + 4, name)
+    yield rect("box", 160, y - 12, 200, 24)
+    yield words("across", 260, y + 4, _short(f"{place.gpu}, {bus}" if bus else place.gpu, 20))
+    yield words("across", 510, y + 4, _short(place.card, 15) if place.distance else "none told")
+
+
+def _described(found: Sequence[Place], num_nodes: int) -> str:
+    """Describe a drawing in numbers alone: words of the machine stand in the table."""
+    numas, cards = {place.numa_node for place in found}, {place.card for place in found if place.distance}
+    distances = Counter(place.distance for place in found)
+    near = ", ".join(f"{distances[distance]} by {distance}" for distance in _STYLES if distances[distance])
+    told = f"{count(len(found), 'rank')} on {count(len(numas), 'NUMA node')}, with {count(len(cards), 'nearest network card')}"
+    return f"{count(num_nodes, 'node')}. {told}{': ' if near else ''}{near}. The table has each."
+
+
+def _short(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"

@@ -121,7 +121,7 @@ def test_a_pod_that_is_deleted_while_it_waits_says_so(tmp_path):
         api.pods = [ours(pod("gpu-acceptance-0-x7f2q", "uid-0"))]
         with started(api, tmp_path) as process:
             assert wait_until(lambda: len(api.asked) == 1, 60)
-            assert process.stdout.readline() == "waiting for 1 pod that nobody made yet, 15 min 0 s more at most\n"
+            assert process.stdout.readline() == "waiting for 1 pod not created yet, 15 min 0 s more at most\n"
             process.send_signal(signal.SIGTERM)
             said = process.communicate(timeout=60)[0]
     assert (process.returncode, said) == (2, "INCOMPLETE: interrupted while the pods of this run were awaited: SIGTERM\n")

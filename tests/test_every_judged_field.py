@@ -64,7 +64,7 @@ def test_the_rows_were_seen_to_ask():
 
 @pytest.mark.parametrize(("topic", "metric", "path"), FIELDS)
 def test_a_file_that_lacks_it_is_no_snapshot(topic, metric, path):
-    with pytest.raises(ValueError, match=rf"{re.escape(path.rsplit('.', 1)[-1])} is lacking|unknown key|not "):
+    with pytest.raises(ValueError, match=rf"{re.escape(path.rsplit('.', 1)[-1])} is missing|unknown key|not "):
         snapshot_of(without(IDLE, path))
 
 

@@ -166,7 +166,7 @@ def test_a_file_that_is_no_snapshot(tmp_path, capsys):
 def test_a_snapshot_that_was_damaged(file, tmp_path, capsys):
     (tmp_path / "x.json").write_text(Path(file(HEALTHY)).read_text().replace('"host"', '"hots"', 1))
     assert main(["health", str(tmp_path / "x.json")]) == 3
-    assert capsys.readouterr().err == f"gpu-acceptance: {tmp_path / 'x.json'}: node.host is lacking\n"
+    assert capsys.readouterr().err == f"gpu-acceptance: {tmp_path / 'x.json'}: node.host is missing\n"
 
 
 @pytest.mark.parametrize(

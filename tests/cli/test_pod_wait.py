@@ -68,7 +68,7 @@ def test_a_pod_that_comes_later_is_awaited(api, wait):
     api.later = [[*api.pods, second(phase="Pending")], [*api.pods, second()]]
     code, lines = wait(timeout_s=3600)
     assert (code, lines[-1]) == (0, "2 of 2 pods of this run running")
-    assert lines[:-1] == ["waiting for 1 pod that nobody made yet, 1 h 0 min more at most"]
+    assert lines[:-1] == ["waiting for 1 pod not created yet, 1 h 0 min more at most"]
     assert len(api.asked) == 3
 
 
@@ -162,10 +162,10 @@ def test_fewer_pods_than_the_run_has(api, wait):
     api.pods.append(leaving)
     code, lines = wait(3, 0.1)
     assert code == 6
-    assert lines[0] == "waiting for gpu-acceptance-1-k2m9d (Terminating), 2 pods that nobody made yet, 0.1 s more at most"
+    assert lines[0] == "waiting for gpu-acceptance-1-k2m9d (Terminating), 2 pods not created yet, 0.1 s more at most"
     assert lines[1:3] == [
         "pod gpu-acceptance-1-k2m9d on node-01 is Terminating: Kubernetes gives no reason",
-        "1 of 3 pods of this run there: what makes them did not make the others",
+        "1 of 3 pods of this run exist: the controller did not create the others",
     ]
 
 

@@ -13,7 +13,7 @@ import pytest
 from tensorboard_runs import read_runs, with_curve, with_curves
 
 from gpu_acceptance import __version__
-from gpu_acceptance.cli import build, evidence
+from gpu_acceptance.cli import evidence, report
 from gpu_acceptance.cli import verbs as cli
 from gpu_acceptance.cli.run_folder import how_long_ago
 from gpu_acceptance.folder.files import read_results, write_results
@@ -384,7 +384,7 @@ def test_a_report_that_cannot_be_written_is_no_success(tmp_path, capsys, monkeyp
     def refuse(run_dir):
         raise PermissionError(13, "Permission denied", str(run_dir / "report.html"))
 
-    monkeypatch.setattr(build, "write_page", refuse)
+    monkeypatch.setattr(report, "write_page", refuse)
     run_dir = leave_run(tmp_path)
     assert run(capsys, "report", "build", run_dir) == (3, "", f"gpu-acceptance: {run_dir}/report.html: Permission denied\n")
 

@@ -117,7 +117,7 @@ def test_a_link_is_no_signature(signed, keys, capsys, tmp_path):
 def test_a_run_that_nobody_signed(run_dir, keys, capsys):
     code, out = verify(capsys, run_dir, keys / "allowed")
     assert code == 1
-    assert out.startswith("MISSING SHA256SUMS.sig: nobody signed this run\nCHANGED: 1 missing | ")
+    assert out.startswith("MISSING SHA256SUMS.sig: this run is not signed\nCHANGED: 1 missing | ")
 
 
 def test_nothing_changed_is_signed(run_dir, keys, capsys):

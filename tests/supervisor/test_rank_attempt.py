@@ -499,7 +499,7 @@ def test_a_worker_that_was_gone_before(clock):
     ("message", "what"),
     [
         (done("splendid"), "the worker sent something that is no message: done.outcome: Input should be "),
-        (done(figures=[{"metric": "a"}]), "the worker sent something that is no message: done.figures.0.value: Field required"),
+        (done(figures=[{"metric": "a"}]), "the worker sent something that is no message: done.figures.0.value is missing"),
         (said("gather", key="a", value=[1]), "the worker sent something that is no message: gather.value: Input should be "),
         (said("gather", key="", value=1), "the worker sent a gather message that cannot be: ValueError: gather wants a key of 1 "),
         (

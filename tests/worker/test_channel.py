@@ -92,7 +92,7 @@ def test_the_end_of_the_stream_is_none():
         (b'{"type": "ready"', "not JSON"),
         (b"\xff\xfe", "not JSON"),
         (b'{"type": "ready", "more": 1}', "unknown key ready.more"),
-        (b'{"type": "formed"}', "formed.facts: Field required"),
+        (b'{"type": "formed"}', "formed.facts is missing"),
         (b'{"type": "step", "name": 5}', "step.name: Input should be a valid string"),
         (b'{"type": "form_failed", "failed": true, "message": "", "cause": "the moon"}', "form_failed.cause: Input should be"),
         (b'{"type": "ready", "seq": ' + b"[" * 20_000 + b"]" * 20_000 + b"}", "not JSON: recursion limit exceeded"),

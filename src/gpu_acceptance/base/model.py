@@ -59,6 +59,8 @@ def first_problem(error: ValidationError) -> str:
         return f"{where}: Input should be a finite number, a text, true or false, not {one_line(repr(first['input']))[:80]}{more}"
     if first["type"] == "json_invalid":
         return f"not JSON: {one_line(first['msg'].removeprefix('Invalid JSON: '))}"
+    if first["type"] == "missing":
+        return f"{where} is missing{more}"
     if first["type"] in {"extra_forbidden", "unexpected_keyword_argument"}:  # of a model; of a dataclass
         return f"unknown key {where}{more}"
     at = f"{where}: " if where else ""

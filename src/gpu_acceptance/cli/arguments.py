@@ -1,4 +1,4 @@
-"""Arguments of the verbs: their types, their errors, and how a verb says what is wrong."""
+"""Arguments of the verbs: their types, their errors, and the exit codes."""
 
 import argparse
 import os
@@ -7,31 +7,39 @@ import stat
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 from gpu_acceptance.base.budget import seconds_of
 from gpu_acceptance.base.text import did_you_mean, one_line
 
+Verbs: TypeAlias = "argparse._SubParsersAction[Any]"
 INTERRUPTED = 2
 UNREADABLE = 3
 USAGE = 4
+NOTHING_RAN = 5
+INCOMPLETE = 6
 
 
 def fail(error: object, exit_code: int) -> int:
-    """Tells it on standard error, in one line; returns the exit code."""
+    """Print an error as one line on standard error, and return the exit code."""
     print(f"gpu-acceptance: {one_line(str(error))}", file=sys.stderr)
     return exit_code
 
 
+def note(text: object) -> None:
+    """Print a remark that changes no exit code as one line on standard error."""
+    fail(text, 0)
+
+
 class Parser(argparse.ArgumentParser):
-    """argparse exits with 2, which here means interrupted, takes half of an option's name, and prints a page."""
+    """The parser of one verb. argparse would exit with 2 (here: interrupted), accept half of an option's name, and print a page."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **{"allow_abbrev": False, **options})
-        self.set_defaults(parser=self, verb=self._ask_for_a_verb)  # what the innermost verb says counts
+        self.set_defaults(parser=self, verb=self._ask_for_a_verb)  # the innermost verb replaces these
 
     def read(self, arguments: Sequence[str] | None) -> argparse.Namespace:
-        """Exits with 4 over what no verb knows; one that `takes_rest` hands that on."""
+        """Parse the command line. Exits with 4 over unknown arguments; a verb that `takes_rest` gets them instead."""
         found, rest = self.parse_known_args(arguments)
         if rest and not hasattr(found, "takes_rest"):
             found.parser.refuse_unknown(rest[0])
@@ -42,7 +50,7 @@ class Parser(argparse.ArgumentParser):
         self.error(f"name a verb; known: {', '.join(str(name) for action in self._actions for name in action.choices or ())}")
 
     def refuse_unknown(self, argument: str) -> NoReturn:
-        """Names the nearest option of this verb."""
+        """Exit with 4, naming the nearest option of this verb."""
         if not argument.startswith("-"):
             self.error(f"{argument}: one argument too many; --help shows those that there are")
         known = [name for name in self._option_string_actions if name.startswith("--")]
@@ -52,7 +60,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(USAGE, f"{self.prog}: {one_line(message.removeprefix('argument '))}\n")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Argparse asks here whether a verb is one of those that there are."""
+        """Refuse an unknown verb; argparse calls this."""
         known = [str(choice) for choice in action.choices or ()]
         if known and value not in known:
             what = str(action.metavar or "value").lower()
@@ -60,12 +68,12 @@ class Parser(argparse.ArgumentParser):
 
 
 def not_allowed(text: str, allowed: str) -> argparse.ArgumentTypeError:
-    """`--nodes: '0' is not allowed; allowed: 1 to 99999`."""
+    """Return the error `--nodes: '0' is not allowed; allowed: 1 to 99999`."""
     return argparse.ArgumentTypeError(f"{one_line(text)!r} is not allowed; allowed: {allowed}")
 
 
 def whole_number(most: int = 99_999) -> Callable[[str], int]:
-    """Reads a whole number from 1, for argparse."""
+    """Return an argparse type: a whole number from 1."""
 
     def read(text: str) -> int:
         if not re.fullmatch(r"[1-9][0-9]{0,8}", text) or int(text) > most:
@@ -76,14 +84,14 @@ def whole_number(most: int = 99_999) -> Callable[[str], int]:
 
 
 def seconds(text: str) -> int:
-    """Seconds, for argparse."""
+    """Return the seconds of a duration, for argparse."""
     if not (found := seconds_of(text)):
         raise not_allowed(text, "more than 0 seconds, as 90, 90s, 15m or 2h")
     return found
 
 
 def matching(pattern: str | re.Pattern[str], allowed: str) -> Callable[[str], str]:
-    """Reads a text of this form, for argparse."""
+    """Return an argparse type: a text of this form."""
 
     def read(text: str) -> str:
         if not re.fullmatch(pattern, text):
@@ -94,7 +102,7 @@ def matching(pattern: str | re.Pattern[str], allowed: str) -> Callable[[str], st
 
 
 def existing_file(text: str) -> Path:
-    """A file that can be opened, for argparse."""
+    """Return a file that can be opened, for argparse."""
     path = Path(text)
     try:
         os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))  # a pipe must not block us
@@ -108,7 +116,7 @@ def existing_file(text: str) -> Path:
 
 
 def new_file(text: str) -> Path:
-    """Where a file may be written or replaced, for argparse."""
+    """Return a path where a file may be written or replaced, for argparse."""
     path = Path(text)
     if not path.parent.is_dir():
         raise argparse.ArgumentTypeError(f"{text}: no such folder: {path.parent}")
@@ -118,7 +126,7 @@ def new_file(text: str) -> Path:
 
 
 def existing_folder(text: str) -> Path:
-    """A folder that is there, for argparse."""
+    """Return an existing folder, for argparse."""
     if not Path(text).is_dir():
         raise argparse.ArgumentTypeError(f"{text}: no such folder")
     return Path(text)

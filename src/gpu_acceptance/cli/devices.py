@@ -9,10 +9,10 @@ from typing import TypeVar
 
 from gpu_acceptance.base.text import first_few, one_line
 from gpu_acceptance.inventory.answer import Answer, Missing, Why, all_of, as_cpu_list
-from gpu_acceptance.inventory.gpu import GpuProcess, GpuReading, GpusReading, NvLink, Pcie, PeerLink
-from gpu_acceptance.inventory.infiniband import GpuDirectRdma, InfiniBand, Port, PortName, RdmaDevice, nearest_devices, place_of
+from gpu_acceptance.inventory.gpu import GpuReading, GpusReading, Pcie, PeerLink
+from gpu_acceptance.inventory.infiniband import InfiniBand, Port, PortName, RdmaDevice, nearest_devices, place_of
 from gpu_acceptance.inventory.node import NodeReading
-from gpu_acceptance.inventory.pci_topology import BusReading, Place
+from gpu_acceptance.inventory.pci_topology import Place
 from gpu_acceptance.inventory.virtualization import NONE
 from gpu_acceptance.report.words import count
 
@@ -23,7 +23,7 @@ _LABEL = 10
 _MOST_VALUE = 80  # characters of one value inside a paragraph
 _MOST_DETAIL = 160
 _TOGETHER = re.compile(r"\? \([a-z ]+\)|[0-9] [KMG]iB")
-_KEPT = "\N{NO-BREAK SPACE}"  # in no text that was made visible
+_KEPT = "\N{NO-BREAK SPACE}"  # `one_line` escapes it, so no text has one
 _UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 
 
@@ -35,29 +35,29 @@ class Column:
 
 @dataclass(frozen=True)
 class TableRow:
-    name: str  # by which the lines below a table speak of it
+    name: str  # of the row in the lines below the table
     cells: tuple[Answer[str], ...]
 
 
 def say(answer: Answer[T], form: Callable[[T], str] = str) -> str:
-    """The value on one line, or `? (not permitted)`. A text of nothing but blanks is shown in quotes."""
+    """Return the value on one line, or `? (not permitted)`. A text of blanks is shown in quotes."""
     return f"? ({answer.missing})" if isinstance(answer, Missing) else _cut(form(answer), _MOST_VALUE)
 
 
 def say_all(answer: Answer[Sequence[T]], form: Callable[[T], str] = str, separator: str = ", ") -> str:
-    """Each of a list; `none` where it has nothing."""
+    """Return the values of a list; `none` if it is empty."""
     if isinstance(answer, Missing):
         return say(answer)
     return separator.join(_cut(form(one), _MOST_VALUE) for one in answer) or "none"
 
 
 def say_why(missing: Missing) -> str:
-    """`? (not there: NVML does not start: Driver Not Loaded)`."""
+    """Return `? (not there: NVML does not start: Driver Not Loaded)`."""
     return f"? ({missing.missing}: {_cut(missing.detail, _MOST_DETAIL)})" if missing.detail else f"? ({missing.missing})"
 
 
 def form_answer(answer: Answer[T], form: Callable[[T], str]) -> Answer[str]:
-    """For a cell: what is missing stays so."""
+    """Return the text of a cell; a missing value stays missing."""
     return answer if isinstance(answer, Missing) else form(answer)
 
 
@@ -70,7 +70,7 @@ def yes_no(value: bool) -> str:
 
 
 def size(num_bytes: int) -> str:
-    """`2015.4 GiB`, rounded down; whole numbers all the way, so that none is too large."""
+    """Return `2015.4 GiB`, rounded down; integer arithmetic has no upper limit."""
     unit, name = next((one for one in _UNITS if num_bytes >= one[0]), (1, "B"))
     whole, rest = divmod(num_bytes, unit)
     tenth = rest * 10 // unit
@@ -78,7 +78,7 @@ def size(num_bytes: int) -> str:
 
 
 def moment(seconds: int, later_s: float = 0.0) -> str:
-    """Seconds since 1970 as a time in UTC; what no calendar holds stays a number."""
+    """Return seconds since 1970 as a time in UTC; a time beyond the calendar stays a number."""
     try:
         return datetime.fromtimestamp(seconds + later_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     except (OverflowError, ValueError, OSError):
@@ -86,13 +86,13 @@ def moment(seconds: int, later_s: float = 0.0) -> str:
 
 
 def section(label: str, *paragraphs: str) -> list[str]:
-    """Paragraphs with their label at the left of the first."""
+    """Return paragraphs with their label at the left of the first."""
     lines = [line for paragraph in paragraphs for line in _wrapped(paragraph, WIDTH - _LABEL)]
     return [f"{'' if index else label:{_LABEL}}{line}" for index, line in enumerate(lines)]
 
 
 def table(columns: Sequence[Column], rows: Sequence[TableRow]) -> list[str]:
-    """A line of titles, a line a row, and below them why there is no value where a cell is `?`."""
+    """Return a line of titles, a line per row, and below them why some cells are `?`."""
     texts = [[column.title for column in columns]]
     texts += [
         ["?" if isinstance(cell, Missing) else _cut(cell, column.most) for column, cell in zip(columns, row.cells, strict=True)]
@@ -105,31 +105,25 @@ def table(columns: Sequence[Column], rows: Sequence[TableRow]) -> list[str]:
 
 
 def _reasons(columns: Sequence[Column], rows: Sequence[TableRow]) -> Iterator[str]:
-    """`? (not permitted): serial (all); ECC, MIG (GPU 3)`; the detail too where all cells have the same."""
+    """Yield `? (not permitted): serial (all); ECC, MIG (GPU 3)`, with the detail if all cells have the same one."""
     for why in Why:
-        missing = [
-            (column.title, row.name, cell.detail)
-            for row in rows
-            for column, cell in zip(columns, row.cells, strict=True)
-            if isinstance(cell, Missing) and cell.missing is why
-        ]
-        if missing:
-            details = {detail for *_, detail in missing}
-            yield f"{say_why(Missing(why, details.pop() if len(details) == 1 else ''))}: {_whereabouts(missing, len(rows))}"
-
-
-def _whereabouts(missing: list[tuple[str, str, str]], num_rows: int) -> str:
-    rows_of: dict[str, list[str]] = {}
-    for title, row, _ in missing:
-        rows_of.setdefault(title, []).append(row)
-    titles_of: dict[str, list[str]] = {}
-    for title, rows in rows_of.items():
-        titles_of.setdefault("all" if len(rows) == num_rows else ", ".join(map(one_line, rows)), []).append(title)
-    return "; ".join(f"{', '.join(titles)} ({rows})" for rows, titles in titles_of.items())
+        rows_of: dict[str, list[str]] = {}
+        details = set()
+        for row in rows:
+            for column, cell in zip(columns, row.cells, strict=True):
+                if isinstance(cell, Missing) and cell.missing is why:
+                    rows_of.setdefault(column.title, []).append(row.name)
+                    details.add(cell.detail)
+        titles_of: dict[str, list[str]] = {}
+        for title, names in rows_of.items():
+            titles_of.setdefault("all" if len(names) == len(rows) else ", ".join(map(one_line, names)), []).append(title)
+        if rows_of:
+            where = "; ".join(f"{', '.join(titles)} ({names})" for names, titles in titles_of.items())
+            yield f"{say_why(Missing(why, details.pop() if len(details) == 1 else ''))}: {where}"
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    """Never inside `? (not permitted)` or `7.9 GiB`."""
+    """Wrap a text, but never inside `? (not permitted)` or `7.9 GiB`."""
     kept = _TOGETHER.sub(lambda words: words[0].replace(" ", _KEPT), text)
     lines = textwrap.wrap(kept, width, subsequent_indent="  ", break_on_hyphens=False)
     return [line.replace(_KEPT, " ") for line in lines]
@@ -154,36 +148,42 @@ _NO_PORT = Missing(Why.NOT_THERE, "the device has no port")
 
 
 def gpu_lines(node: NodeReading) -> list[str]:
-    """What is one for all GPUs, then a line for each, then what is up or running on some."""
-    gpus = node.gpus.gpus
+    """Return facts that all GPUs share, a line for each GPU, then links that are down and running processes."""
+    gpus, bus = node.gpus.gpus, node.bus
+    unreadable = f", {count(len(bus.unreadable), 'device')} unreadable" if bus.unreadable else ""
+    on_the_bus = f"{len(bus.gpus)} on the PCI bus{unreadable}"
     if isinstance(gpus, Missing):
-        return section("GPUs", f"{say_why(gpus)}; {_on_the_bus(node.bus)}")
-    head = f"{len(gpus)} in NVML, {_on_the_bus(node.bus)}; driver {say(node.gpus.driver)}, CUDA {say(node.gpus.cuda)}"
+        return section("GPUs", f"{say_why(gpus)}; {on_the_bus}")
+    head = f"{len(gpus)} in NVML, {on_the_bus}; driver {say(node.gpus.driver)}, CUDA {say(node.gpus.cuda)}"
     boards = {gpu.vbios for gpu in gpus}
+    columns = (*_GPU_COLUMNS, _VBIOS) if len(boards) > 1 else _GPU_COLUMNS
     if len(boards) == 1:
         head = f"{head}, VBIOS {say(boards.pop())}"
-    return [*section("GPUs", head), *_gpu_table(gpus, with_vbios=len(boards) > 1), *section("", *_of_some(gpus))]
+    rows = [TableRow(f"GPU {gpu.index}", (*_gpu_cells(gpu), gpu.vbios)[: len(columns)]) for gpu in gpus]
+    return [*section("GPUs", head), *(table(columns, rows) if rows else []), *section("", *_of_some(gpus))]
 
 
 def peer_lines(gpus: GpusReading) -> list[str]:
-    """What NVML says of peer-to-peer access, in one line where it says ok of all."""
+    """Return NVML's answers on peer-to-peer access, in one line if all are ok."""
     if isinstance(gpus.gpus, Missing):
         return section("peers", say(gpus.gpus))
     if not gpus.peers:
         return section("peers", "no pair of GPUs")
     answers = {name: [getattr(link, name) for link in gpus.peers] for name in ("read", "write", "nvlink")}
     if all(answer == "ok" for named in answers.values() for answer in named):
-        return section("peers", f"read, write and nvlink ok in {_all_pairs(gpus.peers)}")
+        return section("peers", f"read, write and nvlink ok in all {count(len(gpus.peers), 'pair')}")
     return section("peers", *(_peer_text(name, gpus.peers, named) for name, named in answers.items()))
 
 
 def topology_lines(node: NodeReading) -> list[str]:
-    """By the PCI bus: the NUMA node of each GPU and the RDMA devices nearest to it, in the words of `nvidia-smi topo -m`."""
+    """Return the NUMA node of each GPU and its nearest RDMA devices on the PCI bus, in the words of `nvidia-smi topo -m`."""
     if isinstance(node.gpus.gpus, Missing) or not node.gpus.gpus:
         return []
     alike: dict[str, list[int]] = {}
     for gpu in node.gpus.gpus:
-        alike.setdefault(_surroundings(gpu, node.gpu_places, node.infiniband.devices), []).append(gpu.index)
+        place = place_of(gpu, node.gpu_places)
+        texts = (say(place), say(place)) if isinstance(place, Missing) else (say(place.numa_node), _nearest(place, node.infiniband.devices))
+        alike.setdefault(", ".join(texts), []).append(gpu.index)
     hypervisor = node.virtualization.hypervisor
     guest = [] if isinstance(hypervisor, Missing) or hypervisor == NONE else ["in a virtual machine: as its hypervisor shows it"]
     places_text = "; ".join(f"GPU {as_cpu_list(indexes)}: {text}" for text, indexes in alike.items())
@@ -191,26 +191,19 @@ def topology_lines(node: NodeReading) -> list[str]:
 
 
 def rdma_lines(infiniband: InfiniBand) -> list[str]:
-    """A line for each port."""
-    devices, direct = infiniband.devices, _gpudirect(infiniband.gpudirect)
+    """Return a line for each port."""
+    devices, direct = infiniband.devices, infiniband.gpudirect
+    ways = f"open kernel modules {say(direct.has_open_kernel_modules, yes_no)}, Linux 5.12 or later {say(direct.has_kernel_5_12, yes_no)}"
+    gpudirect = f"GPUDirect RDMA: peermem module {say(direct.peermem_module)}; for DMA-BUF: {ways}"
     if isinstance(devices, Missing):
-        return section("RDMA", f"{say_why(devices)}; {direct}")
-    rows = [row for device in devices for row in _port_rows(device)]
-    return [*section("RDMA", f"{count(len(devices), 'device')}; {direct}"), *(table(_RDMA_COLUMNS, rows) if rows else [])]
-
-
-# --- GPUs ----------------------------------------------------------------------------------------------------------------------
-
-
-def _on_the_bus(bus: BusReading) -> str:
-    unreadable = f", {count(len(bus.unreadable), 'device')} unreadable" if bus.unreadable else ""
-    return f"{len(bus.gpus)} on the PCI bus{unreadable}"
-
-
-def _gpu_table(gpus: tuple[GpuReading, ...], *, with_vbios: bool) -> list[str]:
-    columns = (*_GPU_COLUMNS, _VBIOS) if with_vbios else _GPU_COLUMNS
-    rows = [TableRow(f"GPU {gpu.index}", (*_gpu_cells(gpu), gpu.vbios)[: len(columns)]) for gpu in gpus]
-    return table(columns, rows) if rows else []
+        return section("RDMA", f"{say_why(devices)}; {gpudirect}")
+    rows = []
+    for device in devices:
+        ports = device.ports if isinstance(device.ports, Missing) else device.ports or _NO_PORT
+        for port in (ports,) if isinstance(ports, Missing) else ports:
+            name = device.name if isinstance(port, Missing) else PortName(device.name, port.number)
+            rows.append(TableRow(name, _port_cells(device, port)))
+    return [*section("RDMA", f"{count(len(devices), 'device')}; {gpudirect}"), *(table(_RDMA_COLUMNS, rows) if rows else [])]
 
 
 def _gpu_cells(gpu: GpuReading) -> tuple[Answer[str], ...]:
@@ -224,74 +217,45 @@ def _gpu_cells(gpu: GpuReading) -> tuple[Answer[str], ...]:
         form_answer(gpu.mig_is_on, on_off),
         form_answer(gpu.power.enforced_limit_w, lambda watts: f"{watts:g} W"),
         form_answer(gpu.temperature.gpu_c, lambda celsius: f"{celsius} C"),
-        _links_up(gpu.nvlinks),
+        gpu.nvlinks
+        if isinstance(gpu.nvlinks, Missing)
+        else form_answer(all_of(link.is_active for link in gpu.nvlinks), lambda active: f"{sum(active)} of {len(active)}"),
         _pcie(gpu.pcie),
         form_answer(gpu.processes, lambda found: str(len(found))),
     )
 
 
-def _links_up(links: Answer[tuple[NvLink, ...]]) -> Answer[str]:
-    """Of links that do not all answer, nobody knows how many are up."""
-    if isinstance(links, Missing):
-        return links
-    return form_answer(all_of(link.is_active for link in links), lambda active: f"{sum(active)} of {len(active)}")
-
-
 def _pcie(pcie: Pcie) -> Answer[str]:
-    """`5 x16`, or `1 x16 of 5 x16` where the slot could do more: an idle link may rest."""
-    now, most = _generation_and_width(pcie.generation, pcie.width), _generation_and_width(pcie.max_generation, pcie.max_width)
+    """Return `5 x16`, or `1 x16 of 5 x16` if the slot can do more: an idle link may rest."""
+    pairs = ((pcie.generation, pcie.width), (pcie.max_generation, pcie.max_width))
+    now, most = (form_answer(all_of(pair), lambda both: f"{both[0]} x{both[1]}") for pair in pairs)
     return now if isinstance(now, Missing) or isinstance(most, Missing) or now == most else f"{now} of {most}"
 
 
-def _generation_and_width(generation: Answer[int], width: Answer[int]) -> Answer[str]:
-    return form_answer(all_of((generation, width)), lambda both: f"{both[0]} x{both[1]}")
-
-
 def _of_some(gpus: tuple[GpuReading, ...]) -> Iterator[str]:
-    down = {gpu.index: _not_up(gpu.nvlinks) for gpu in gpus}
+    down = {
+        gpu.index: [link.index for link in gpu.nvlinks if link.is_active is False] for gpu in gpus if not isinstance(gpu.nvlinks, Missing)
+    }
     if any(down.values()):
         yield f"NVLinks not up: {'; '.join(f'GPU {index}: {as_cpu_list(links)}' for index, links in down.items() if links)}"
     running = [(gpu.index, process) for gpu in gpus if not isinstance(gpu.processes, Missing) for process in gpu.processes]
     if running:
-        yield f"processes: {', '.join(first_few([_process(index, one) for index, one in running], _MOST_PROCESSES))}"
-
-
-def _not_up(links: Answer[tuple[NvLink, ...]]) -> list[int]:
-    return [] if isinstance(links, Missing) else [link.index for link in links if link.is_active is False]
-
-
-def _process(index: int, process: GpuProcess) -> str:
-    return f"GPU {index} pid {process.pid} {say(process.used_bytes, size)}"
-
-
-# --- peers and topology --------------------------------------------------------------------------------------------------------
+        texts = [f"GPU {index} pid {process.pid} {say(process.used_bytes, size)}" for index, process in running]
+        yield f"processes: {', '.join(first_few(texts, _MOST_PROCESSES))}"
 
 
 def _peer_text(name: str, links: tuple[PeerLink, ...], answers: list[Answer[str]]) -> str:
-    """`nvlink: ok (55 pairs); topology not supported (GPU 3 to 5)`."""
+    """Return `nvlink: ok (55 pairs); topology not supported (GPU 3 to 5)`."""
     targets: dict[str, dict[int, list[int]]] = {}
     for link, answer in zip(links, answers, strict=True):
         targets.setdefault(say(answer), {}).setdefault(link.source, []).append(link.target)
     if len(targets) == 1:
-        return f"{name}: {next(iter(targets))} ({_all_pairs(links)})"
-    return f"{name}: {'; '.join(f'{answer} ({_pairs(answer, by_source)})' for answer, by_source in targets.items())}"
-
-
-def _pairs(answer: str, targets: dict[int, list[int]]) -> str:
-    if answer == "ok":
-        return count(sum(map(len, targets.values())), "pair")
-    return ", ".join(f"GPU {source} to {as_cpu_list(reached)}" for source, reached in targets.items())
-
-
-def _all_pairs(links: tuple[PeerLink, ...]) -> str:
-    return f"all {count(len(links), 'pair')}"
-
-
-def _surroundings(gpu: GpuReading, places: tuple[Place, ...], devices: Answer[tuple[RdmaDevice, ...]]) -> str:
-    place = place_of(gpu, places)
-    if isinstance(place, Missing):
-        return f"{say(place)}, {say(place)}"
-    return f"{say(place.numa_node)}, {_nearest(place, devices)}"
+        return f"{name}: {next(iter(targets))} (all {count(len(links), 'pair')})"
+    texts = []
+    for answer, by_source in targets.items():
+        pairs = ", ".join(f"GPU {source} to {as_cpu_list(reached)}" for source, reached in by_source.items())
+        texts.append(f"{answer} ({count(sum(map(len, by_source.values())), 'pair') if answer == 'ok' else pairs})")
+    return f"{name}: {'; '.join(texts)}"
 
 
 def _nearest(place: Place, devices: Answer[tuple[RdmaDevice, ...]]) -> str:
@@ -299,21 +263,6 @@ def _nearest(place: Place, devices: Answer[tuple[RdmaDevice, ...]]) -> str:
         return "none"
     near = nearest_devices(place, devices)
     return say(near) if isinstance(near, Missing) else f"{say_all(near.names, separator=' ')} {near.distance}"
-
-
-# --- RDMA ----------------------------------------------------------------------------------------------------------------------
-
-
-def _gpudirect(direct: GpuDirectRdma) -> str:
-    ways = f"open kernel modules {say(direct.has_open_kernel_modules, yes_no)}, Linux 5.12 or later {say(direct.has_kernel_5_12, yes_no)}"
-    return f"GPUDirect RDMA: peermem module {say(direct.peermem_module)}; for DMA-BUF: {ways}"
-
-
-def _port_rows(device: RdmaDevice) -> Iterator[TableRow]:
-    ports = device.ports if isinstance(device.ports, Missing) else device.ports or _NO_PORT
-    for port in (ports,) if isinstance(ports, Missing) else ports:
-        name = device.name if isinstance(port, Missing) else PortName(device.name, port.number)
-        yield TableRow(name, _port_cells(device, port))
 
 
 def _port_cells(device: RdmaDevice, port: Port | Missing) -> tuple[Answer[str], ...]:

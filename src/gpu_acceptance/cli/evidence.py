@@ -1,15 +1,14 @@
-"""Verbs about the files of a run as evidence: are they the ones that the run left, who vouches for that, what is given away?"""
+"""Verbs about the files of a run as evidence: compare them with the manifest, sign them, and copy them without names of machines."""
 
 import argparse
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gpu_acceptance.base.text import one_line
-from gpu_acceptance.cli.arguments import existing_file, existing_folder, matching, new_file
-from gpu_acceptance.cli.run_folder import UsageError, find_run, refuse_another_run
+from gpu_acceptance.cli.arguments import Verbs, existing_file, existing_folder, matching, new_file
+from gpu_acceptance.cli.run_folder import UsageError, add_run, find_run, refuse_another_run
 from gpu_acceptance.folder.corroboration import find_unlike_journals
 from gpu_acceptance.folder.files import RESULTS, RecordError, read_results, write_atomically
 from gpu_acceptance.folder.manifest import (
@@ -33,11 +32,9 @@ from gpu_acceptance.report.words import count
 CHANGED = 1
 _KINDS: dict[Kind, str] = {"differs": "changed", "missing": "missing", "extra": "extra", "unlike": "unlike the results"}
 
-if TYPE_CHECKING:
-    from gpu_acceptance.cli.machine import Verbs
 
-
-def add_verbs(verbs: "Verbs") -> None:
+def add_verbs(verbs: Verbs) -> None:
+    """Add `report verify`, `report sign` and `report redact`."""
     verify = verbs.add_parser(
         "verify",
         help="list the files of a run that changed since the run",
@@ -53,10 +50,33 @@ def add_verbs(verbs: "Verbs") -> None:
     verify.add_argument(
         "--allowed-signers", metavar="FILE", type=existing_file, help="accepted signers; format: ssh-keygen(1), ALLOWED SIGNERS"
     )
-    newest = "a run folder, or a folder of runs: its newest run (default: %(default)s)"
-    verify.add_argument("dir", metavar="DIR", nargs="?", type=Path, default=Path("reports"), help=newest)
     verify.set_defaults(verb=_verify)
+    add_run(verify)
+    _add_sign(verbs)
+    _add_redact(verbs)
 
+
+def _verify(options: argparse.Namespace) -> int:
+    run_dir = find_run(options.dir)
+    manifest = manifest_of(run_dir)
+    signer, faults = _find_signer(run_dir, options.allowed_signers)
+    if options.sha256 and options.sha256 != manifest.sha256:
+        faults = [Difference("differs", MANIFEST, f"its sha256 is not {options.sha256}"), *faults]
+    record = _confirmed(run_dir, manifest, *faults)
+    if record is None:
+        return CHANGED
+    print(one_line(record.conclusion.line))
+    files = f"{count(len(manifest.digests), 'file')} as {MANIFEST} names them"
+    if proofs := [*(["--sha256"] if options.sha256 else []), *([f"the signature of {signer}"] if signer else [])]:
+        result = f"VERIFIED by {' and '.join(proofs)}: {files}"
+    else:
+        hint = f"{SIGNATURE} counts with --allowed-signers" if os.path.lexists(run_dir / SIGNATURE) else "its digest says"
+        result = f"CONSISTENT: {files}; whether it is the run's own, {hint}"
+    _say(result, run_dir, manifest)
+    return 0
+
+
+def _add_sign(verbs: Verbs) -> None:
     sign = verbs.add_parser(
         "sign",
         help="sign the manifest of a run with your own SSH key",
@@ -70,6 +90,28 @@ def add_verbs(verbs: "Verbs") -> None:
     sign.add_argument("dir", metavar="DIR", type=existing_folder, help="a run folder")
     sign.set_defaults(verb=_sign)
 
+
+def _key(text: str) -> Path:
+    """ssh-keygen takes NAME for NAME.pub if an agent has the private key."""
+    public = Path(f"{text}.pub")
+    return Path(text) if public.is_file() else existing_file(text)
+
+
+def _sign(options: argparse.Namespace) -> int:
+    run_dir, path = options.dir, options.dir / SIGNATURE
+    manifest = manifest_of(run_dir)
+    record = _confirmed(run_dir, manifest)
+    if record is None:
+        return CHANGED
+    if os.path.lexists(path):
+        raise UsageError(f"{path}: is there already; a signature is never replaced: move it away to sign again")
+    write_atomically(path, make_signature(run_dir, options.key))
+    print(one_line(record.conclusion.line))
+    _say(f"SIGNED: {SIGNATURE}", run_dir, manifest)
+    return 0
+
+
+def _add_redact(verbs: Verbs) -> None:
     redact = verbs.add_parser(
         "redact",
         help="copy a run without the names of machines, to give it away",
@@ -90,39 +132,6 @@ def add_verbs(verbs: "Verbs") -> None:
     redact.set_defaults(verb=_redact)
 
 
-def _key(text: str) -> Path:
-    """ssh-keygen takes NAME for NAME.pub, where an agent has the other half."""
-    public = Path(f"{text}.pub")
-    return Path(text) if public.is_file() else existing_file(text)
-
-
-def _verify(options: argparse.Namespace) -> int:
-    run_dir = find_run(options.dir)
-    manifest = manifest_of(run_dir)
-    signer, unsigned = _find_signer(run_dir, options.allowed_signers)
-    record = _confirmed(run_dir, manifest, *_other_manifest(manifest, options.sha256), *unsigned)
-    if record is None:
-        return CHANGED
-    print(one_line(record.conclusion.line))
-    proofs = [*(["--sha256"] if options.sha256 else []), *([f"the signature of {signer}"] if signer else [])]
-    _say(_unchanged(run_dir, manifest, " and ".join(proofs)), run_dir, manifest)
-    return 0
-
-
-def _sign(options: argparse.Namespace) -> int:
-    run_dir, path = options.dir, options.dir / SIGNATURE
-    manifest = manifest_of(run_dir)
-    record = _confirmed(run_dir, manifest)
-    if record is None:
-        return CHANGED
-    if os.path.lexists(path):
-        raise UsageError(f"{path}: is there already; a signature is never replaced: move it away to sign again")
-    write_atomically(path, make_signature(run_dir, options.key))
-    print(one_line(record.conclusion.line))
-    _say(f"SIGNED: {SIGNATURE}", run_dir, manifest)
-    return 0
-
-
 def _redact(options: argparse.Namespace) -> int:
     run_dir, out, names = options.dir, options.out, options.names
     if os.path.lexists(out):
@@ -138,9 +147,9 @@ def _redact(options: argparse.Namespace) -> int:
 
 
 def _confirmed(run_dir: Path, manifest: Manifest, *faults: Difference) -> RunRecord | None:
-    """The record of a run whose files are those of its manifest and whose journals confirm it; else None, and what differs is said.
+    """Return the record of a run whose files match its manifest and whose journals confirm it; else print the differences.
 
-    `faults`: what is known to be wrong. Raises RecordError.
+    `faults`: differences that are already known. Raises RecordError.
     """
     if changes := [*faults, *differences(run_dir, manifest)]:
         _say_changes(run_dir, manifest, changes)
@@ -154,7 +163,7 @@ def _confirmed(run_dir: Path, manifest: Manifest, *faults: Difference) -> RunRec
 
 
 def manifest_of(run_dir: Path) -> Manifest:
-    """Raises RecordError where there is none."""
+    """Return the manifest of a run. Raises RecordError if there is none."""
     manifest = find_manifest(run_dir)
     if manifest is None:
         raise RecordError(
@@ -163,17 +172,12 @@ def manifest_of(run_dir: Path) -> Manifest:
     return manifest
 
 
-def _other_manifest(manifest: Manifest, sha256: str | None) -> Iterator[Difference]:
-    if sha256 and sha256 != manifest.sha256:
-        yield Difference("differs", MANIFEST, f"its sha256 is not {sha256}")
-
-
 def _find_signer(run_dir: Path, allowed: Path | None) -> tuple[str, list[Difference]]:
-    """Who signed the manifest, where somebody asks, or what is wrong with the signature."""
+    """Return the signer of the manifest, or the fault of the signature; neither without --allowed-signers."""
     if allowed is None:
         return "", []
     if not os.path.lexists(run_dir / SIGNATURE):
-        return "", [Difference("missing", SIGNATURE, "nobody signed this run")]
+        return "", [Difference("missing", SIGNATURE, "this run is not signed")]
     try:
         return find_signer(run_dir, allowed), []
     except SignatureError as error:
@@ -183,22 +187,11 @@ def _find_signer(run_dir: Path, allowed: Path | None) -> tuple[str, list[Differe
 def _say_changes(run_dir: Path, manifest: Manifest, changes: Sequence[Difference]) -> None:
     for line in shortened([str(one) for one in changes], elsewhere=""):
         print(line)
-    _say(f"CHANGED: {_in_words(changes, manifest)}", run_dir, manifest)
-
-
-def _in_words(changes: Sequence[Difference], manifest: Manifest) -> str:
     kinds = Counter(one.kind for one in changes)
-    said = ", ".join(f"{kinds[kind]} {text}" for kind, text in _KINDS.items() if kinds[kind])
-    unlike = {one.name for one in changes if one.kind != "extra"}
-    return f"{said}: not one file as it names it, a manifest of another run" if unlike >= manifest.digests.keys() else said
-
-
-def _unchanged(run_dir: Path, manifest: Manifest, proof: str) -> str:
-    files = f"{count(len(manifest.digests), 'file')} as {MANIFEST} names them"
-    if proof:
-        return f"VERIFIED by {proof}: {files}"
-    hint = f"{SIGNATURE} counts with --allowed-signers" if os.path.lexists(run_dir / SIGNATURE) else "its digest says"
-    return f"CONSISTENT: {files}; whether it is the run's own, {hint}"
+    result = ", ".join(f"{kinds[kind]} {text}" for kind, text in _KINDS.items() if kinds[kind])
+    if {one.name for one in changes if one.kind != "extra"} >= manifest.digests.keys():
+        result += ": not one file as it names it, a manifest of another run"
+    _say(f"CHANGED: {result}", run_dir, manifest)
 
 
 def _say(result: str, run_dir: Path, manifest: Manifest) -> None:

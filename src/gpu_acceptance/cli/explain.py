@@ -1,18 +1,19 @@
-"""`explain`: what a metric is, its limit in each profile, what to do about a miss, and how to change or waive it."""
+"""`explain` describes a metric: its limit in each profile, what to do about a miss, and how to change or waive the limit."""
 
 import argparse
 import ast
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 
 from gpu_acceptance.base.text import clip, did_you_mean, visible
+from gpu_acceptance.cli.arguments import Verbs
 from gpu_acceptance.inventory import nvml
 from gpu_acceptance.report.remedies import kinds_of_metric, table
 from gpu_acceptance.run.suite import FOLDER, suite_for
@@ -26,16 +27,24 @@ _PACKAGE = "gpu_acceptance"
 _ROOT = Path(__file__).parents[1]
 
 
+_WIDTH = 118
+_INDENT = "    "
+_UNITS = {"bool": "true or false", "text": "a text"}
+_REASON = "agreed with the vendor on 2026-11-20"
+_NEEDED = {"unit", "scope", "source"}
+_MOST_WHOLE = 1e15  # below it a float shows every digit
+
+
 @dataclass(frozen=True)
 class Validation:
-    """One test function, by its file in the suite, and the first paragraph of what it says of itself."""
+    """One test function: its node id in the suite, and the first paragraph of its docstring."""
 
     nodeid: str
     text: str
 
 
 def validations_of(metric: str, suite: Path) -> list[Validation]:
-    """Those that measure it; all of its subject where the source does not tell; none where the suite has no such file."""
+    """Return the validations that measure a metric; all of its subject if the source does not tell; none without such a file."""
     path = next(iter(sorted((suite / FOLDER).rglob(f"test_{subject_of_metric(metric)}.py"))), None)
     module = _parsed(path) if path else None
     if path is None or module is None:
@@ -44,20 +53,29 @@ def validations_of(metric: str, suite: Path) -> list[Validation]:
     scores = {test.name: _score(metric, test, module) for test in tests}
     best = max(scores.values(), default=(0, False))
     file = path.relative_to(suite).as_posix()
-    return [Validation(f"{file}::{test.name}", _first_paragraph(test)) for test in tests if scores[test.name] == best]
+    return [
+        Validation(f"{file}::{test.name}", " ".join((ast.get_docstring(test) or "").split("\n\n")[0].split()))
+        for test in tests
+        if scores[test.name] == best
+    ]
 
 
 def _score(metric: str, test: ast.FunctionDef, module: ast.Module) -> tuple[int, bool]:
-    """The letters of the longest pattern that fits, and whether the test has the name of the metric's second part."""
+    """Return the letters of the longest pattern that fits, and whether the test's name is the metric's second part."""
     fitting = [glob for glob in _globs(test, module) if fnmatchcase(metric, glob) or fnmatchcase(metric, f"{glob}.*")]
     letters = max((len(glob.replace("*", "")) for glob in fitting), default=0)
     return letters, test.name == f"test_{metric.split('.')[1]}"
 
 
 def _globs(test: ast.FunctionDef, module: ast.Module) -> Iterator[str]:
-    """All texts in the test, in the fixtures of its file that it asks for, and in the functions of ours that these name."""
+    """Yield all texts in the test, in the fixtures of its file that it uses, and in our functions that these name."""
     functions = {node.name: node for node in module.body if isinstance(node, ast.FunctionDef)}
-    modules = dict(_own_modules(module))
+    modules = {  # `nccl_physics` of `from gpu_acceptance.inventory import nccl_physics`, and its file
+        alias.name: _ROOT.joinpath(*(node.module or "").split(".")[1:], f"{alias.name}.py")
+        for node in module.body
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"{_PACKAGE}.")
+        for alias in node.names
+    }
     todo, seen = [test.name], set[str]()
     while todo:
         name = todo.pop()
@@ -71,24 +89,13 @@ def _globs(test: ast.FunctionDef, module: ast.Module) -> Iterator[str]:
             if isinstance(node, ast.Name):
                 todo.append(node.id)
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules:
-                yield from _texts_of(modules[node.value.id], node.attr)
-
-
-def _own_modules(module: ast.Module) -> Iterator[tuple[str, Path]]:
-    """`nccl_physics` of `from gpu_acceptance.inventory import nccl_physics`, and its file."""
-    for node in module.body:
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"{_PACKAGE}."):
-            folder = _ROOT.joinpath(*(node.module or "").split(".")[1:])
-            yield from ((alias.name, folder / f"{alias.name}.py") for alias in node.names)
-
-
-def _texts_of(path: Path, function: str) -> list[str]:
-    module = _parsed(path)
-    return [text for node in module.body if getattr(node, "name", "") == function for text in _texts(node)] if module else []
+                other = _parsed(modules[node.value.id])
+                for one in other.body if other else ():
+                    yield from _texts(one) if getattr(one, "name", "") == node.attr else ()
 
 
 def _texts(node: ast.AST) -> list[str]:
-    """Each text, with a `*` for what it only has in a run."""
+    """Return each text, with a `*` for each part that exists only at run time."""
     found = [one.value for one in ast.walk(node) if isinstance(one, ast.Constant) and isinstance(one.value, str)]
     joined = [one.values for one in ast.walk(node) if isinstance(one, ast.JoinedStr)]
     return found + ["".join(str(part.value) if isinstance(part, ast.Constant) else "*" for part in parts) for parts in joined]
@@ -102,22 +109,8 @@ def _parsed(path: Path) -> ast.Module | None:
         return None
 
 
-def _first_paragraph(test: ast.FunctionDef) -> str:
-    return " ".join((ast.get_docstring(test) or "").split("\n\n")[0].split())
-
-
-if TYPE_CHECKING:
-    from gpu_acceptance.cli.machine import Verbs
-
-_WIDTH = 118
-_INDENT = "    "
-_UNITS = {"bool": "true or false", "text": "a text"}
-_REASON = "agreed with the vendor on 2026-11-20"
-_NEEDED = {"unit", "scope", "source"}
-_MOST_WHOLE = 1e15  # every digit of it is shown
-
-
-def add_verb(verbs: "Verbs") -> None:
+def add_verb(verbs: Verbs) -> None:
+    """Add `explain`."""
     explain = verbs.add_parser(
         "explain",
         help="say what a metric is, its limits, and how to change or waive one",
@@ -135,16 +128,20 @@ def add_verb(verbs: "Verbs") -> None:
 
 
 def _explain(options: argparse.Namespace) -> int:
-    directory = suite_for(Path.cwd()) / "thresholds"
+    directory, overlays = suite_for(Path.cwd()) / "thresholds", options.limits
     directory = directory if (directory / "base.yaml").is_file() else shipped_dir()
-    profiles = _profiles(options.hardware, directory, options.limits)
+    names = profile_names(directory)
+    if options.hardware is None and overlays:
+        raise ValueError(f"--limits={overlays[0]}: an overlay lies on a profile: add --hardware=NAME; profiles: {', '.join(names)}")
+    chosen = [options.hardware] if options.hardware else names
+    profiles = [load_profile(one, directory, overlays, suite_for(Path.cwd()) / FOLDER) for one in chosen]
     if not options.hardware:
         profiles = _this_machine_first(profiles, directory)
     limited = {metric: limit.unit for profile in profiles for metric, limit in profile.limits.items()}
     shipped = known_metrics(read_profiles(directory))
     known = KnownMetrics({**shipped.limited, **limited}, shipped.figures, frozenset())
     if known.unit_of(options.metric) is not None:
-        before = load_profile(options.hardware, directory).limits.get(options.metric) if options.limits else None
+        before = load_profile(options.hardware, directory).limits.get(options.metric) if overlays else None
         lines = _one(options.metric, known, profiles, before)
     elif found := known.matching(options.metric):
         lines = _list(found, known, profiles)
@@ -154,20 +151,13 @@ def _explain(options: argparse.Namespace) -> int:
     return 0
 
 
-def _profiles(name: str | None, directory: Path, overlays: Sequence[Path]) -> list[Profile]:
-    names = profile_names(directory)
-    if name is None and overlays:
-        raise ValueError(f"--limits={overlays[0]}: an overlay lies on a profile: add --hardware=NAME; profiles: {', '.join(names)}")
-    return [load_profile(one, directory, overlays, suite_for(Path.cwd()) / FOLDER) for one in ([name] if name else names)]
-
-
-def _this_machine_first(profiles: Sequence[Profile], directory: Path) -> list[Profile]:
-    """The profile that a run on this machine would choose, then the others; as they came where it would choose none."""
+def _this_machine_first(profiles: list[Profile], directory: Path) -> list[Profile]:
+    """Put the profile first that a run on this machine would choose, if there is one."""
     gpus = nvml.read().gpus
     try:
         here = select_profile(gpus[0].name if gpus else None, directory)
     except LimitsError:
-        return list(profiles)
+        return profiles
     return sorted(profiles, key=lambda profile: profile.name != here)
 
 
@@ -180,7 +170,7 @@ def _unknown(name: str, known: KnownMetrics) -> str:
 
 
 def _list(metrics: Sequence[str], known: KnownMetrics, profiles: Sequence[Profile]) -> Iterator[str]:
-    """One line each: its unit, and its limit where it is the same in all of these profiles, else in how many there is one."""
+    """Yield one line per metric: its unit, and its limit if all these profiles agree, else their number."""
     width = max(map(len, metrics))
     for metric in metrics:
         limits = [profile.limits[metric] for profile in profiles if metric in profile.limits]
@@ -191,11 +181,14 @@ def _list(metrics: Sequence[str], known: KnownMetrics, profiles: Sequence[Profil
 
 
 def _one(metric: str, known: KnownMetrics, profiles: Sequence[Profile], before: Limit | None) -> Iterator[str]:
-    """`before`: its limit without the overlays, where there are some."""
+    """Yield the explanation of one metric. `before`: its limit without the overlays, if there are any."""
     unit = known.unit_of(metric) or ""
     yield f"{metric} ({_UNITS.get(unit, unit)})"
-    yield from _measured_by(metric)
-    yield from _levels(subject_of_metric(metric), profiles[0])
+    if subject_of_metric(metric) == COUNTERS:
+        yield "Read by the supervisor of each rank before and after every validation; the figure is what rose in between."
+    for validation in validations_of(metric, suite_for(Path.cwd())):
+        yield from _wrapped(f"measured by {validation.nodeid}: {validation.text}", "", _INDENT)
+    yield _levels(subject_of_metric(metric), profiles[0])
     yield ""
     yield from _limits(metric, profiles)
     if before:
@@ -203,7 +196,12 @@ def _one(metric: str, known: KnownMetrics, profiles: Sequence[Profile], before: 
             f"{kind} by overlays: {key}, {old} -> {new}" for kind, key, old, new in limit_differences(before, profiles[0].limits[metric])
         )
     limits = {profile.name: profile.limits[metric] for profile in profiles if metric in profile.limits}
-    yield from _remedies(metric, limits.values())
+    own, kinds = dict.fromkeys(limit.remedy for limit in limits.values() if limit.remedy), kinds_of_metric(metric)
+    remedies = [f": {' '.join(remedy.split())}" for remedy in own]
+    remedies += [f", {kind}: {table().remedies[kind].do} (`gpu-acceptance remedy {kind}`)" for kind in kinds]
+    yield from [""] if remedies else []
+    for remedy in remedies:
+        yield from _wrapped(f"after a miss{remedy}", "", _INDENT)
     name, limit = next(iter(limits.items()), (profiles[0].name, None))
     here = f"what {name} asks" if limit else "with any bound"
     yield f"\nTo {'change' if limit else 'set'} the limit, save this as mine.yaml ({here}), edit it, and add --limits=mine.yaml:"
@@ -212,41 +210,33 @@ def _one(metric: str, known: KnownMetrics, profiles: Sequence[Profile], before: 
         yield f"To accept without it: --waive='{metric}={_REASON}'"
 
 
-def _measured_by(metric: str) -> Iterator[str]:
-    if subject_of_metric(metric) == COUNTERS:
-        yield "Read by the supervisor of each rank before and after every validation; the figure is what rose in between."
-    for validation in validations_of(metric, suite_for(Path.cwd())):
-        yield from _wrapped(f"measured by {validation.nodeid}: {validation.text}", "", _INDENT)
-
-
-def _levels(subject: str, profile: Profile) -> Iterator[str]:
-    """Which runs it is part of, as an option or the level asks."""
+def _levels(subject: str, profile: Profile) -> str:
+    """Return the option or the levels that make a metric part of a run."""
     if option := next((option for option, (asked, _) in ASKED_BY.items() if asked == subject), None):
-        yield f"part of a run with {option}"
-    elif named := [level for level, subjects in profile.levels.items() if subject in subjects]:
+        return f"part of a run with {option}"
+    if named := [level for level, subjects in profile.levels.items() if subject in subjects]:
         others = [level for level in profile.levels if level not in named]
-        yield f"part of level {', '.join(named)}" + (f"; not tested at level {', '.join(others)}" if others else "")
-    else:
-        yield "part of every level"
+        return f"part of level {', '.join(named)}" + (f"; not tested at level {', '.join(others)}" if others else "")
+    return "part of every level"
 
 
 def _limits(metric: str, profiles: Sequence[Profile]) -> Iterator[str]:
-    """The first profile with its whole source. Those of the others that say the same share a line, with the beginning of their source."""
+    """Yield the first profile with its whole source. Other profiles that agree share a line, with the beginning of their source."""
     first, *others = profiles
-    text, source = _said(metric, first)
+    text, source = _limit_and_source(metric, first)
     yield from _wrapped(f"{first.name}: {text}", "", _INDENT)
     yield from _wrapped(source, _INDENT, _INDENT)
-    said: dict[tuple[str, str], list[str]] = {}
+    alike: dict[tuple[str, str], list[str]] = {}
     for profile in others:
-        said.setdefault(_said(metric, profile), []).append(profile.name)
+        alike.setdefault(_limit_and_source(metric, profile), []).append(profile.name)
     if others:
         yield "\nother profiles (--hardware=NAME shows one of them with its whole source):"
-    for (text, source), names in said.items():
+    for (text, source), names in alike.items():
         yield from _wrapped(f"{', '.join(names)}: {text}", "", _INDENT)
         yield from _wrapped(clip(source, _WIDTH - len(_INDENT)), _INDENT, _INDENT)
 
 
-def _said(metric: str, profile: Profile) -> tuple[str, str]:
+def _limit_and_source(metric: str, profile: Profile) -> tuple[str, str]:
     limit, reason = profile.limits.get(metric), matching_reason(metric, profile.not_applicable)
     if reason is not None:
         return f"not applicable: {reason}", ""
@@ -257,7 +247,7 @@ def _said(metric: str, profile: Profile) -> tuple[str, str]:
 
 
 def _bounds(limit: Limit) -> str:
-    """`>= 4153 GB/s on each rank, spread at most 3 %, possible up to 4800`."""
+    """Return `>= 4153 GB/s on each rank, spread at most 3 %, possible up to 4800`."""
     parts = [f"{sign} {_number(bound, limit.unit)}" for sign, bound in ((">=", limit.at_least), ("<=", limit.at_most)) if bound is not None]
     parts += [f"== {with_unit(show(limit.equals), limit.unit)}"] if limit.equals is not None else []
     parts += ["equal on all"] * limit.uniform
@@ -276,31 +266,18 @@ def _number(bound: float | Mapping[int, float], unit: str) -> str:
     return with_unit(show(bound), unit)
 
 
-def _remedies(metric: str, limits: Iterable[Limit]) -> Iterator[str]:
-    own = dict.fromkeys(limit.remedy for limit in limits if limit.remedy)
-    kinds = kinds_of_metric(metric)
-    if own or kinds:
-        yield ""
-    for remedy in own:
-        yield from _wrapped(f"after a miss: {' '.join(remedy.split())}", "", _INDENT)
-    for kind in kinds:
-        yield from _wrapped(f"after a miss, {kind}: {table().remedies[kind].do} (`gpu-acceptance remedy {kind}`)", "", _INDENT)
-
-
 def snippet(metric: str, limit: Limit | None, unit: str) -> str:
-    """An overlay that loads as it is: with the limit as it stands, but for its source."""
-    told = _told(limit) if limit else {**_any_bound(unit), "unit": unit, "scope": "rank"}
-    told["source"] = f"policy: {_REASON}"
-    content = {"limits": {metric: {name: told[name] for name in Entry.model_fields if name in told}}}
+    """Return a valid overlay with the limit as it stands, except for its source; with any bound if there is no limit."""
+    if limit:
+        plain = Limit(metric, limit.unit, limit.scope, limit.source, limit.file)
+        values = {name: getattr(limit, name) for name in Entry.model_fields}
+        entry = {name: _plain(value) for name, value in values.items() if name in _NEEDED or value != getattr(plain, name)}
+    else:
+        bound: dict[str, Any] = {"text": {"uniform": True}, "bool": {"equals": True}}.get(unit, {"at_least": 1})
+        entry = {**bound, "unit": unit, "scope": "rank"}
+    entry["source"] = f"policy: {_REASON}"
+    content = {"limits": {metric: {name: entry[name] for name in Entry.model_fields if name in entry}}}
     return yaml.safe_dump(content, sort_keys=False, width=_WIDTH, allow_unicode=True).rstrip()
-
-
-def _told(limit: Limit) -> dict[str, Any]:
-    """What an entry of this limit has to say, as plain values."""
-    plain = Limit(limit.metric, limit.unit, limit.scope, limit.source, limit.file)
-    values = {name: getattr(limit, name) for name in Entry.model_fields}
-    told = {name: value for name, value in values.items() if name in _NEEDED or value != getattr(plain, name)}
-    return {name: _plain(value) for name, value in told.items()}
 
 
 def _plain(value: Any) -> Any:
@@ -311,10 +288,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return list(value)
     return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < _MOST_WHOLE else value
-
-
-def _any_bound(unit: str) -> dict[str, Any]:
-    return {"text": {"uniform": True}, "bool": {"equals": True}}.get(unit, {"at_least": 1})
 
 
 def _wrapped(text: str, first: str, others: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Verbs about a machine: what it says of itself, kept, shown, and judged."""
+"""Verbs about a machine: show its hardware, keep it in a file, judge it, and watch its GPUs."""
 
 import argparse
 import os
@@ -6,10 +6,9 @@ import re
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gpu_acceptance.base.text import one_line, visible
-from gpu_acceptance.cli.arguments import INTERRUPTED, UNREADABLE, fail, new_file, not_allowed, whole_number
+from gpu_acceptance.cli.arguments import INCOMPLETE, INTERRUPTED, UNREADABLE, Verbs, fail, new_file, not_allowed, whole_number
 from gpu_acceptance.cli.node import inventory_lines
 from gpu_acceptance.cli.snapshot_file import NoGpusError, gpus_of, judge_snapshot, read_snapshot, redact, take, write_snapshot
 from gpu_acceptance.cli.watch import watch
@@ -18,16 +17,11 @@ from gpu_acceptance.inventory.nvml import NoNvmlError
 from gpu_acceptance.run.suite import FOLDER, suite_for
 from gpu_acceptance.thresholds.profile import load_profile, select_profile, shipped_dir
 
-INCOMPLETE = 6
 SHORTEST_S, LONGEST_S = 0.1, 3600.0
 
-if TYPE_CHECKING:
-    from typing import Any
 
-    Verbs = argparse._SubParsersAction[Any]
-
-
-def add_verbs(verbs: "Verbs") -> None:
+def add_verbs(verbs: Verbs) -> None:
+    """Add `inventory`, `snapshot`, `health` and `watch`."""
     inventory = verbs.add_parser(
         "inventory",
         help="show the hardware of this machine, or of a snapshot, on one screen",
@@ -36,7 +30,17 @@ def add_verbs(verbs: "Verbs") -> None:
     )
     inventory.add_argument("file", metavar="FILE", nargs="?", type=Path, help="written by `gpu-acceptance snapshot`")
     inventory.set_defaults(verb=_inventory)
+    _add_snapshot(verbs)
+    _add_health(verbs)
+    _add_watch(verbs)
 
+
+def _inventory(options: argparse.Namespace) -> int:
+    print("\n".join(inventory_lines(read_snapshot(options.file) if options.file else take())))
+    return 0
+
+
+def _add_snapshot(verbs: Verbs) -> None:
     snapshot = verbs.add_parser(
         "snapshot",
         help="write everything that this machine reports about itself to a file",
@@ -47,6 +51,17 @@ def add_verbs(verbs: "Verbs") -> None:
     snapshot.add_argument("--redact", action="store_true", help="replace serial numbers, UUIDs and host names")
     snapshot.set_defaults(verb=_snapshot)
 
+
+def _snapshot(options: argparse.Namespace) -> int:
+    snapshot = take()
+    write_snapshot(options.file, redact(snapshot) if options.redact else snapshot)
+    gpus = snapshot.node.gpus.gpus
+    seen = f"GPUs: {gpus}" if isinstance(gpus, Missing) else f"{len(gpus)} GPUs"
+    print(f"{one_line(str(options.file))}: {one_line(snapshot.node.host) if not options.redact else 'node-00'}, {one_line(seen)}")
+    return 0
+
+
+def _add_health(verbs: Verbs) -> None:
     health = verbs.add_parser(
         "health",
         help="judge the GPUs of a snapshot as a run would",
@@ -61,38 +76,6 @@ def add_verbs(verbs: "Verbs") -> None:
     gpus = "number of GPUs that the node must have (default: what it shows)"
     health.add_argument("--expect-gpus", metavar="N", type=whole_number(9_999), help=gpus)
     health.set_defaults(verb=_health)
-
-    watch = verbs.add_parser(
-        "watch",
-        help="show clocks, power, heat and traffic of this node's GPUs, every second",
-        description="Show what each GPU of this node does now, from NVML, and what each RDMA port sends and receives: in "
-        "place on a terminal, else one table below the other. Ctrl-C ends it. Nothing is judged, no GPU is touched, no privilege is "
-        "needed. `?` stands for a value that the machine does not give, with the reason. GB = 1e9 bytes, GiB = 2**30. Exit code 3: NVML "
-        "shows no GPU.",
-    )
-    watch.add_argument("--interval", metavar="S", type=_seconds, default=1.0, help="seconds from one table to the next (default: 1)")
-    watch.add_argument("--count", metavar="N", type=whole_number(999_999_999), help="number of tables to show (default: no end)")
-    watch.set_defaults(verb=_watch)
-
-
-def _seconds(text: str) -> float:
-    if not (re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,3})?", text) and SHORTEST_S <= float(text) <= LONGEST_S):
-        raise not_allowed(text, f"{SHORTEST_S:g} to {LONGEST_S:g} seconds")
-    return float(text)
-
-
-def _inventory(options: argparse.Namespace) -> int:
-    print("\n".join(inventory_lines(read_snapshot(options.file) if options.file else take())))
-    return 0
-
-
-def _snapshot(options: argparse.Namespace) -> int:
-    snapshot = take()
-    write_snapshot(options.file, redact(snapshot) if options.redact else snapshot)
-    gpus = snapshot.node.gpus.gpus
-    seen = f"GPUs: {gpus}" if isinstance(gpus, Missing) else f"{len(gpus)} GPUs"
-    print(f"{one_line(str(options.file))}: {one_line(snapshot.node.host) if not options.redact else 'node-00'}, {one_line(seen)}")
-    return 0
 
 
 def _health(options: argparse.Namespace) -> int:
@@ -113,6 +96,26 @@ def _health(options: argparse.Namespace) -> int:
             print(visible(row.message))
     print(f"{one_line(conclusion.line)} | {one_line(str(options.file))}, taken {one_line(snapshot.taken_at)} | {profile.name}")
     return conclusion.exit_code
+
+
+def _add_watch(verbs: Verbs) -> None:
+    watch = verbs.add_parser(
+        "watch",
+        help="show clocks, power, heat and traffic of this node's GPUs, every second",
+        description="Show what each GPU of this node does now, from NVML, and what each RDMA port sends and receives: in "
+        "place on a terminal, else one table below the other. Ctrl-C ends it. Nothing is judged, no GPU is touched, no privilege is "
+        "needed. `?` stands for a value that the machine does not give, with the reason. GB = 1e9 bytes, GiB = 2**30. Exit code 3: NVML "
+        "shows no GPU.",
+    )
+    watch.add_argument("--interval", metavar="S", type=_seconds, default=1.0, help="seconds from one table to the next (default: 1)")
+    watch.add_argument("--count", metavar="N", type=whole_number(999_999_999), help="number of tables to show (default: no end)")
+    watch.set_defaults(verb=_watch)
+
+
+def _seconds(text: str) -> float:
+    if not (re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,3})?", text) and SHORTEST_S <= float(text) <= LONGEST_S):
+        raise not_allowed(text, f"{SHORTEST_S:g} to {LONGEST_S:g} seconds")
+    return float(text)
 
 
 def _watch(options: argparse.Namespace) -> int:

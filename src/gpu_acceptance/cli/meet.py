@@ -1,4 +1,4 @@
-"""Before a launch: `meet` tries whether nodes reach each other, `pods` waits for the pods of a job."""
+"""Before a launch: `meet` checks that nodes reach each other, `pods` waits for the pods of a job."""
 
 import argparse
 import functools
@@ -9,10 +9,9 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from gpu_acceptance.base.text import one_line
-from gpu_acceptance.cli.arguments import INTERRUPTED, matching, not_allowed, seconds, whole_number
+from gpu_acceptance.cli.arguments import INCOMPLETE, INTERRUPTED, Verbs, fail, matching, not_allowed, seconds, whole_number
 from gpu_acceptance.control.meeting import Place, meet
 from gpu_acceptance.control.rank import JOIN_S
 from gpu_acceptance.inventory import kubernetes
@@ -21,16 +20,16 @@ from gpu_acceptance.inventory.kubernetes import DONE, RUNNING, TERMINATING, Reas
 from gpu_acceptance.report.words import duration
 from gpu_acceptance.thresholds.limit import plural
 
-INCOMPLETE = 6
-_EVERY_S = 5.0  # between two questions
+_EVERY_S = 5.0  # between two requests
 _SAY_EVERY_S = 30.0
-_MOST_FAILURES = 3  # in a row: where the API does not answer, torchrun waits as it does without us
+_MOST_FAILURES = 3  # in a row: after that, torchrun does the waiting
+_PLACE = re.compile(r"(?a:\[?([\w.:-]{1,253}?)\]?):([0-9]{1,5})")
 
 Pods = Sequence[RunPod]
 
 
 def await_pods(read: Callable[[], Answer[Pods]], number: int, timeout_s: float, say: Callable[[str], None]) -> int:
-    """0 once so many pods run, or where the API does not tell; 6 once none can follow or the time is over. `say` gets each line."""
+    """Return 0 once so many pods run, or if the API does not answer; 6 once none can follow or the time is over. `say` gets each line."""
     begin, due_s, failures = time.monotonic(), 0.0, 0
     while True:
         found, passed_s = read(), time.monotonic() - begin
@@ -44,7 +43,9 @@ def await_pods(read: Callable[[], Answer[Pods]], number: int, timeout_s: float, 
             if _num_running(found) >= number:
                 say(f"{_num_running(found)} of {plural(number, 'pod')} of this run running")
                 return 0
-            if passed_s >= timeout_s or _none_can_follow(found, number):
+            # Pods that have ended are not started again.
+            none_can_follow = len(found) >= number and all(pod.phase in {RUNNING, *DONE} for pod in found)
+            if passed_s >= timeout_s or none_can_follow:
                 for line in _why(found, number, passed_s):
                     say(line)
                 return INCOMPLETE
@@ -58,33 +59,25 @@ def _num_running(pods: Pods) -> int:
     return sum(pod.phase == RUNNING for pod in pods)
 
 
-def _none_can_follow(pods: Pods, number: int) -> bool:
-    """All were made, and those that do not run have ended: nothing starts them again."""
-    return len(pods) >= number and all(pod.phase in {RUNNING, *DONE} for pod in pods)
-
-
-def _awaited(pods: Pods, number: int) -> str:
-    """`gpu-acceptance-3-x7f2q (Pending, PodScheduled: Unschedulable), 1 pod that is not there`."""
-    texts = [f"{pod.name} ({', '.join([pod.phase, *(one_line(reason.word) for reason in pod.reasons)])})" for pod in _not_running(pods)]
-    absent = number - _num_there(pods)
-    return ", ".join([*([join_names(texts)] if texts else []), *([f"{plural(absent, 'pod')} that nobody made yet"] if absent > 0 else [])])
-
-
-def _not_running(pods: Pods) -> Iterator[RunPod]:
-    return (pod for pod in pods if pod.phase != RUNNING)
-
-
 def _num_there(pods: Pods) -> int:
-    """One that is being deleted is none of them: another takes its place."""
+    """A pod that is being deleted does not count: another one takes its place."""
     return sum(pod.phase != TERMINATING for pod in pods)
 
 
+def _awaited(pods: Pods, number: int) -> str:
+    """Return `gpu-acceptance-3-x7f2q (Pending, PodScheduled: Unschedulable), 1 pod not created yet`."""
+    waiting = [pod for pod in pods if pod.phase != RUNNING]
+    texts = [f"{pod.name} ({', '.join([pod.phase, *(one_line(reason.word) for reason in pod.reasons)])})" for pod in waiting]
+    absent = number - _num_there(pods)
+    return ", ".join([*([join_names(texts)] if texts else []), *([f"{plural(absent, 'pod')} not created yet"] if absent > 0 else [])])
+
+
 def _why(pods: Pods, number: int, passed_s: float) -> Iterator[str]:
-    for pod in _not_running(pods):
+    for pod in (pod for pod in pods if pod.phase != RUNNING):
         where = f" on {pod.node}" if pod.node else ""
         yield f"pod {pod.name}{where} is {pod.phase}: {'; '.join(map(_text_of, pod.reasons)) or 'Kubernetes gives no reason'}"
     if _num_there(pods) < number:
-        yield f"{_num_there(pods)} of {plural(number, 'pod')} of this run there: what makes them did not make the others"
+        yield f"{_num_there(pods)} of {plural(number, 'pod')} of this run exist: the controller did not create the others"
     yield (
         f"INCOMPLETE: {_num_running(pods)} of {plural(number, 'pod')} of this run running after {duration(passed_s)}, nothing was tested; "
         "what to do: gpu-acceptance remedy pod_pending"
@@ -95,52 +88,9 @@ def _text_of(reason: Reason) -> str:
     return f"{one_line(reason.message)} ({one_line(reason.word)})" if reason.message else one_line(reason.word)
 
 
-if TYPE_CHECKING:
-    from gpu_acceptance.cli.machine import Verbs
-
-
-def add_pods(verbs: "Verbs") -> None:
-    pods = verbs.add_parser(
-        "pods",
-        help="wait until all pods of a run are running, or say why one is not",
-        description="Runs in a pod, with its service account. Ask the Kubernetes API for the pods of its namespace with this label, until "
-        "N of them are running: exit code 0. Every 30 s a line names the pods that are missing. At the timeout, or once no pod can "
-        "follow, print what Kubernetes says about each pod that is not running: exit code 6. A pod that may not ask says so and returns "
-        "0: the launcher waits then.",
-    )
-    labels = matching(kubernetes.LABELS, "a label with its value, such as batch.kubernetes.io/job-name=a-job")
-    pods.add_argument("--labels", metavar="KEY=VALUE", type=labels, required=True, help="a label that all pods of the run have")
-    pods.add_argument("--number", metavar="N", type=whole_number(), required=True, help="number of pods of the run")
-    pods.add_argument(
-        "--timeout", metavar="TIME", type=seconds, required=True, help="how long to wait: seconds, or a number with s, m or h"
-    )
-    pods.set_defaults(verb=_pods)
-
-
-def end_on_sigterm(while_what: str) -> None:
-    """From now on that signal ends this process with one line."""
-    line = f"INCOMPLETE: interrupted while {while_what}: SIGTERM\n".encode()
-
-    def end(number: int, frame: object) -> None:
-        os.write(sys.stderr.fileno(), line)
-        os._exit(INTERRUPTED)
-
-    signal.signal(signal.SIGTERM, end)
-
-
-def _pods(options: argparse.Namespace) -> int:
-    end_on_sigterm("the pods of this run were awaited")
-    read = functools.partial(kubernetes.read_pods, options.labels)
-    return await_pods(read, options.number, options.timeout, functools.partial(print, flush=True))
-
-
-if TYPE_CHECKING:
-    from gpu_acceptance.cli.machine import Verbs
-
-_PLACE = re.compile(r"(?a:\[?([\w.:-]{1,253}?)\]?):([0-9]{1,5})")
-
-
-def add_verbs(verbs: "Verbs") -> None:
+def add_verbs(verbs: Verbs) -> None:
+    """Add `pods` and `meet`."""
+    _add_pods(verbs)
     meet = verbs.add_parser(
         "meet",
         help="check that all nodes of a run find each other, before torchrun starts on them",
@@ -166,6 +116,41 @@ def add_verbs(verbs: "Verbs") -> None:
     meet.set_defaults(verb=_meet)
 
 
+def _add_pods(verbs: Verbs) -> None:
+    pods = verbs.add_parser(
+        "pods",
+        help="wait until all pods of a run are running, or say why one is not",
+        description="Runs in a pod, with its service account. Ask the Kubernetes API for the pods of its namespace with this label, until "
+        "N of them are running: exit code 0. Every 30 s a line names the pods that are missing. At the timeout, or once no pod can "
+        "follow, print what Kubernetes says about each pod that is not running: exit code 6. Without permission to ask the API, print "
+        "that and return 0: the launcher then waits for the pods.",
+    )
+    labels = matching(kubernetes.LABELS, "a label with its value, such as batch.kubernetes.io/job-name=a-job")
+    pods.add_argument("--labels", metavar="KEY=VALUE", type=labels, required=True, help="a label that all pods of the run have")
+    pods.add_argument("--number", metavar="N", type=whole_number(), required=True, help="number of pods of the run")
+    pods.add_argument(
+        "--timeout", metavar="TIME", type=seconds, required=True, help="how long to wait: seconds, or a number with s, m or h"
+    )
+    pods.set_defaults(verb=_pods)
+
+
+def end_on_sigterm(while_what: str) -> None:
+    """From now on, SIGTERM ends this process with one line."""
+    line = f"INCOMPLETE: interrupted while {while_what}: SIGTERM\n".encode()
+
+    def end(number: int, frame: object) -> None:
+        os.write(sys.stderr.fileno(), line)
+        os._exit(INTERRUPTED)
+
+    signal.signal(signal.SIGTERM, end)
+
+
+def _pods(options: argparse.Namespace) -> int:
+    end_on_sigterm("the pods of this run were awaited")
+    read = functools.partial(kubernetes.read_pods, options.labels)
+    return await_pods(read, options.number, options.timeout, functools.partial(print, flush=True))
+
+
 def _place(text: str) -> tuple[str, int]:
     found = _PLACE.fullmatch(text)
     if not found or not 1 <= int(found[2]) <= 65535:
@@ -184,6 +169,4 @@ def _meet(options: argparse.Namespace) -> int:
     address, port = options.place
     place = Place(address, port, options.nodes, options.node, options.run or "", options.timeout, socket.gethostname())
     answer = meet(place, functools.partial(print, flush=True))
-    if answer.exit_code:
-        print(f"gpu-acceptance: {one_line(answer.text)}", file=sys.stderr)
-    return answer.exit_code
+    return fail(answer.text, answer.exit_code) if answer.exit_code else 0

@@ -1,7 +1,7 @@
-"""One node on one screen: a snapshot as lines for people. Pure; it tells what the machine said, and judges nothing."""
+"""One node on one screen: a snapshot as lines for people. Pure; nothing is judged."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sized
 from typing import TypeVar
 
 from gpu_acceptance.cli.devices import (
@@ -25,11 +25,11 @@ from gpu_acceptance.cli.snapshot_file import Snapshot
 from gpu_acceptance.inventory.answer import Answer, Missing, Unlimited
 from gpu_acceptance.inventory.cgroup import Allowance, Allowances
 from gpu_acceptance.inventory.cpu import Cpu, NumaNode
-from gpu_acceptance.inventory.kernel_log import KernelLog, PcieError, Reach, SXid, Xid
-from gpu_acceptance.inventory.mounts import Mount, Mounts
+from gpu_acceptance.inventory.kernel_log import KernelLog, Reach, Xid
+from gpu_acceptance.inventory.mounts import Mounts
 from gpu_acceptance.inventory.node import NodeReading
-from gpu_acceptance.inventory.system import HugePages, Memory
-from gpu_acceptance.inventory.xids import Remedy, XidMeaning, meaning_of
+from gpu_acceptance.inventory.system import Memory
+from gpu_acceptance.inventory.xids import Remedy, meaning_of
 from gpu_acceptance.report.words import count
 
 _MOST_KINDS = 4
@@ -45,12 +45,11 @@ _MOUNT_COLUMNS = (
 
 
 def kernel_log_lines(node: NodeReading) -> list[str]:
-    """Since when it reaches, how many of each kind, and the XIDs that ask for most."""
+    """Return the time that the log covers, the number of each kind of event, and the XIDs with the most far-reaching remedies."""
     log = node.kernel_log
     if isinstance(log.reach, Missing):
         return section("log", say_why(log.reach))
-    boot = node.system.boot_time_s
-    return section("log", _reach(log.reach, boot), _counts(log), *_xid_texts(log.xids, _names(node), boot))
+    return section("log", _reach(log.reach, node.system.boot_time_s), _counts(log), *_xid_texts(node))
 
 
 def _reach(reach: Reach, boot: Answer[int]) -> str:
@@ -70,9 +69,9 @@ def _at(since_boot_s: float, boot: Answer[int]) -> str:
 def _counts(log: KernelLog) -> str:
     kinds = (
         f"XIDs {say(log.xids, _number)}",
-        f"SXids {say(log.sxids, _sxids)}",
+        f"SXids {say(log.sxids, lambda found: _number_of(found, (str(one.number) for one in found)))}",
         f"lost GPUs {say(log.lost_gpus, lambda lost: ' '.join(one.pci_bus_id for one in lost) or '0')}",
-        f"PCIe errors {say(log.pcie_errors, _pcie_errors)}",
+        f"PCIe errors {say(log.pcie_errors, lambda found: _number_of(found, (say(one.severity) for one in found)))}",
         f"errors of the host {say(log.host_errors, _number)}",
         f"in no known form {say(log.unreadable, _number)}",
         f"not listed {say(log.num_left_out)}",
@@ -80,37 +79,34 @@ def _counts(log: KernelLog) -> str:
     return ", ".join(kinds)
 
 
-def _number(found: tuple[object, ...]) -> str:
+def _number(found: Sized) -> str:
     return str(len(found))
 
 
-def _sxids(found: tuple[SXid, ...]) -> str:
-    return f"{len(found)} ({_tally(str(one.number) for one in found)})" if found else "0"
-
-
-def _pcie_errors(found: tuple[PcieError, ...]) -> str:
-    return f"{len(found)} ({_tally(say(one.severity) for one in found)})" if found else "0"
+def _number_of(found: Sized, names: Iterator[str]) -> str:
+    return f"{len(found)} ({_tally(names)})" if found else "0"
 
 
 def _tally(names: Iterator[str]) -> str:
-    """`corrected 6, fatal 1`."""
+    """Return `corrected: 6, fatal: 1`."""
     return ", ".join(f"{name}: {number}" for name, number in Counter(names).most_common())
 
 
-def _names(node: NodeReading) -> dict[str, str]:
-    """What people call the GPU of a PCI bus id."""
-    gpus = () if isinstance(node.gpus.gpus, Missing) else node.gpus.gpus
-    return {gpu.pci_bus_id: f"GPU {gpu.index}" for gpu in gpus if not isinstance(gpu.pci_bus_id, Missing)}
-
-
-def _xid_texts(xids: Answer[tuple[Xid, ...]], names: dict[str, str], boot: Answer[int]) -> Iterator[str]:
-    """The kinds whose remedy goes furthest, each once for a GPU."""
+def _xid_texts(node: NodeReading) -> Iterator[str]:
+    """Yield the kinds of XID with the most far-reaching remedies, each once per GPU."""
+    xids, boot = node.kernel_log.xids, node.system.boot_time_s
     if isinstance(xids, Missing):
         return
+    gpus = () if isinstance(node.gpus.gpus, Missing) else node.gpus.gpus
+    names = {gpu.pci_bus_id: f"GPU {gpu.index}" for gpu in gpus if not isinstance(gpu.pci_bus_id, Missing)}
     kinds: dict[tuple[int, str], list[Xid]] = {}
     for xid in xids:
         kinds.setdefault((xid.number, xid.pci_bus_id), []).append(xid)
-    worst = sorted(((_heaviest(found), found) for found in kinds.values()), key=lambda one: -_WEIGHT[one[0].remedy])
+    heaviest = [
+        (max((meaning_of(xid.number, xid.text) for xid in found), key=lambda meaning: _WEIGHT[meaning.remedy]), found)
+        for found in kinds.values()
+    ]
+    worst = sorted(heaviest, key=lambda one: -_WEIGHT[one[0].remedy])
     for meaning, found in worst[:_MOST_KINDS]:
         where = say(names.get(found[0].pci_bus_id, found[0].pci_bus_id))
         often = f"{count(len(found), 'time')}, last at {_at(found[-1].at_s, boot)}"
@@ -120,12 +116,8 @@ def _xid_texts(xids: Answer[tuple[Xid, ...]], names: dict[str, str], boot: Answe
         yield f"and {_tally(f'XID {meaning.number}' for meaning, found in rest for _ in found)}"
 
 
-def _heaviest(xids: list[Xid]) -> XidMeaning:
-    return max((meaning_of(xid.number, xid.text) for xid in xids), key=lambda meaning: _WEIGHT[meaning.remedy])
-
-
 def inventory_lines(snapshot: Snapshot) -> list[str]:
-    """All of it, in the order in which people ask."""
+    """Return the whole screen."""
     node = snapshot.node
     return [
         *section("node", f"{say(node.host)}, as of {say(snapshot.taken_at)}"),
@@ -183,12 +175,8 @@ def _cpus(answer: Answer[str]) -> str:
 def _memory(memory: Memory) -> str:
     room = f"{say(memory.total_bytes, size)}, available {say(memory.available_bytes, size)}, swap {say(memory.swap_bytes, size)}"
     balancing = say(memory.numa_balancing_mode, lambda mode: _NUMA_BALANCING.get(mode, str(mode)))
-    pools = say_all(memory.hugepages, _huge_pages)
+    pools = say_all(memory.hugepages, lambda pool: f"{say(pool.num_pages)} of {size(pool.page_bytes)} ({say(pool.num_free)} free)")
     return f"{room}; huge pages {pools}; transparent huge pages {say(memory.transparent_hugepages)}; NUMA balancing {balancing}"
-
-
-def _huge_pages(pool: HugePages) -> str:
-    return f"{say(pool.num_pages)} of {size(pool.page_bytes)} ({say(pool.num_free)} free)"
 
 
 def _mount_lines(mounts: Mounts) -> list[str]:
@@ -200,18 +188,18 @@ def _mount_lines(mounts: Mounts) -> list[str]:
         "/dev/shm": mounts.shm_mount_point,  # noqa: S108
     }
     held = set(holders.values())
-    first = sorted(mounts.mounts, key=lambda mount: mount.mount_point not in held)
-    rows = [_mount_row(mount, holders) for mount in first]
+    rows = []
+    for mount in sorted(mounts.mounts, key=lambda mount: mount.mount_point not in held):
+        names = ", ".join(name for name, holder in holders.items() if holder == mount.mount_point)
+        sizes = (
+            form_answer(mount.space, lambda space: size(space.size_bytes)),
+            form_answer(mount.space, lambda space: size(space.free_bytes)),
+        )
+        access = "ro" if mount.read_only else "rw"
+        rows.append(TableRow(mount.mount_point, (mount.mount_point, mount.fs_type, mount.source, access, *sizes, names or "-")))
     more = [f"{len(rows) - _MOST_MOUNTS} more"] if len(rows) > _MOST_MOUNTS else []
     unknown = [f"mount of {name}: {say_why(holder)}" for name, holder in holders.items() if isinstance(holder, Missing)]
     return ["mounts", *table(_MOUNT_COLUMNS, rows[:_MOST_MOUNTS]), *section("", *more, *unknown)]
-
-
-def _mount_row(mount: Mount, holders: dict[str, Answer[str]]) -> TableRow:
-    held = ", ".join(name for name, holder in holders.items() if holder == mount.mount_point)
-    sizes = (form_answer(mount.space, lambda space: size(space.size_bytes)), form_answer(mount.space, lambda space: size(space.free_bytes)))
-    access = "ro" if mount.read_only else "rw"
-    return TableRow(mount.mount_point, (mount.mount_point, mount.fs_type, mount.source, access, *sizes, held or "-"))
 
 
 def _allowances(allowances: Allowances) -> str:
@@ -231,7 +219,7 @@ def _allowances(allowances: Allowances) -> str:
 
 
 def _allowance(answer: Answer[Allowance], form: Callable[[int], str]) -> str:
-    """The soft bound; the hard one too where it differs."""
+    """Return the soft bound, and the hard one if it differs."""
     if isinstance(answer, Missing):
         return say(answer)
     soft, hard = _bound(answer.soft, form), _bound(answer.hard, form)

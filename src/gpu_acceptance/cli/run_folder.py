@@ -1,34 +1,48 @@
-"""Folders of runs that verbs are given, and `verdict`, which judges one again."""
+"""Folders of runs: `run` starts a run on this machine, `verdict` judges a run again, and other verbs find the run they are given."""
 
 import argparse
 import contextlib
+import os
 import re
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gpu_acceptance.base.text import one_line
+from gpu_acceptance.cli.arguments import INCOMPLETE, INTERRUPTED, NOTHING_RAN, UNREADABLE, USAGE, Verbs, fail, whole_number
+from gpu_acceptance.control.torchrun import TorchrunProcess
 from gpu_acceptance.folder.corroboration import find_unlike_journals
-from gpu_acceptance.folder.files import RESULTS, RecordError, read_results
+from gpu_acceptance.folder.files import RESULTS, RecordError, new_run_id, read_results
+from gpu_acceptance.folder.files import RUN_ID as ALLOWED_RUN_ID
 from gpu_acceptance.folder.journal import find_why_it_never_began, read_journal
 from gpu_acceptance.folder.manifest import MANIFEST, find_manifest, refuse_changed
 from gpu_acceptance.folder.rebuild import journal_paths
 from gpu_acceptance.record.run_record import RunRecord
+from gpu_acceptance.report.ending import columns_of, last_screen, takes_colour, where_it_is
+from gpu_acceptance.report.summary_text import summary_lines
 from gpu_acceptance.report.words import count, duration, parse_moment
+from gpu_acceptance.run.settings import OPTIONS, declare, given
+from gpu_acceptance.run.suite import FOLDER, suite_for
 
 RUN_ID = re.compile(r"(\d{8}-\d{6})-\w{4}(?:\w{4})?", re.ASCII)
 COMMITTED = ("samples", "evidence")  # of `reports/`
 _STARTED_AT = re.compile(rb'"started_at": ?"([0-9T:+Z.-]{10,40})"')
 _RUN = re.compile(rb'"run_id": ?"([^"\\]{1,100})"')
 _BEGINNING = 1 << 20
+_FIRST = datetime(2026, 1, 1, tzinfo=UTC)  # no run of any version ended before
+# The ranks print why there is no run. 1 is REJECTED, and the code of a torchrun that fails.
+_EXPLAINED_BY_RANKS = {INTERRUPTED, UNREADABLE, NOTHING_RAN, INCOMPLETE}
 
 
 class UsageError(ValueError):
-    """What was asked for cannot be meant: one line, exit code 4."""
+    """An argument that cannot be used: one line, exit code 4."""
 
 
 def find_run(folder: Path) -> Path:
-    """The folder itself if it is a run's, else the run in it that began last, whether or not that one left results."""
+    """Return the folder itself if it is a run's, else the run in it that began last, with or without results."""
     if not folder.is_dir():
         raise UsageError(f"{folder}: no such folder")
     runs = sorted((started_at(entry), entry) for entry in folder.iterdir() if _is_run_of_many(entry))
@@ -47,41 +61,40 @@ def _is_run(folder: Path) -> bool:
 
 
 def _is_run_of_many(folder: Path) -> bool:
-    """Whether this is one run of a folder of runs; a link to a run and what the checkout brings along are none."""
+    """Links to runs, and the runs that a checkout brings along, are not counted."""
     return not folder.is_symlink() and folder.name not in COMMITTED and (_is_run(folder) or _left_something(folder))
-
-
-def started_at(run_dir: Path) -> datetime:
-    """When a run began: as its own name says, else its files; else when the folder was last written to, which is later."""
-    named = RUN_ID.fullmatch(run_dir.name)
-    with contextlib.suppress(ValueError):
-        if named:
-            return datetime.strptime(named[1], "%Y%m%d-%H%M%S").replace(tzinfo=UTC)
-    for path in (run_dir / RESULTS, *journal_paths(run_dir)[:1]):
-        moment = parse_moment(_said(_STARTED_AT, path))
-        if moment:
-            return moment
-    return datetime.fromtimestamp(run_dir.stat().st_mtime, UTC)
-
-
-def _said(pattern: re.Pattern[bytes], path: Path) -> str:
-    """What the beginning of the file says, without reading megabytes; in a text that a machine wrote its quotes are escaped."""
-    if not path.is_file():  # a pipe would have us wait
-        return ""
-    try:
-        with path.open("rb") as file:
-            said = pattern.search(file.read(_BEGINNING))
-    except OSError:
-        return ""
-    return said[1].decode("utf-8", "replace") if said else ""
 
 
 def _left_something(folder: Path) -> bool:
     return (folder / RESULTS).exists() or (folder / "journal").is_dir()
 
 
+def started_at(run_dir: Path) -> datetime:
+    """Return when a run began, from its name, else from its files; else the later time of the folder's last change."""
+    named = RUN_ID.fullmatch(run_dir.name)
+    with contextlib.suppress(ValueError):
+        if named:
+            return datetime.strptime(named[1], "%Y%m%d-%H%M%S").replace(tzinfo=UTC)
+    for path in (run_dir / RESULTS, *journal_paths(run_dir)[:1]):
+        if moment := parse_moment(_find_in(path, _STARTED_AT)):
+            return moment
+    return datetime.fromtimestamp(run_dir.stat().st_mtime, UTC)
+
+
+def _find_in(path: Path, pattern: re.Pattern[bytes]) -> str:
+    """Search the beginning of a file, without reading megabytes. Quotes inside a text are escaped there, so they match nothing."""
+    if not path.is_file():  # reading a pipe would block
+        return ""
+    try:
+        with path.open("rb") as file:
+            found = pattern.search(file.read(_BEGINNING))
+    except OSError:
+        return ""
+    return found[1].decode("utf-8", "replace") if found else ""
+
+
 def read_run(run_dir: Path) -> RunRecord:
-    """The record of the run whose folder this is. RecordError where it is that of another one, or not what the run left."""
+    """Return the record of a run. Raises RecordError if it belongs to another run, or was changed after the run."""
     if (run_dir / RESULTS).is_symlink():
         raise RecordError(f"{run_dir / RESULTS}: a link, and not what a run left here")
     refuse_changed(run_dir)
@@ -91,23 +104,28 @@ def read_run(run_dir: Path) -> RunRecord:
 
 
 def refuse_another_run(run_id: str, run_dir: Path, path: Path) -> None:
-    """A record copied into another run's folder would answer for a run that it does not describe."""
+    """Raise RecordError over a record that was copied into the folder of another run."""
     name = run_dir.resolve().name
     if RUN_ID.fullmatch(name) and run_id != name:
         raise RecordError(f"{path}: is of run {run_id}, not of {name}")
     for journal in journal_paths(run_dir):
-        if (other := _said(_RUN, journal)) and other != run_id:
+        if (other := _find_in(journal, _RUN)) and other != run_id:
             raise RecordError(f"{path}: is of run {run_id}, and {journal} beside it is of {other}")
 
 
-if TYPE_CHECKING:
-    from gpu_acceptance.cli.machine import Verbs
-
-
-_FIRST = datetime(2026, 1, 1, tzinfo=UTC)  # no run of any version ended before
-
-
-def add_verb(verbs: "Verbs") -> None:
+def add_verbs(verbs: Verbs) -> None:
+    """Add `run` and `verdict`."""
+    run = verbs.add_parser(
+        "run",
+        help="judge this machine: one rank per GPU (2 without a GPU), one verdict, one report",
+        description="Judge this machine: start one rank per GPU (2 without a GPU), print the verdict, what to do and where the report is, "
+        "and return the run's own exit code (0 ACCEPTED, 1 REJECTED, 6 INCOMPLETE, 2 interrupted, 3 internal error, 4 usage, 5 nothing "
+        "ran). What is not listed here goes on to pytest: -k EXPRESSION, -v, -x, acceptance/test_hbm.py.",
+    )
+    run.add_argument("--ranks", metavar="N", type=whole_number(999), help="start N ranks (default: one for each GPU that torch sees)")
+    for title, options in OPTIONS.items():
+        declare(options, run.add_argument_group(title).add_argument)
+    run.set_defaults(verb=_run, takes_rest=True)
     verdict = verbs.add_parser(
         "verdict",
         help="print a run's verdict line and return its exit code",
@@ -115,22 +133,18 @@ def add_verb(verbs: "Verbs") -> None:
         "never met; 3: the run left no results, they cannot be used, or they say ACCEPTED without a manifest or against a journal; "
         "4: there is no run.",
     )
-    verdict.set_defaults(verb=_verdict)
+    verdict.set_defaults(verb=lambda options: _tell_verdict(find_run(options.dir)))
     add_run(verdict)
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
-    """Lets a verb name its run."""
+    """Let a verb name its run."""
     help_text = "a run folder, or a folder of runs: its newest run (default: %(default)s)"
     parser.add_argument("dir", metavar="DIR", nargs="?", type=Path, default=Path("reports"), help=help_text)
 
 
-def _verdict(options: argparse.Namespace) -> int:
-    return tell_verdict(find_run(options.dir))
-
-
-def tell_verdict(run_dir: Path) -> int:
-    """Prints the verdict line of this run, and returns its exit code. Raises RecordError where there is no verdict."""
+def _tell_verdict(run_dir: Path) -> int:
+    """Print the verdict line of this run, and return its exit code. Raises RecordError if there is no verdict."""
     if not (run_dir / RESULTS).exists():
         never = find_why_it_never_began(map(read_journal, journal_paths(run_dir)))
         if never:
@@ -142,7 +156,7 @@ def tell_verdict(run_dir: Path) -> int:
     if record.conclusion.exit_code == 0 and find_manifest(run_dir) is None:
         raise RecordError(
             f"{run_dir}: no {MANIFEST}, which a run writes last, beside a {RESULTS} that says {record.conclusion.line}: the run still goes "
-            "on, its reporter was killed or could not write it, it is of an earlier version, or somebody took it away; there is no verdict"
+            "on, its reporter was killed or could not write it, it is of an earlier version, or the file was removed; there is no verdict"
         )
     if record.conclusion.exit_code == 0 and (unlike := next(find_unlike_journals(run_dir, record), None)):
         raise RecordError(f"{run_dir}: {unlike}, beside a {RESULTS} that says {record.conclusion.line}; there is no verdict")
@@ -150,6 +164,7 @@ def tell_verdict(run_dir: Path) -> int:
 
 
 def say_verdict(record: RunRecord, run_dir: Path) -> int:
+    """Print the verdict line of a record, and return its exit code."""
     conclusion = record.conclusion
     return _say(conclusion.line, record.plan.run_id, record.ended_at, run_dir / RESULTS, conclusion.exit_code)
 
@@ -161,16 +176,73 @@ def _say(line: str, run_id: str, ended_at: str, path: Path, exit_code: int) -> i
 
 
 def how_long_ago(ended_at: str, now: datetime) -> str:
-    """`ended 3 h 5 min ago`; a time that is none is an error, because a verdict without its age misleads."""
+    """Return `ended 3 h 5 min ago`. Raises RecordError over an invalid time, because a verdict without its age misleads."""
     ended = parse_moment(ended_at)
     if ended is None:
         raise RecordError(f"ended_at is {ended_at!r}, not an ISO 8601 time with a zone")
-    seconds = (now - ended).total_seconds()
     if ended < _FIRST:
         return f"ended at {ended.isoformat(timespec='seconds')}, when this program did not exist: that node's clock was wrong"
-    return f"ended {_age(-seconds)} in the future: the clocks differ" if seconds < 0 else f"ended {_age(seconds)} ago"
+    seconds = (now - ended).total_seconds()
+    days = int(abs(seconds) // 86_400)
+    age = count(days, "day") if days else duration(abs(seconds))
+    return f"ended {age} in the future: the clocks differ" if seconds < 0 else f"ended {age} ago"
 
 
-def _age(seconds: float) -> str:
-    days = int(seconds // 86_400)
-    return count(days, "day") if days else duration(seconds)
+def _run(options: argparse.Namespace) -> int:
+    suite = suite_for(Path.cwd())
+    pytest_arguments = [*_validations(suite, options.rest), "-c", str(suite / "pytest.ini")]
+    if options.plan or not {"--collect-only", "--co"}.isdisjoint(options.rest):
+        code = subprocess.call([sys.executable, "-m", "pytest", *pytest_arguments, *given(vars(options))])
+        return 0 if code == NOTHING_RAN else code
+    torchrun = TorchrunProcess()
+    options.run_id = options.run_id or [new_run_id()]
+    options.report_dir = options.report_dir or ["reports"]
+    folder = Path(options.report_dir[-1]) / options.run_id[-1]
+    # If no rank comes to refuse the folder, an earlier run there would answer for this one. The ranks refuse a wrong run id.
+    if ALLOWED_RUN_ID.fullmatch(options.run_id[-1]) and os.path.lexists(folder):
+        raise ValueError(f"--run-id={folder.name}: {folder} exists; a run never overwrites another")
+    ranks = [f"--nproc-per-node={options.ranks}"] if options.ranks else []
+    launcher = ["-m", "gpu_acceptance.control.torchrun", *ranks, "--standalone", "--local-addr=127.0.0.1", "--max-restarts=0"]
+    code = torchrun.run([sys.executable, *launcher, "-m", "pytest", *pytest_arguments, *given(vars(options))])
+    if torchrun.forced or (torchrun.was_asked_to_stop and not folder.is_dir()):
+        return fail(f"interrupted{', and ended at once' * torchrun.forced}: there is no verdict", INTERRUPTED)
+    return _tell(folder, code)
+
+
+def _validations(suite: Path, arguments: Sequence[str]) -> list[str]:
+    """Return what is to run: names of the suite's own files are found from any folder; without names, the whole suite runs."""
+    found = []
+    for argument in arguments:
+        path = argument.split("::", 1)[0]
+        is_of_suite = path.split("/", 1)[0] == FOLDER and (suite / path).exists()
+        found.append(_seen_from_here(suite / argument) if is_of_suite else argument)
+    return found if found != list(arguments) else [_seen_from_here(suite / FOLDER), *found]
+
+
+def _seen_from_here(path: Path) -> str:
+    """Pytest takes a bracket or `::` in the path of a folder for the end of a file's name; the current folder may have one in its own."""
+    is_odd = "[" in str(path) or "::" in str(path.parent)
+    return os.path.join(os.curdir, os.path.relpath(path)) if is_odd else str(path)  # noqa: PTH118
+
+
+def _tell(folder: Path, code: int) -> int:
+    """Show the last screen of this launch, after all output of its ranks, and return the run's own exit code.
+
+    `code` is torchrun's. Only a whole record that agrees with it gives 0.
+    """
+    if code == USAGE or (code in _EXPLAINED_BY_RANKS and not folder.is_dir()):
+        return code
+    ending = f"torchrun ended with exit code {code}" if code >= 0 else f"torchrun was killed by {signal.Signals(-code).name}"
+    if not folder.is_dir():
+        return fail(f"nothing was judged: {ending}, and this run left no record; see the lines above", UNREADABLE)
+    if not (folder / RESULTS).is_file() or not (folder / MANIFEST).is_file():
+        return _tell_verdict(folder)
+    record = read_run(folder)
+    if record.conclusion.exit_code == 0 and code != 0:
+        return fail(f"{folder} says {record.conclusion.line}, but {ending}: this launch proves nothing; run it again", UNREADABLE)
+    tail, out = where_it_is(folder.absolute()), sys.stdout
+    for row in last_screen(
+        record.conclusion.verdict, list(summary_lines(record)), tail, width=columns_of(out), in_colour=takes_colour(out)
+    ):
+        print(row)
+    return record.conclusion.exit_code

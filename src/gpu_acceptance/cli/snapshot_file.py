@@ -1,10 +1,10 @@
-"""A node as one file: written on the machine, read and judged anywhere."""
+"""A snapshot: one node as one file, written on the machine, read and judged anywhere."""
 
 import json
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
@@ -14,6 +14,7 @@ from typing import Any, Literal
 from pydantic import TypeAdapter, ValidationError
 
 from gpu_acceptance import __version__
+from gpu_acceptance.base.model import first_problem
 from gpu_acceptance.base.strict_yaml import StrictYamlError, parse
 from gpu_acceptance.base.text import one_line
 from gpu_acceptance.folder.files import RESULTS, RecordError, read_regular, write_atomically
@@ -23,7 +24,7 @@ from gpu_acceptance.inventory.declared import DeclaredNode
 from gpu_acceptance.inventory.gpu import Gpu, GpuReading
 from gpu_acceptance.inventory.infiniband import place_of
 from gpu_acceptance.inventory.node import NodeReading
-from gpu_acceptance.record.figure import Figure, figure_of, parts_of
+from gpu_acceptance.record.figure import figure_of, parts_of
 from gpu_acceptance.record.job import Job, RankIdentity
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.row import Attempt, RankRecord, Row
@@ -41,7 +42,7 @@ SCHEMA_FILE = Path(__file__).with_name("snapshot.schema.json")
 _VERSION = 1
 _HOW_TO = "`gpu-acceptance snapshot FILE` writes one, on the machine to look at"
 _NO_CLUSTER = "00000000-0000-0000-0000-000000000000"
-_NAMING = {  # keys whose values name something -> what stands for them
+_NAMING = {  # key of a name -> its stand-in
     "host": "node-{:02d}",
     "serial": "16500000{:05d}",
     "uuid": "GPU-00000000-0000-0000-0000-{:012d}",
@@ -62,15 +63,14 @@ LOG = "kernel_log"
 SITE = "environment"
 
 _DIFFERENCE = f"{SITE}.site.difference"
-_Topics = Iterator[tuple[str, str, list[list[Figure]]]]  # subject, topic, the figures of every GPU
+_Findings = Iterable[tuple[Any, ...]]
+_Topic = tuple[str, str, Sequence[_Findings]]  # subject, topic, the findings of every GPU
 
 
-def kind_of_folder(folder: Path) -> str:
-    return "the folder of a run (`gpu-acceptance verdict DIR` tells its verdict)" if (folder / RESULTS).exists() else "a folder"
-
-
-def other_kind(data: bytes, version: int) -> str:
-    """What this is, where it is no snapshot; nothing where it is one, or what is left of one. `version`: what we read."""
+def _other_kind(path: Path, data: bytes) -> str:
+    """Return the kind of a path that is no snapshot; an empty text for a snapshot, also an incomplete one."""
+    if path.is_dir():
+        return "the folder of a run (`gpu-acceptance verdict DIR` tells its verdict)" if (path / RESULTS).exists() else "a folder"
     if not data:
         return "an empty file"
     try:
@@ -80,24 +80,10 @@ def other_kind(data: bytes, version: int) -> str:
     if "\0" in text:
         return "a binary file"
     try:
-        return _kind_of_json(json.loads(text), version)
+        return _kind_of_json(json.loads(text))
     except (ValueError, RecursionError):
-        return "" if re.match(r'\s*\{\s*"schema_version"', text) else _kind_of_text(text)
-
-
-def _kind_of_json(content: Any, version: int) -> str:
-    if not isinstance(content, dict):
-        return "a JSON file of another kind"
-    if content.keys() >= {"header", "conclusion", "rows"}:
-        return _RUN
-    if "node" not in content and "taken_at" not in content:
-        return "a JSON file of another kind"
-    found = content.get("schema_version")
-    is_newer = isinstance(found, int) and found > version
-    return f"a snapshot of a newer version (schema_version {found}; this version reads {version})" if is_newer else ""
-
-
-def _kind_of_text(text: str) -> str:
+        if re.match(r'\s*\{\s*"schema_version"', text):
+            return ""
     if _NVIDIA_SMI.search(text[:_BEGINNING]):
         return "output of nvidia-smi"
     try:
@@ -107,13 +93,23 @@ def _kind_of_text(text: str) -> str:
     return "a YAML file"
 
 
+def _kind_of_json(content: Any) -> str:
+    if isinstance(content, dict) and content.keys() >= {"header", "conclusion", "rows"}:
+        return _RUN
+    if not isinstance(content, dict) or ("node" not in content and "taken_at" not in content):
+        return "a JSON file of another kind"
+    found = content.get("schema_version")
+    is_newer = isinstance(found, int) and found > _VERSION
+    return f"a snapshot of a newer version (schema_version {found}; this version reads {_VERSION})" if is_newer else ""
+
+
 class NotASnapshotError(ValueError):
-    """What somebody named in place of a snapshot, or that there is nothing; one line."""
+    """The given path is no snapshot, or does not exist; one line."""
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What one node said of itself at one moment."""
+    """The answers of one node at one moment."""
 
     schema_version: Literal[1]
     taken_at: str  # ISO 8601, UTC
@@ -121,23 +117,24 @@ class Snapshot:
 
 
 def take() -> Snapshot:
+    """Read this machine."""
     return Snapshot(1, datetime.now(UTC).isoformat(timespec="seconds"), node.read())
 
 
 def write_snapshot(path: Path, snapshot: Snapshot) -> None:
-    """Replaces a file, and nothing else: root who names /dev/null would take it from the whole machine. Raises RecordError."""
+    """Write a new file or replace a regular one: replacing /dev/null as root would break the machine. Raises RecordError."""
     if os.path.lexists(path) and not stat.S_ISREG(path.lstat().st_mode):
         raise RecordError(f"{path}: not a regular file, so it is not replaced")
     write_atomically(path, encode(snapshot))
 
 
 def read_snapshot(path: Path) -> Snapshot:
-    """Raises NotASnapshotError over another file, RecordError over a snapshot that is damaged, with the first thing that is wrong."""
+    """Read a snapshot. Raises NotASnapshotError over another file, RecordError with the first fault of a damaged snapshot."""
     try:
         data = b"" if path.is_dir() else read_regular(path)
     except RecordError as error:
         raise NotASnapshotError(f"{error}; {_HOW_TO}") from None
-    if kind := kind_of_folder(path) if path.is_dir() else other_kind(data, _VERSION):
+    if kind := _other_kind(path, data):
         raise NotASnapshotError(f"{path}: {kind}, not a snapshot; {_HOW_TO}")
     try:
         return decode(data.decode("utf-8"))
@@ -146,16 +143,17 @@ def read_snapshot(path: Path) -> Snapshot:
 
 
 def encode(snapshot: Snapshot) -> str:
+    """Return a snapshot as JSON."""
     return json.dumps(_adapter().dump_python(snapshot, mode="json"), indent=1, allow_nan=False) + "\n"
 
 
 def decode(text: str) -> Snapshot:
-    """Strict: an unknown key, a lacking one, a number in quotes or a NaN is a ValueError that says where."""
+    """Parse a snapshot strictly. Raises ValueError with the place of an unknown or missing key, a number in quotes, or a NaN."""
     try:
         plain = json.loads(text, parse_constant=_refuse_constant)
         snapshot = _adapter().validate_json(json.dumps(plain), strict=True)
     except ValidationError as error:
-        raise ValueError(_first_problem(error)) from None
+        raise ValueError(first_problem(error)) from None
     except RecursionError:
         raise ValueError("nested too deep") from None
     unknown = _unknown_key(plain, _adapter().dump_python(snapshot, mode="json"), "")
@@ -165,17 +163,17 @@ def decode(text: str) -> Snapshot:
 
 
 def redact(snapshot: Snapshot) -> Snapshot:
-    """Without names of machines and people: the same name is replaced by the same everywhere, in other texts too."""
+    """Return a copy without names of machines and people. A name has one stand-in everywhere, in other texts too."""
     plain = _adapter().dump_python(snapshot, mode="json")
     text = json.dumps(plain["node"])
     for name, other in sorted(_names(plain["node"]).items(), key=lambda item: -len(item[0])):
         text = re.sub(rf"(?<!\w){re.escape(json.dumps(name)[1:-1])}(?!\w)", other, text)
-    node = {**json.loads(text), "host": "node-00"}  # a name of one or two letters is not looked for in other texts
+    node = {**json.loads(text), "host": "node-00"}  # a name of one or two letters is not replaced in other texts
     return _adapter().validate_json(json.dumps({**plain, "node": node}), strict=True)
 
 
 def schema_text() -> str:
-    """The JSON schema of this version. Rewrite the file: `python -m gpu_acceptance.cli.snapshot_file`."""
+    """Return the JSON schema of this version. Rewrite the file: `python -m gpu_acceptance.cli.snapshot_file`."""
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **_adapter().json_schema()}
     return json.dumps(schema, indent=1, sort_keys=True) + "\n"
 
@@ -186,7 +184,7 @@ def _adapter() -> TypeAdapter[Snapshot]:
 
 
 def _names(node: dict[str, Any]) -> dict[str, str]:
-    """What names this machine, its parts, its servers and its people -> what stands for it, numbered by kind."""
+    """Map each name of this machine, its parts, servers and people to its stand-in, numbered by kind."""
     kinds: dict[str, list[str]] = {}
     for key, value in _texts(node, ""):
         kind = _NAMING.get(key)
@@ -204,7 +202,7 @@ def _names_something(key: str, value: str) -> bool:
 
 
 def _texts(plain: object, key: str) -> Iterator[tuple[str, str]]:
-    """Every text, with the key that it stands under."""
+    """Yield every text with its key."""
     if isinstance(plain, str):
         yield key, plain
     for part, value in plain.items() if isinstance(plain, dict) else enumerate(plain) if isinstance(plain, list) else ():
@@ -216,7 +214,7 @@ def _refuse_constant(name: str) -> None:
 
 
 def _unknown_key(given: object, known: object, path: str) -> str:
-    """The path of the first key that was given and is not known; empty where there is none."""
+    """Return the path of the first given key that is not known; empty if all are."""
     if isinstance(given, dict) and isinstance(known, dict):
         for key, value in given.items():
             at = f"{path}.{key}" if path else key
@@ -231,24 +229,12 @@ def _unknown_key(given: object, known: object, path: str) -> str:
     return ""
 
 
-def _first_problem(error: ValidationError) -> str:
-    problems = error.errors(include_url=False)
-    for problem in problems:
-        if problem["loc"][:1] == ("schema_version",) and problem["type"] != "missing":
-            return f"schema_version is {one_line(repr(problem['input']))}; this version reads {_VERSION}"
-    first = problems[0]
-    where = ".".join(str(part) for part in first["loc"])
-    if first["type"] == "missing":
-        return f"{one_line(where)} is lacking"
-    return f"{one_line(where)}: {one_line(first['msg'])}, not {one_line(repr(first['input']))[:80]}"
-
-
 class NoGpusError(Exception):
-    """The machine showed no GPU: there is nothing to judge, and nothing is fine."""
+    """The machine shows no GPU: nothing can be judged, which is never a pass."""
 
 
 def gpus_of(snapshot: Snapshot) -> tuple[GpuReading, ...]:
-    """Raises NoGpusError."""
+    """Return the GPUs of the node. Raises NoGpusError."""
     gpus = snapshot.node.gpus.gpus
     if isinstance(gpus, Missing):
         raise NoGpusError(f"the GPUs of {snapshot.node.host} could not be read: {gpus}")
@@ -260,21 +246,20 @@ def gpus_of(snapshot: Snapshot) -> tuple[GpuReading, ...]:
 def judge_snapshot(
     snapshot: Snapshot, profile: Profile, *, allow_busy: bool = False, num_gpus: int | None = None
 ) -> tuple[Job, list[Row], Conclusion]:
-    """The rows over all GPUs of the node, and what they amount to. `allow_busy`: as a run would with --allow-busy.
+    """Judge the node as a run would, over all its GPUs. `allow_busy`: as with --allow-busy.
 
-    `num_gpus`: those that the node must have, as a site's file declares them to a run.
+    `num_gpus`: the GPUs that the node must have, as a site's file declares them to a run.
     """
     gpus = gpus_of(snapshot)
     job = Job(tuple(_identity(snapshot, gpus, index) for index in range(len(gpus))))
     subjects = {GPUS, *profile.requires & {NETWORK, LOG}}
-    topics = list(_gpu_figures(snapshot, gpus))
-    topics += _network_figures(snapshot, gpus, profile) if NETWORK in subjects else ()
-    topics += _log_figures(snapshot, gpus) if LOG in subjects else ()
+    topics = list(_topics(snapshot, gpus, profile, subjects))
     if num_gpus is not None:
-        profile = with_declared_nodes(profile)
-        topics += _site_figures(job, num_gpus)
+        profile, here = with_declared_nodes(profile), job.ranks[0]  # its num_gpus: shown by NVML or the PCI bus, whichever are more
+        difference = declared.difference([DeclaredNode(host=here.host, gpus=num_gpus)], [declared.Seen(0, here.host, here.num_gpus)])
+        topics.append((SITE, "site", [[(_DIFFERENCE, difference, "text")]] * len(gpus)))
     waivers = busy.WAIVERS if allow_busy else {}
-    rows = [_row(subject, topic, profile, job, figures, waivers) for subject, topic, figures in topics]
+    rows = [_row(subject, topic, profile, job, findings, waivers) for subject, topic, findings in topics]
     limits = {metric: limit for metric, limit in profile.limits.items() if limit.subject in subjects or metric == _DIFFERENCE}
     only = replace(profile, requires=frozenset({*subjects, SITE}), limits=limits)
     plan = RunPlan(
@@ -291,55 +276,40 @@ def judge_snapshot(
     return job, rows, conclude(plan, job, rows)
 
 
-def _site_figures(job: Job, num_gpus: int) -> _Topics:
-    """The GPUs of the node are those that NVML or the PCI bus shows, whichever are more."""
-    here = job.ranks[0]
-    difference = declared.difference([DeclaredNode(host=here.host, gpus=num_gpus)], [declared.Seen(0, here.host, here.num_gpus)])
-    yield SITE, "site", [_of([(_DIFFERENCE, difference, "text")])] * len(job.ranks)
-
-
-def _gpu_figures(snapshot: Snapshot, gpus: tuple[GpuReading, ...]) -> _Topics:
+def _topics(snapshot: Snapshot, gpus: tuple[GpuReading, ...], profile: Profile, subjects: set[str]) -> Iterator[_Topic]:
+    node = snapshot.node
     for topic, findings in gpu_health.PER_GPU.items():
-        yield GPUS, topic, [_of(findings(gpu)) for gpu in gpus]
-    yield GPUS, "peers", [_of(gpu_health.peers(snapshot.node.gpus, index)) for index in range(len(gpus))]
-    yield GPUS, "processes", [_of(gpu_health.processes(gpu)) for gpu in gpus]
+        yield GPUS, topic, [findings(gpu) for gpu in gpus]
+    yield GPUS, "peers", [gpu_health.peers(node.gpus, index) for index in range(len(gpus))]
+    yield GPUS, "processes", [gpu_health.processes(gpu) for gpu in gpus]
+    places = [place_of(gpu, node.gpu_places) for gpu in gpus]
+    if NETWORK in subjects:
+        used = infiniband_health.chosen(node.infiniband, str(profile.parameters["infiniband.devices"]))
+        yield NETWORK, "devices", [infiniband_health.devices(used, gpus, place) for place in places]
+        for topic, of_node in infiniband_health.PER_NODE.items():
+            yield NETWORK, topic, [list(of_node(used))] * len(gpus)
+    if LOG in subjects:
+        log = node.kernel_log
+        yield LOG, "errors", [kernel_log_health.errors(log, gpu, place) for gpu, place in zip(gpus, places, strict=True)]
+        yield LOG, "elsewhere", [list(kernel_log_health.elsewhere(log, gpus))] * len(gpus)
 
 
-def _network_figures(snapshot: Snapshot, gpus: tuple[GpuReading, ...], profile: Profile) -> _Topics:
-    used = infiniband_health.chosen(snapshot.node.infiniband, str(profile.parameters["infiniband.devices"]))
-    places = [place_of(gpu, snapshot.node.gpu_places) for gpu in gpus]
-    yield NETWORK, "devices", [_of(infiniband_health.devices(used, gpus, place)) for place in places]
-    for topic, findings in infiniband_health.PER_NODE.items():
-        yield NETWORK, topic, [_of(findings(used))] * len(gpus)
-
-
-def _log_figures(snapshot: Snapshot, gpus: tuple[GpuReading, ...]) -> _Topics:
-    log, places = snapshot.node.kernel_log, snapshot.node.gpu_places
-    yield LOG, "errors", [_of(kernel_log_health.errors(log, gpu, place_of(gpu, places))) for gpu in gpus]
-    yield LOG, "elsewhere", [_of(kernel_log_health.elsewhere(log, gpus))] * len(gpus)
-
-
-def _of(findings: Iterable[tuple[Any, ...]]) -> list[Figure]:
-    return [
-        figure_of(metric, value, unit, judged=True, detail=detail, labels=labels)
-        for metric, value, unit, detail, labels in map(parts_of, findings)
-    ]
-
-
-def _row(subject: str, topic: str, profile: Profile, job: Job, figures: list[list[Figure]], waivers: Mapping[str, str]) -> Row:
+def _row(subject: str, topic: str, profile: Profile, job: Job, findings: Sequence[_Findings], waivers: Mapping[str, str]) -> Row:
     nodeid = f"acceptance/test_{subject}.py::test_{topic}"
-    records = tuple(
-        RankRecord(nodeid=nodeid, attempt=1, generation=1, rank=rank, outcome=Outcome.PASSED, figures=tuple(found))
-        for rank, found in enumerate(figures)
-    )
-    return make_row(nodeid, [Attempt(number=1, ranks=records)], profile, job, waivers, profile.deadline_s)
+    records = []
+    for rank, found in enumerate(findings):
+        figures = tuple(
+            figure_of(metric, value, unit, judged=True, detail=detail, labels=labels)
+            for metric, value, unit, detail, labels in map(parts_of, found)
+        )
+        records.append(RankRecord(nodeid=nodeid, attempt=1, generation=1, rank=rank, outcome=Outcome.PASSED, figures=figures))
+    return make_row(nodeid, [Attempt(number=1, ranks=tuple(records))], profile, job, waivers, profile.deadline_s)
 
 
 def _identity(snapshot: Snapshot, gpus: tuple[GpuReading, ...], index: int) -> RankIdentity:
-    named = tuple(
-        Gpu(index=gpu.index, name=_known(gpu.name), uuid=_known(gpu.uuid), serial=_known(gpu.serial), pci_bus_id=_known(gpu.pci_bus_id))
-        for gpu in gpus
-    )
+    texts = [{key: getattr(gpu, key) for key in ("name", "uuid", "serial", "pci_bus_id")} for gpu in gpus]
+    known = [{key: "" if isinstance(answer, Missing) else answer for key, answer in of_gpu.items()} for of_gpu in texts]
+    named = tuple(Gpu(index=gpu.index, **of_gpu) for gpu, of_gpu in zip(gpus, known, strict=True))
     return RankIdentity(
         rank=index,
         local_rank=index,
@@ -351,10 +321,6 @@ def _identity(snapshot: Snapshot, gpus: tuple[GpuReading, ...], index: int) -> R
         gpu_uuid=named[index].uuid,
         num_gpus_on_bus=len(snapshot.node.bus.gpus) + len(snapshot.node.bus.unreadable),
     )
-
-
-def _known(answer: str | Missing) -> str:
-    return "" if isinstance(answer, Missing) else answer
 
 
 if __name__ == "__main__":

@@ -18,12 +18,11 @@ import argparse
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gpu_acceptance import __version__
 from gpu_acceptance.base.text import did_you_mean, one_line
-from gpu_acceptance.cli import build, compare, evidence, explain, machine, meet, run, run_folder
-from gpu_acceptance.cli.arguments import INTERRUPTED, UNREADABLE, USAGE, Parser, fail
+from gpu_acceptance.cli import evidence, explain, machine, meet, report, run_folder
+from gpu_acceptance.cli.arguments import INTERRUPTED, UNREADABLE, USAGE, Parser, Verbs, fail
 from gpu_acceptance.folder.files import RecordError
 from gpu_acceptance.folder.journal import NothingRanError
 from gpu_acceptance.report.remedies import Remedy, table
@@ -31,13 +30,10 @@ from gpu_acceptance.report.words import count
 from gpu_acceptance.run.suite import PARTS, find_suite
 from gpu_acceptance.thresholds.profile import load_profile, profile_names, shipped_dir
 
-if TYPE_CHECKING:
-    from gpu_acceptance.cli.machine import Verbs
-
 _README = Path(__file__).with_name("suite.md")
 
 
-def _add_init(verbs: "Verbs") -> None:
+def _add_init(verbs: Verbs) -> None:
     init = verbs.add_parser(
         "init",
         help="copy the acceptance suite into a folder, to add validations and limits",
@@ -50,32 +46,22 @@ def _add_init(verbs: "Verbs") -> None:
 
 def _init(options: argparse.Namespace) -> int:
     folder: Path = options.folder
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder} is a file; allowed: a folder that does not exist yet, or is empty")
-    if folder.exists() and any(folder.iterdir()):
-        raise ValueError(f"{folder} is not empty; allowed: a folder that does not exist yet, or is empty")
-    for source, target in _files():
-        (folder / target).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, folder / target)  # without the mode: a package may be read-only, and the copy is there to be changed
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        fault = "is not empty" if folder.is_dir() else "is a file"
+        raise ValueError(f"{folder} {fault}; allowed: a folder that does not exist yet, or is empty")
+    suite = find_suite()
+    for place, part in [*((suite / part, part) for part in PARTS), (shipped_dir(), "thresholds")]:
+        for file in [place] if place.is_file() else sorted(place.rglob("*")):
+            if file.is_file() and file.parent.name != "__pycache__":
+                target = folder / part / file.relative_to(place)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(file, target)  # without the mode: a package may be read-only, and the copy is there to be changed
     (folder / "README.md").write_text(_README.read_text(encoding="utf-8").replace("{version}", __version__), encoding="utf-8")
     print(f"{one_line(str(folder))}: the suite of gpu-acceptance {__version__}; README.md there says how to run it and how to add to it")
     return 0
 
 
-def _files() -> Iterator[tuple[Path, Path]]:
-    """Each file of the suite, and its place in the copy."""
-    suite = find_suite()
-    for place, part in [*((suite / part, part) for part in PARTS), (shipped_dir(), "thresholds")]:
-        for file in [place] if place.is_file() else sorted(place.rglob("*")):
-            if file.is_file() and file.parent.name != "__pycache__":
-                yield file, Path(part) / file.relative_to(place)
-
-
-if TYPE_CHECKING:
-    from gpu_acceptance.cli.machine import Verbs
-
-
-def _add_remedies(verbs: "Verbs") -> None:
+def _add_remedy(verbs: Verbs) -> None:
     remedy = verbs.add_parser(
         "remedy",
         help="print what to do about a kind of failure",
@@ -116,7 +102,7 @@ def _lines(kind: str, remedy: Remedy) -> Iterator[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one verb; returns its exit code."""
+    """Run one verb; return its exit code."""
     options = make_parser().read(arguments)
     verb: Callable[[argparse.Namespace], int] = options.verb
     try:
@@ -134,23 +120,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def make_parser() -> Parser:
-    """The parser of all verbs."""
+    """Return the parser of all verbs."""
     parser = Parser(prog="gpu-acceptance", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--version", action="version", version=f"gpu-acceptance {__version__}")
     verbs = parser.add_subparsers(metavar="VERB")
-
-    run.add_verb(verbs)
-    run_folder.add_verb(verbs)
-    report = verbs.add_parser("report", help="work with the report of a run", description="Work with the report of a run.")
-    report_verbs = report.add_subparsers(metavar="VERB")
-    build.add_verbs(report_verbs)
-    compare.add_verbs(report_verbs)
+    run_folder.add_verbs(verbs)
+    report_verb = verbs.add_parser("report", help="work with the report of a run", description="Work with the report of a run.")
+    report_verbs = report_verb.add_subparsers(metavar="VERB")
+    report.add_verbs(report_verbs)
     evidence.add_verbs(report_verbs)
     _add_init(verbs)
     machine.add_verbs(verbs)
-    meet.add_pods(verbs)
     meet.add_verbs(verbs)
-    _add_remedies(verbs)
+    _add_remedy(verbs)
     explain.add_verb(verbs)
     profiles = verbs.add_parser("profiles", help="list the shipped profiles", description="List the shipped profiles.")
     profiles.set_defaults(verb=_profiles)

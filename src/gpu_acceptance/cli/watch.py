@@ -1,4 +1,4 @@
-"""Shows what the GPUs and RDMA ports of this node do, again and again. Touches no GPU, and waits for no driver that hangs."""
+"""`watch` shows the load of this node's GPUs and RDMA ports. It touches no GPU, and a driver that hangs does not stop it."""
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -30,7 +30,7 @@ _ONE_SAMPLE = Missing(Why.NOT_THERE, "a rate needs two samples")
 
 @dataclass(frozen=True)
 class Board:
-    """What a GPU does not change while it is watched."""
+    """The fixed properties of a GPU."""
 
     index: int  # NVML's
     name: Answer[str]
@@ -46,11 +46,12 @@ class GpuRow:
 
 
 def gpu_lines(rows: Sequence[GpuRow]) -> list[str]:
+    """Return a table with a line per GPU."""
     return table(_GPU_COLUMNS, [TableRow(f"GPU {row.board.index}", _gpu_cells(row)) for row in rows])
 
 
 def port_lines(before: Answer[Mapping[str, PortTraffic]], now: Answer[Mapping[str, PortTraffic]]) -> list[str]:
-    """Nothing where there are no ports."""
+    """Return a table with a line per port; nothing without ports."""
     if isinstance(now, Missing):
         return [f"  RDMA ports: {say_why(now)}"]
     earlier = {} if isinstance(before, Missing) else before
@@ -83,7 +84,7 @@ def _cell(sample: Answer[Sample], value: Callable[[Sample], Answer[T]], form: Ca
 
 
 def _of(part: Answer[str], whole: Answer[str]) -> Answer[str]:
-    """`692 / 700`; `692 / ?` where nobody knows the second."""
+    """Return `692 / 700`, or `692 / ?` if the second is missing."""
     return part if isinstance(part, Missing) else f"{part} / {'?' if isinstance(whole, Missing) else whole}"
 
 
@@ -91,16 +92,16 @@ def _port_rates(before: PortTraffic | None, now: PortTraffic) -> tuple[Answer[st
     if before is None:
         return (_ONE_SAMPLE, _ONE_SAMPLE)
     elapsed_s = now.at_s - before.at_s
-    return tuple(_risen(pair, elapsed_s) for pair in ((before.tx_bytes, now.tx_bytes), (before.rx_bytes, now.rx_bytes)))
-
-
-def _risen(counts: tuple[Answer[int], Answer[int]], elapsed_s: float) -> Answer[str]:
-    both = all_of(counts)
-    if isinstance(both, Missing):
-        return both
-    if both[1] < both[0] or elapsed_s <= 0:
-        return Missing(Why.UNREADABLE, f"fell from {both[0]} to {both[1]}: it was reset, or began again")
-    return _rate((both[1] - both[0]) / elapsed_s / 1e9)
+    rates: list[Answer[str]] = []
+    for counts in ((before.tx_bytes, now.tx_bytes), (before.rx_bytes, now.rx_bytes)):
+        both = all_of(counts)
+        if isinstance(both, Missing):
+            rates.append(both)
+        elif both[1] < both[0] or elapsed_s <= 0:
+            rates.append(Missing(Why.UNREADABLE, f"fell from {both[0]} to {both[1]}: it was reset, or began again"))
+        else:
+            rates.append(_rate((both[1] - both[0]) / elapsed_s / 1e9))
+    return tuple(rates)
 
 
 def _rate(gb_per_s: float) -> str:
@@ -111,7 +112,7 @@ def _gib(num_bytes: int) -> str:
     return f"{num_bytes / 2**30:.1f}"
 
 
-_BOARDS_S = 60.0  # a driver without persistence sets up each GPU when it is asked first: seconds for each
+_BOARDS_S = 60.0  # a driver without persistence sets up each GPU at its first query, which takes seconds
 _LATE_S = 2.0  # without a new sample for that long, and for two intervals, a GPU is said not to answer
 _PORTS_S = 2.0
 _STOP_S = 0.5
@@ -121,9 +122,9 @@ _BOARDS: Patience[tuple[Board, ...] | None] = Patience(_BOARDS_S, None)
 
 
 def watch(out: TextIO, *, interval_s: float, most_frames: int | None, root: Path = Path("/")) -> None:
-    """Writes a frame every `interval_s`, in place on a terminal, else one below the other; without end where `most_frames` is None.
+    """Write a frame every `interval_s`, in place on a terminal, else one below the other. `most_frames` None: without end.
 
-    Raises NoNvmlError where NVML shows no GPU.
+    Raises NoNvmlError if NVML shows no GPU.
     """
     boards = _boards()
     samplers = {board.index: Sampler(board.uuid, period_s=interval_s) for board in boards if isinstance(board.uuid, str)}
@@ -137,7 +138,8 @@ def watch(out: TextIO, *, interval_s: float, most_frames: int | None, root: Path
         for _ in _ticks(interval_s, most_frames):
             ports_now = ports.call(lambda: counters.read_traffic(root))
             rows = [_row(board, samplers.get(board.index), interval_s, begin_s) for board in boards]
-            _show(out, [_head(len(boards)), *gpu_lines(rows), *port_lines(ports_before, ports_now)])
+            head = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC, {number_of(len(boards), 'GPU')}"
+            _show(out, [head, *gpu_lines(rows), *port_lines(ports_before, ports_now)])
             ports_before = ports_now
     finally:
         for sampler in samplers.values():
@@ -154,27 +156,22 @@ def _boards() -> tuple[Board, ...]:
 
 
 def _read_boards() -> tuple[Board, ...]:
+    boards = []
     with library() as pynvml:
         asker = Asker(pynvml)
         number = asker.integer("nvmlDeviceGetCount")
         if isinstance(number, Missing):
             raise NoNvmlError(f"NVML does not say how many GPUs there are: {number}")
-        return tuple(_board(asker, index) for index in range(number))
-
-
-def _board(asker: Asker, index: int) -> Board:
-    handle = asker.ask("nvmlDeviceGetHandleByIndex", index, make=lambda handle: handle)
-    return Board(
-        index=index,
-        name=asker.text("nvmlDeviceGetName", handle),
-        uuid=asker.text("nvmlDeviceGetUUID", handle),
-        total_bytes=asker.ask("nvmlDeviceGetMemoryInfo", handle, make=lambda info: int(info.total)),
-        limit_w=asker.watts("nvmlDeviceGetEnforcedPowerLimit", handle),
-    )
+        for index in range(number):
+            handle = asker.ask("nvmlDeviceGetHandleByIndex", index, make=lambda handle: handle)
+            name, uuid = asker.text("nvmlDeviceGetName", handle), asker.text("nvmlDeviceGetUUID", handle)
+            total_bytes = asker.ask("nvmlDeviceGetMemoryInfo", handle, make=lambda info: int(info.total))
+            boards.append(Board(index, name, uuid, total_bytes, asker.watts("nvmlDeviceGetEnforcedPowerLimit", handle)))
+    return tuple(boards)
 
 
 def _wait_for_samples(samplers: Collection[Sampler], interval_s: float) -> None:
-    """For as long as the rates of the ports take, and until each GPU has a sample, or one does not answer."""
+    """Wait until port rates can be computed and each GPU has a sample, or one does not answer."""
     begin_s = time.monotonic()
     time.sleep(interval_s)
     while time.monotonic() < begin_s + interval_s + _LATE_S and any(sampler.latest() is None for sampler in samplers):
@@ -182,7 +179,7 @@ def _wait_for_samples(samplers: Collection[Sampler], interval_s: float) -> None:
 
 
 def _ticks(interval_s: float, most: int | None) -> Iterator[int]:
-    """By the clock; frames that were missed are left out."""
+    """Yield by the clock; missed frames are left out."""
     begin_s, number = time.monotonic(), 0
     while most is None or number < most:
         yield number
@@ -203,12 +200,8 @@ def _row(board: Board, sampler: Sampler | None, interval_s: float, begin_s: floa
     return GpuRow(board, now)
 
 
-def _head(num_gpus: int) -> str:
-    return f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC, {number_of(num_gpus, 'GPU')}"
-
-
 def _show(out: TextIO, lines: Sequence[str]) -> None:
-    """From the top of a terminal; a line that wraps moves nothing, since no line is counted."""
+    """Write from the top of a terminal; a line that wraps does no harm, since lines are not counted."""
     if out.isatty():
         out.write(_TOP + "".join(f"{line}{_END_OF_LINE}\n" for line in lines) + _BELOW)
     else:

@@ -21,7 +21,8 @@ def go_wrong(text):
     time.sleep({report_s})
     print("report written")
 
-run = SimpleNamespace(ending=None, go_wrong=go_wrong, exit_code=lambda said: 3, supervisor=SimpleNamespace(stop_signals=stop_signals))
+supervisor = SimpleNamespace(stop_signals=stop_signals, is_leader=True)
+run = SimpleNamespace(ending=None, go_wrong=go_wrong, exit_code=lambda said: 3, supervisor=supervisor)
 limit = exit_guard.HookLimit(run)
 limit.last_steps = lambda: print("last word") or 6
 

@@ -25,7 +25,7 @@ def supervisor():
     control = Control(place, Secret(b"of this test", is_of_run=True))
     wake, other = socket.socketpair()
     made = Supervisor(place, control, SimpleNamespace(wake=wake, poll=lambda: None, has_lost_launcher=False))
-    made.slot, made.journal = Mock(counters=lambda: ()), Mock()
+    made.slot, made.records.journal = Mock(counters=lambda: ()), Mock()
     yield made
     control.close(timeout_s=5)
     wake.close()
@@ -72,10 +72,10 @@ def test_a_record_waits_for_what_rose_meanwhile(supervisor):
     assert published(supervisor) is None
     supervisor.pump()
     assert published(supervisor) is None
-    assert not supervisor.journal.append_line.called
+    assert not supervisor.records.journal.append_line.called
     supervisor.pump()
     assert published(supervisor) == RISEN
-    assert RankRecord.model_validate_json(supervisor.journal.append_line.call_args.args[0]).counters == RISEN
+    assert RankRecord.model_validate_json(supervisor.records.journal.append_line.call_args.args[0]).counters == RISEN
 
 
 def test_a_record_waits_for_nothing_once_the_run_is_to_end(supervisor):

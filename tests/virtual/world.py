@@ -236,8 +236,8 @@ class World:
             with contextlib.suppress(OSError):
                 worker.close()
         for one in self.runs.values():
-            if one.supervisor.journal:
-                one.supervisor.journal.close()
+            if one.supervisor.records.journal:
+                one.supervisor.records.journal.close()
             one.supervisor.events._selector.close()
             if one.supervisor.slot:
                 counters = one.supervisor.slot._counters

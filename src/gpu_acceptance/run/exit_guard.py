@@ -14,8 +14,10 @@ from types import FrameType
 from gpu_acceptance.base.exit import end_process_within, let_process_run
 from gpu_acceptance.report.ending import describe
 from gpu_acceptance.run.run import Run
+from gpu_acceptance.supervisor.supervisor import BYE_S, LEAVE_S
 
 _BEFORE_THE_VERDICT_S = 45.0  # the other ranks give up a leader that has written no report for 60 s
+_AFTER_S, _LEADERS_AFTER_S = BYE_S - 1, LEAVE_S - 2  # the other ranks await the bye of this one
 _STOPPED_S = 15.0  # once a signal has asked for the end: torchrun kills 30 s after its SIGTERM
 _TICK_S = 1.0
 _BACKSTOP_S = 30.0  # to write the report after a hook was interrupted
@@ -48,7 +50,8 @@ class HookLimit:
 
     def begin(self) -> None:
         """Start the clock. Hooks get less time once the verdict is there, or a signal has asked for the end."""
-        self._patience_s = self._run.hooks_after_verdict_s if self._run.ending else _BEFORE_THE_VERDICT_S
+        after_s = _LEADERS_AFTER_S if self._run.supervisor.is_leader else _AFTER_S
+        self._patience_s = after_s if self._run.ending else _BEFORE_THE_VERDICT_S
         self._begun, self._stopped, self._num_raised = time.monotonic(), None, 0
         end_process_within(self._patience_s + _BACKSTOP_S, self._run.exit_code(0))
         signal.signal(signal.SIGALRM, self._tick)

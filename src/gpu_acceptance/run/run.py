@@ -26,10 +26,19 @@ from gpu_acceptance.run.suite import suite_digest
 from gpu_acceptance.run.training_files import folder_of
 from gpu_acceptance.supervisor.generations import Validation
 from gpu_acceptance.supervisor.leader import Leader, LeaderOptions
-from gpu_acceptance.supervisor.standby import Journals, await_listeners, close_journals, elect, find_unconfirmed, rebuild_run, send_journal
-from gpu_acceptance.supervisor.supervisor import BYE_S, LEAVE_S, LOST_MESSAGES, LeaderLostError, Supervisor
+from gpu_acceptance.supervisor.standby import (
+    Journals,
+    await_listeners,
+    close_journals,
+    control_messages,
+    elect,
+    find_unconfirmed,
+    rebuild_run,
+    send_journal,
+)
+from gpu_acceptance.supervisor.supervisor import LOST_MESSAGES, LeaderLostError, Supervisor
 from gpu_acceptance.supervisor.worker_slot import WorkerConfig
-from gpu_acceptance.thresholds.limit import COUNTERS, Limit, Profile, matching_reason, subject_of
+from gpu_acceptance.thresholds.limit import COUNTERS, Profile, matching_reason, subject_of
 from gpu_acceptance.thresholds.profile import runs
 from gpu_acceptance.verdict.attempts import bare_row
 from gpu_acceptance.verdict.judge import most_risen
@@ -41,7 +50,6 @@ from gpu_acceptance.worker.options import Paths
 
 _CLEARING_S, _REMOVING_S = 5.0, 20.0  # torchrun ends a rank 30 s after one of its peers has failed
 _MOST_ROUNDS = 4  # of closing the journals: interrupted, a loss, a journal that does not confirm
-_HOOKS_S, _HOOKS_OF_LEADER_S = BYE_S - 1, LEAVE_S - 2
 BACKSTOP_S = 60.0  # the process group's own timeout lies this far behind the longest deadline: the supervisor's always fires first
 
 
@@ -92,8 +100,8 @@ class Run:
             return Agreed(plan=plan, group_timeout_s=longest_s + BACKSTOP_S, mark=new_mark())
 
         agreed = self._agree([item.nodeid for item in collected.items], problems, answer)
-        assert self.supervisor.journal
-        self.supervisor.journal.append(agreed.plan)
+        assert self.supervisor.records.journal
+        self.supervisor.records.journal.append(agreed.plan)
         self.validations = {planned.nodeid: self.validations[planned.nodeid] for planned in agreed.plan.validations}
         self._configure_workers(agreed, collected, rootdir, ini)
         self.plan = agreed.plan
@@ -112,7 +120,8 @@ class Run:
             declared_nodes=plan.declared_nodes,
             paths=self.paths,
         )
-        counters = frozenset(limit.metric for limit in plan.profile.limits.values() if _counts(limit, plan.profile))
+        judged = [limit.metric for limit in plan.profile.limits.values() if limit.subject == COUNTERS]
+        counters = frozenset(metric for metric in judged if matching_reason(metric, plan.profile.not_applicable) is None)
         most = most_risen(plan, self.place.local_world_size, self.place.num_nodes)
         self.supervisor.slot.collect_with(WorkerConfig(rootdir, ini, files, told, agreed.group_timeout_s, counters, most))
 
@@ -145,7 +154,7 @@ class Run:
             return agree(self.supervisor, nodeids, problems, answer)
         except RefusedError as error:
             self.refused = error
-            note_refusal(error, self.supervisor.journal, self.obstacles)
+            note_refusal(error, self.supervisor.records.journal, self.obstacles)
             raise
 
     def lead_with(self, note: Callable[[str], None]) -> None:
@@ -245,11 +254,6 @@ class Run:
         standby = bool(self.alive) and self.supervisor.is_leader
         return standby or (self.supervisor.is_cut_off and self.place.rank > 0 and self.place.local_rank == 0)
 
-    @property
-    def hooks_after_verdict_s(self) -> float:
-        """Seconds that hooks may take once the verdict is there: the other ranks await the bye of this one."""
-        return _HOOKS_OF_LEADER_S if self.supervisor.is_leader else _HOOKS_S
-
     def leave(self) -> None:
         """Kill all workers, write torchrun's error file, and say bye. After its bye a rank writes no file that rank 0 counts."""
         if self.supervisor.slot:
@@ -314,8 +318,8 @@ class Run:
                 return complete_ending(folder, record)
             why = self.supervisor.ended or "the leading rank was lost"
             self.record = rebuild_run(self.supervisor, self.files, why, self.stopped)
-            assert self.supervisor.journal
-            self.supervisor.journal.append(self.record.closing)  # the lost leader may have asked for another one
+            assert self.supervisor.records.journal
+            self.supervisor.records.journal.append(self.record.closing)  # the lost leader may have asked for another one
             return write_ending(folder, self.record)
         except Exception as error:
             return broken(error)
@@ -337,7 +341,7 @@ class Run:
             self.closing = record.closing
             self.journals = close_journals(self.supervisor, self.files, self.closing, number)
             record = record.model_copy(update={"journals": self.journals.here})
-            told = self.supervisor.journal_problem or self.journals.problem
+            told = self.supervisor.records.problem or self.journals.problem
             self.unconfirmed = self.unconfirmed or told or self._find_unconfirmed(record) or None
             if self._ended_as(record):
                 return record
@@ -347,7 +351,7 @@ class Run:
     def _ended_as(self, record: RunRecord) -> bool:
         """Return True where nothing came to light since. Messages of strangers, which may never end, do not count."""
         self.supervisor.heed_signals()
-        known, control = record.control, self.supervisor.control_messages()
+        known, control = record.control, control_messages(self.supervisor)
         return record.end == self._end and known is not None and known.model_copy(update={"dropped": control.dropped}) == control
 
     @property
@@ -366,7 +370,7 @@ class Run:
 
     def _kept(self, ending: Ending, record: RunRecord) -> Ending:
         """Note in this rank's journal an ending that differs from the one that the ranks heard, because something failed later."""
-        journal, closing = self.supervisor.journal, record.closing
+        journal, closing = self.supervisor.records.journal, record.closing
         if ending.exit_code != closing.exit_code:
             closing = closing.model_copy(update={"verdict": "INCOMPLETE", "exit_code": ending.exit_code})
         if journal and self.closing and closing != self.closing:
@@ -387,9 +391,5 @@ class Run:
             ended_at=utc_now(),
             end=self._end,
             journals=self.journals.here,
-            control=self.supervisor.control_messages(),
+            control=control_messages(self.supervisor),
         )
-
-
-def _counts(limit: Limit, profile: Profile) -> bool:
-    return limit.subject == COUNTERS and matching_reason(limit.metric, profile.not_applicable) is None

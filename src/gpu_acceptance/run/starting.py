@@ -100,8 +100,8 @@ def _open_journal(supervisor: Supervisor, files: RunFiles, identity: RankIdentit
     try:
         files.make_folders()
         files.refuse_full_disk()
-        supervisor.journal = Journal(files.journal)
-        supervisor.journal.append(identity)
+        supervisor.records.journal = Journal(files.journal)
+        supervisor.records.journal.append(identity)
     except (OSError, RecordError) as error:
         return [RefusedError(f"cannot write to {files.folder}: {error}", NOT_WRITABLE)]
     return []

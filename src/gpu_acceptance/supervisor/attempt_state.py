@@ -4,8 +4,10 @@ import hashlib
 import json
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
+from gpu_acceptance.base.model import encode
+from gpu_acceptance.control.control import ControlError
 from gpu_acceptance.control.messages import (
     AskJournal,
     Enter,
@@ -17,13 +19,14 @@ from gpu_acceptance.control.messages import (
     PeerBad,
     Published,
     Seal,
+    Sealable,
     ToldRecord,
     Vote,
 )
 from gpu_acceptance.folder.journal import Journal
+from gpu_acceptance.record.job import RankFacts
 from gpu_acceptance.record.outcome import Cause, Outcome
 from gpu_acceptance.record.row import RankRecord
-from gpu_acceptance.record.run_record import DisputedRecord
 from gpu_acceptance.thresholds.limit import Value
 from gpu_acceptance.verdict.attempts import causes_before_victims, is_poison
 
@@ -33,59 +36,63 @@ LOST_AFTER_S = 15.0  # beyond deadline and grace: a supervisor answers within a 
 GRACE_S = 5.0  # for a rank whose peer went bad, to finish by itself before it is killed as a victim
 
 
-def note(told: Told, record: RankRecord, text: str) -> None:
-    """Add a record, by the digest of the text that was sent."""
-    digest = hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
-    told[record.nodeid, record.attempt] = ToldRecord(record.nodeid, record.attempt, record.outcome, digest)
-
-
 def digest_of(told: Told) -> str:
     """Return a digest over all records of one rank."""
     return hashlib.sha256(json.dumps(sorted(told.values())).encode()).hexdigest()[:_DIGITS]
 
 
-def answer(question: AskJournal, rank: int, journal: Journal, told: Told, lost: Mapping[str, int]) -> JournalTold:
-    """Return what a rank tells of its journal, and its records where others were judged. `lost`: messages that it misses.
+class OwnRecords:
+    """The records of one rank: kept in its journal, sent to the leader, and confirmed at the end."""
 
-    A rank that confirms everything closes its journal. Where the leader's journal is `beside` it, they share a folder.
-    """
-    harm = journal.find_harm()
-    problem = f"the journal of rank {rank} ({journal.path}) {harm}" if harm else ""
-    agrees = question.judged.get(str(rank)) == digest_of(told)
-    closing = question.closing
-    if agrees and not problem and lost.keys() <= (closing.control.lost if closing.control else {}).keys():
+    def __init__(self, rank: int, post: Callable[[Published], None]) -> None:
+        self.journal: Journal | None = None
+        self.problem: str | None = None  # reason why records are missing on a disk
+        self._rank = rank
+        self._post = post
+        self._told: Told = {}
+
+    def publish(self, seq: int, record: RankRecord, facts: dict[str, str]) -> None:
+        """Write the record to the journal and send it. A full disk loses the line, not the run."""
+        assert self.journal
+        line = encode(record)
         try:
-            journal.append(closing)
+            self.journal.append_line(line)
+            if "torch" in facts:  # from a worker that opened its device
+                self.journal.append(RankFacts(rank=self._rank, facts=facts))
         except OSError as error:
-            problem = f"{journal.path} could not be written: {error.strerror}"
-    shared = journal.path.with_name(question.beside).exists()
-    return JournalTold(problem=problem, shared=shared, told=None if agrees else tuple(told.values()), round=question.round)
+            self.problem = self.problem or f"{self.journal.path} could not be written: {error.strerror}"
+        told = Published(seq=seq, problem=self.problem, facts=facts, line=line)
+        try:
+            self._post(told)
+        except ControlError as error:
+            record = record.model_copy(update={"outcome": Outcome.ERROR, "message": f"record not sent: {error}", "figures": ()})
+            line = encode(record)
+            self._post(told.model_copy(update={"facts": {}, "line": line}))
+        _add(self._told, record, line)
+
+    def confirm(self, question: AskJournal, lost: Mapping[str, int]) -> JournalTold:
+        """Answer the leader, with all records where others were judged. `lost`: messages that this rank misses.
+
+        A rank that confirms everything closes its journal. Where the leader's journal is beside it, they share a folder.
+        """
+        assert self.journal
+        harm = self.journal.find_harm()
+        problem = f"the journal of rank {self._rank} ({self.journal.path}) {harm}" if harm else ""
+        agrees = question.judged.get(str(self._rank)) == digest_of(self._told)
+        closing = question.closing
+        if agrees and not problem and lost.keys() <= (closing.control.lost if closing.control else {}).keys():
+            try:
+                self.journal.append(closing)
+            except OSError as error:
+                problem = f"{self.journal.path} could not be written: {error.strerror}"
+        shared = self.journal.path.with_name(question.beside).exists()
+        told = None if agrees else tuple(self._told.values())
+        return JournalTold(problem=self.problem or problem, shared=shared, told=told, round=question.round)
 
 
-def find_disputed(judged: Mapping[int, Told], answers: Mapping[int, JournalTold], *, whole: bool) -> tuple[DisputedRecord, ...]:
-    """Return the first record that differs, for each rank that objects.
-
-    `whole`: the run was not broken off, so that no record may be missing.
-    """
-    objecting = {
-        rank: {(one.nodeid, one.attempt): one for one in answer.told} for rank, answer in sorted(answers.items()) if answer.told is not None
-    }
-    found = (next(_differing(rank, judged.get(rank, {}), told, whole=whole), None) for rank, told in objecting.items())
-    return tuple(one for one in found if one)
-
-
-def _differing(rank: int, judged: Told, told: Told, *, whole: bool) -> Iterator[DisputedRecord]:
-    for key in sorted(judged.keys() | told.keys()):
-        ours, theirs = judged.get(key), told.get(key)
-        if ours == theirs or (not whole and ours is None):
-            continue
-        nodeid, attempt = key
-        yield DisputedRecord(rank=rank, nodeid=nodeid, attempt=attempt, told=_shown(theirs), judged=_shown(ours))
-
-
-def _shown(entry: ToldRecord | None) -> str:
-    """`passed (0123456789abcdef)`."""
-    return f"{entry.outcome} ({entry.digest})" if entry else "nothing"
+def _add(told: Told, record: RankRecord, text: str) -> None:
+    digest = hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
+    told[record.nodeid, record.attempt] = ToldRecord(record.nodeid, record.attempt, record.outcome, digest)
 
 
 class AttemptState:
@@ -127,6 +134,20 @@ class AttemptState:
         """True where each rank has sent its record itself."""
         return not self.awaited and all(record.outcome is not Outcome.LOST for record in self._records.values())
 
+    def take(self, rank: int, message: Vote | Published | Gather | Sealable) -> None:
+        """Take a message of a rank; one of another attempt is ignored."""
+        if message.seq != self.go.seq:
+            return
+        match message:
+            case Vote():
+                self.vote(rank, message)
+            case Sealable():
+                self.sealable(rank)
+            case Published():
+                self.publish(rank, message)
+            case Gather():
+                self.gather(rank, message)
+
     def vote(self, rank: int, message: Vote) -> None:
         self._votes.setdefault(rank, message)
         self._voted.add(rank)
@@ -142,7 +163,7 @@ class AttemptState:
             record = self._record(rank, Outcome.ERROR, f"its record could not be read: {error}"[:2000])
         self._keep(rank, record)
         if self._records[rank] is record:
-            note(self.told.setdefault(rank, {}), record, message.line)
+            _add(self.told.setdefault(rank, {}), record, message.line)
         self.facts[rank] = message.facts
 
     def sealable(self, rank: int) -> None:

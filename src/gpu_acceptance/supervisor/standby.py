@@ -1,18 +1,20 @@
 """Confirmation of journals before the verdict, and the rank that reports when rank 0 is lost."""
 
 import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_acceptance.base.text import named
 from gpu_acceptance.control.control import ControlError
 from gpu_acceptance.control.heartbeats import BEAT_S, Loss
-from gpu_acceptance.control.messages import AskJournal, Final, JournalTold, Resend
+from gpu_acceptance.control.messages import AskJournal, Final, JournalTold, Resend, ToldRecord
 from gpu_acceptance.folder.corroboration import Unlike, find_unlike_journals
 from gpu_acceptance.folder.files import RunFiles, utc_now
 from gpu_acceptance.folder.rebuild import read_run_folder, rebuild
-from gpu_acceptance.record.run_record import Closing, RunEnd, RunRecord
-from gpu_acceptance.supervisor.attempt_state import digest_of
+from gpu_acceptance.record.run_record import Closing, ControlMessages, DisputedRecord, RunEnd, RunRecord
+from gpu_acceptance.supervisor.attempt_state import Told, digest_of
 from gpu_acceptance.supervisor.supervisor import Supervisor
 
 _ANSWER_S = 60.0  # for a rank to read and write its own journal on a disk that may stall; a slower rank is inside a hook
@@ -66,6 +68,47 @@ def _await(supervisor: Supervisor, ranks: set[int], number: int, *, needs_all: b
         supervisor.pump()
 
 
+def control_messages(supervisor: Supervisor) -> ControlMessages:
+    """Return the messages between ranks that were dropped, lost or disputed, as this rank saw it and as the others told."""
+    dropped, lost = Counter[str](), Counter[str]()
+    for facts in supervisor.message_facts():
+        dropped.update(facts["dropped"])
+        lost.update(facts["lost"])
+    whole = not supervisor.stopping and supervisor.all_answered
+    return ControlMessages(
+        is_authenticated=supervisor.control.session.is_authenticated,
+        dropped=dict(dropped),
+        lost=dict(lost),
+        disputed=find_disputed(supervisor.judged, supervisor.mail(JournalTold), whole=whole),
+    )
+
+
+def find_disputed(judged: Mapping[int, Told], answers: Mapping[int, JournalTold], *, whole: bool) -> tuple[DisputedRecord, ...]:
+    """Return the first record that differs, for each rank that objects.
+
+    `whole`: the run was not broken off, so that no record may be missing.
+    """
+    objecting = {
+        rank: {(one.nodeid, one.attempt): one for one in answer.told} for rank, answer in sorted(answers.items()) if answer.told is not None
+    }
+    found = (next(_differing(rank, judged.get(rank, {}), told, whole=whole), None) for rank, told in objecting.items())
+    return tuple(one for one in found if one)
+
+
+def _differing(rank: int, judged: Told, told: Told, *, whole: bool) -> Iterator[DisputedRecord]:
+    for key in sorted(judged.keys() | told.keys()):
+        ours, theirs = judged.get(key), told.get(key)
+        if ours == theirs or (not whole and ours is None):
+            continue
+        nodeid, attempt = key
+        yield DisputedRecord(rank=rank, nodeid=nodeid, attempt=attempt, told=_shown(theirs), judged=_shown(ours))
+
+
+def _shown(entry: ToldRecord | None) -> str:
+    """`passed (0123456789abcdef)`."""
+    return f"{entry.outcome} ({entry.digest})" if entry else "nothing"
+
+
 def find_unconfirmed(run_dir: Path, record: RunRecord, node: int, *, may_wait: bool) -> list[Unlike]:
     """Return journals that do not confirm the record. `may_wait`: journals of other nodes get the time that a network disk needs."""
     nodes = {identity.rank: identity.node for identity in record.ranks}
@@ -117,8 +160,8 @@ def _find_alive(supervisor: Supervisor) -> list[int]:
 
 def send_journal(supervisor: Supervisor) -> None:
     """Send this rank's journal to the new leader, which may not share this disk."""
-    assert supervisor.journal
-    text = supervisor.journal.text()
+    assert supervisor.records.journal
+    text = supervisor.records.journal.text()
     try:
         supervisor.tell_leader(Resend(journal=text))
     except ControlError:  # too large for a message; where the disk is shared, the leader reads it itself
@@ -136,6 +179,6 @@ def rebuild_run(supervisor: Supervisor, files: RunFiles, why: str, interrupted: 
         path = RunFiles(files.folder, rank).journal
         if message.journal and not path.exists():
             path.write_text(message.journal, encoding="utf-8")
-    contents, control = read_run_folder(files.folder), supervisor.control_messages()
+    contents, control = read_run_folder(files.folder), control_messages(supervisor)
     end = RunEnd(interrupted=interrupted, control_lost=supervisor.has_lost_control)
     return rebuild(contents, ended_at=utc_now(), why=why, end=end, control=control)

@@ -5,12 +5,11 @@ only finishes the run (supervisor/standby.py). All other ranks follow.
 """
 
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, TypeVar, overload
 
 from gpu_acceptance.base.exit import StopSignals, asked_as_well
-from gpu_acceptance.base.model import encode
 from gpu_acceptance.base.process import gc_paused, gc_spared
 from gpu_acceptance.control.control import Control, ControlError, UnreachableError
 from gpu_acceptance.control.heartbeats import BEAT_S, LOST_S, Heartbeats, Loss
@@ -43,13 +42,8 @@ from gpu_acceptance.control.messages import (
 )
 from gpu_acceptance.control.rank import Rank
 from gpu_acceptance.control.session import LATE_S
-from gpu_acceptance.folder.journal import Journal
-from gpu_acceptance.record.figure import Figure
-from gpu_acceptance.record.job import RankFacts
-from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.row import RankRecord
-from gpu_acceptance.record.run_record import ControlMessages
-from gpu_acceptance.supervisor.attempt_state import GRACE_S, AttemptState, Told, answer, find_disputed, note
+from gpu_acceptance.supervisor.attempt_state import GRACE_S, AttemptState, OwnRecords, Told
 from gpu_acceptance.supervisor.events import Event, Events, Exit, FromControl, FromWorker, StopAsked
 from gpu_acceptance.supervisor.generation_attempt import EndAttempt, FormAttempt
 from gpu_acceptance.supervisor.rank_attempt import RankAttempt, RunAttempt
@@ -61,8 +55,6 @@ _STOP_S = 3.0  # for a leader without a heartbeat to react to a signal, and for 
 _BUSY_S = 10.0  # for a leader with a heartbeat: it may be inside a hook, or judge a thousand records
 BYE_S = 5.0  # for the leader to hear the bye of all ranks
 LEAVE_S = BYE_S + 5  # for a rank to hear from the leader
-
-
 M = TypeVar("M", bound=Message)
 N = TypeVar("N", bound=Message)
 _ATTEMPTS: dict[str, type[RankAttempt]] = {"form": FormAttempt, "run": RunAttempt, "end": EndAttempt}
@@ -82,12 +74,12 @@ class Supervisor:
     def __init__(self, place: Rank, control: Control, stop: StopSignals) -> None:
         self.place = place
         self.control = control
+        self._store = f"{place.store_host}:{control.port}"
         self.stop_signals = stop
         self.lookout = Heartbeats(control.client(), control.session, place.rank, control.facts)
         self.events = Events(control, stop)
         self.slot: WorkerSlot | None = None
-        self.journal: Journal | None = None
-        self.journal_problem: str | None = None  # records that did not reach the disk
+        self.records = OwnRecords(place.rank, control.post)
         self.leader = 0
         self.ended: str | None = None  # reason why no further validation runs; the same on every rank
         self.stopping: str | None = None  # a stop is under way
@@ -106,15 +98,10 @@ class Supervisor:
         self.is_cut_off = False  # from the store; perhaps the launcher is cut off as well
         self.given_up: set[int] = set()  # leaders that were followed by another one
         self.judged: dict[int, Told] = {}  # on the leader: the records of each rank
-        self._told: Told = {}  # the records of this rank
-        self._all_answered = True  # on the leader: no rank was lost so far
+        self.all_answered = True  # on the leader: no rank was lost so far
         self._is_leaving = False  # no worker starts any more
         self._compared_s = 0.0  # time of the last comparison of received with sent messages
         self._store_lost = ""  # reason; no message can be awaited any more
-
-    @property
-    def _store(self) -> str:
-        return f"{self.place.store_host}:{self.control.port}"
 
     @property
     def is_leader(self) -> bool:
@@ -131,8 +118,6 @@ class Supervisor:
         """On the leader: the answers of the ranks so far."""
         return self._mail.setdefault(kind, {})
 
-    # --- waiting -------------------------------------------------------------------------------------------------------------
-
     def pump(self) -> None:
         """Handle the next events; returns within half a second. Raises UnreachableError when the store or the leader is gone."""
         events = self.events.wait()
@@ -144,7 +129,7 @@ class Supervisor:
             self.slot.attend()
         if self._attempt:
             self._attempt.tick()
-        self._publish_with_counters()
+        self._publish_record()
         if self.attempt_state:
             for rank in self.lookout.lost():
                 self.attempt_state.lose(rank, f"no heartbeat for {LOST_S:g} s: its supervisor or node is gone")
@@ -185,8 +170,9 @@ class Supervisor:
         if self.is_leader:
             return
         if self.leader in self.lookout.lost():
-            is_held = self.lookout.is_held(self.leader)
-            raise self._lost("a stranger takes its heartbeats away" if is_held else f"no heartbeat for {LOST_S:g} s")
+            raise self._lost(
+                "a stranger takes its heartbeats away" if self.lookout.is_held(self.leader) else f"no heartbeat for {LOST_S:g} s"
+            )
         if self._stop_asked and not self.stopping and not self.leader_writes:
             beats, reason = self.lookout.beats(self.leader), str(self.stop_signals.reason)
             patience_s = _BUSY_S if beats else _STOP_S
@@ -195,8 +181,7 @@ class Supervisor:
 
     def refuse_a_leader_that_was_given_up(self) -> None:
         """Raise LeaderLostError where a rank gave up the leader, which may be this rank."""
-        loss = self.lookout.loss_of(self.leader)
-        if loss and self.leader not in self.given_up:
+        if (loss := self.lookout.loss_of(self.leader)) and self.leader not in self.given_up:
             raise LeaderLostError(loss)
 
     def _waited_s(self, since: float) -> float:
@@ -228,7 +213,7 @@ class Supervisor:
             message = self._broadcasts.popleft()
             match message:
                 case Go() if not self._is_leaving:
-                    self._publish_now()
+                    self._publish_record(at_once=True)
                     self._seq = message.seq
                     self._attempt = _ATTEMPTS[message.kind](self, message, self.place.rank, self.place.world_size)
                     if self.stopping:
@@ -250,8 +235,6 @@ class Supervisor:
             self.pump()
         return self.mail(kind)
 
-    # --- attempts ------------------------------------------------------------------------------------------------------------
-
     def follow(self) -> Verdict | Final:
         """Take part in all attempts that the leader announces, until it announces a verdict, or ends the run early with `final`."""
         told = self.await_broadcast(Verdict, Final, silence_s=IDLE_S + 2 * GRACE_S + LOST_S)
@@ -265,7 +248,7 @@ class Supervisor:
     def lead_attempt(self, go: Go) -> AttemptState:
         """On the leader: announce an attempt and collect it."""
         self.attempt_state = state = AttemptState(go, self.place.world_size, self.control.broadcast)
-        self.control.collect(go.seq, all_answered=self._all_answered)
+        self.control.collect(go.seq, all_answered=self.all_answered)
         self.control.broadcast(go)
         try:
             with gc_spared():  # the records of all ranks stay to the end of the run
@@ -274,7 +257,7 @@ class Supervisor:
                     self._take_broadcasts()
         finally:
             self.attempt_state = None
-        self._all_answered &= state.all_answered
+        self.all_answered &= state.all_answered
         for rank, told in state.told.items():
             self.judged.setdefault(rank, {}).update(told)
         return state
@@ -286,37 +269,17 @@ class Supervisor:
             self.slot.opened(facts["gpu_uuid"])
         self._unpublished = record, facts
         self.slot.read_counters(each_link="::" not in record.nodeid)  # at both ends of the workers
-        self._publish_with_counters()
+        self._publish_record()
 
-    def _publish_with_counters(self) -> None:
-        counters = self.slot.counters() if self.slot and self._unpublished else None
+    def _publish_record(self, *, at_once: bool = False) -> None:
+        """Publish a record once its counters are known. Without a counter, as `at_once`, its limit counts as not measured."""
+        if self._unpublished is None:
+            return
+        assert self.slot
+        counters = () if at_once else self.slot.counters()
         if counters is not None:
-            self._publish_now(counters)
-
-    def _publish_now(self, counters: tuple[Figure, ...] = ()) -> None:
-        """Publish a record that still waits for its counters. Without a counter its limit counts as not measured."""
-        if self._unpublished:
             (record, facts), self._unpublished = self._unpublished, None
-            self._keep_and_tell(record.model_copy(update={"counters": counters}), facts)
-
-    def _keep_and_tell(self, record: RankRecord, facts: dict[str, str]) -> None:
-        """Write the record to the journal and send it. A full disk loses the line, not the run."""
-        assert self.journal
-        line = encode(record)
-        try:
-            self.journal.append_line(line)
-            if "torch" in facts:  # from a worker that opened its device
-                self.journal.append(RankFacts(rank=self.place.rank, facts=facts))
-        except OSError as error:
-            self.journal_problem = self.journal_problem or f"{self.journal.path} could not be written: {error.strerror}"
-        told = Published(seq=self._seq, problem=self.journal_problem, facts=facts, line=line)
-        try:
-            self.post(told)
-        except ControlError as error:
-            record = record.model_copy(update={"outcome": Outcome.ERROR, "message": f"record not sent: {error}", "figures": ()})
-            line = encode(record)
-            self.post(told.model_copy(update={"facts": {}, "line": line}))
-        note(self._told, record, line)
+            self.records.publish(self._seq, record.model_copy(update={"counters": counters}), facts)
 
     def describe_network(self, since: float) -> str:
         """Return what to add to the message of a stuck rank whose node did not reach the store meanwhile."""
@@ -329,7 +292,7 @@ class Supervisor:
         self.stopping = self.stopping or reason
         if self._attempt:
             self._attempt.interrupt(reason, lost=self.stop_signals.has_lost_launcher)
-        self._publish_now()
+        self._publish_record(at_once=True)
         if self.attempt_state:
             self.attempt_state.hurry(_STOP_S)
             self.attempt_state.excuse = reason if reason == LOST_MESSAGES else ""
@@ -342,29 +305,14 @@ class Supervisor:
             self.control.broadcast(Stop(reason=reason, is_loss=is_loss))
             self.interrupt(reason, is_loss=is_loss)
 
-    def control_messages(self) -> ControlMessages:
-        """Messages between ranks that were dropped, lost or disputed, as this rank saw it and as the others told."""
-        dropped, lost = Counter[str](), Counter[str]()
-        for facts in self._told_of_messages():
-            dropped.update(facts["dropped"])
-            lost.update(facts["lost"])
-        return ControlMessages(
-            is_authenticated=self.control.session.is_authenticated,
-            dropped=dict(dropped),
-            lost=dict(lost),
-            disputed=find_disputed(self.judged, self.mail(JournalTold), whole=not self.stopping and self._all_answered),
-        )
-
     @property
     def has_lost_messages(self) -> bool:
         """True where this rank, or by its last heartbeat another one, misses a message that was sent to it."""
-        return any(facts["lost"] for facts in self._told_of_messages())
+        return any(facts["lost"] for facts in self.message_facts())
 
-    def _told_of_messages(self) -> Collection[Mapping[str, Mapping[str, int]]]:
-        """Dropped and lost messages of each rank, by its last heartbeat; of this rank, by now."""
+    def message_facts(self) -> Collection[Mapping[str, Mapping[str, int]]]:
+        """Return the dropped and lost messages of each rank, by its last heartbeat; of this rank, by now."""
         return {**self.lookout.told.copy(), self.place.rank: self.control.session.tampering.facts()}.values()
-
-    # --- the end -------------------------------------------------------------------------------------------------------------
 
     def say_bye(self, ranks: Iterable[int] | None = None) -> None:
         """Perform the exit handshake: no rank leaves while another needs the store. Collective; bounded. Signals are ignored from here on.
@@ -391,8 +339,6 @@ class Supervisor:
         self.stop_signals.ignore()
         self.lookout.end()
         self.control.close(timeout_s=5)
-
-    # --- events --------------------------------------------------------------------------------------------------------------
 
     def _dispatch(self, event: Event) -> None:
         match event:
@@ -431,7 +377,9 @@ class Supervisor:
             case Clock():
                 self.mail(Clock)[sender] = message.model_copy(update={"heard_s": time.time()})
             case Vote() | Published() | Gather() | Sealable():
-                self._to_attempt_state(sender, message)
+                if self.attempt_state:
+                    self.attempt_state.take(sender, message)
+                    self.records.problem = self.records.problem or getattr(message, "problem", None)
             case StopRequest():
                 if not self.stopping:
                     self.control.broadcast(Stop(reason=message.reason, is_loss=message.is_loss))
@@ -449,20 +397,4 @@ class Supervisor:
         question, self._question = self._question, None
         if question is None or any(isinstance(one, Final) for one in self._broadcasts):
             return
-        assert self.journal
-        said = answer(question, self.place.rank, self.journal, self._told, self.control.session.tampering.facts()["lost"])
-        self.tell_leader(said.model_copy(update={"problem": self.journal_problem or said.problem}))
-
-    def _to_attempt_state(self, sender: int, message: Vote | Published | Gather | Sealable) -> None:
-        if self.attempt_state is None or message.seq != self.attempt_state.go.seq:
-            return
-        match message:
-            case Vote():
-                self.attempt_state.vote(sender, message)
-            case Sealable():
-                self.attempt_state.sealable(sender)
-            case Published():
-                self.journal_problem = self.journal_problem or message.problem
-                self.attempt_state.publish(sender, message)
-            case Gather():
-                self.attempt_state.gather(sender, message)
+        self.tell_leader(self.records.confirm(question, self.control.session.tampering.facts()["lost"]))

@@ -19,8 +19,9 @@ from clean_environment import NO_KEY, clean_environment
 from warm import Forked, fork
 
 from gpu_acceptance.folder.files import read_results
+from gpu_acceptance.record.figure import Figure
 from gpu_acceptance.record.job import Job
-from gpu_acceptance.record.row import Row
+from gpu_acceptance.record.row import Judgement, Row
 from gpu_acceptance.record.run_record import Conclusion, RunRecord
 from gpu_acceptance.thresholds.profile import load_profile
 from gpu_acceptance.verdict.reasons import FORMATION
@@ -92,6 +93,19 @@ class Finished:
 
     def outcomes_by_rank(self, name: str, attempt: int = -1) -> dict[int, str]:
         return {record.rank: str(record.outcome) for record in self.row(name).attempts[attempt].ranks}
+
+    def figures(self, name: str, rank: int = 0) -> dict[str, Figure]:
+        """The figures of one rank in the last attempt of a row, by metric without its subject."""
+        (record,) = [record for record in self.row(name).attempts[-1].ranks if record.rank == rank]
+        return {figure.metric.partition(".")[2]: figure for figure in record.figures}
+
+    def values(self, name: str, rank: int = 0) -> dict[str, Any]:
+        """The values of these figures."""
+        return {metric: figure.value for metric, figure in self.figures(name, rank).items()}
+
+    def missed(self, name: str) -> dict[str, Judgement]:
+        """The limits that a row missed, by metric."""
+        return {judgement.metric: judgement for judgement in self.row(name).judgements if judgement.status == "missed"}
 
     def alone(self, subject: str) -> Conclusion:
         """The verdict of the same rows if this subject had been the whole run: no other situation hides or excuses it."""

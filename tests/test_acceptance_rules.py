@@ -4,6 +4,7 @@ import ast
 import inspect
 import textwrap
 from fnmatch import fnmatchcase
+from functools import cache
 
 import pytest
 from test_repo_rules import ACCEPTANCE, ROOT, SRC, parsed
@@ -23,10 +24,10 @@ def test_there_is_something_to_look_at():
     assert SELECTED == ["cpu", "h200-sxm"]
 
 
-@pytest.mark.parametrize("name", SHIPPED)
-def test_each_required_subject_is_a_file_or_read_by_supervisors(name):
+def test_each_required_subject_is_a_file_or_read_by_supervisors():
     subjects = {COUNTERS, *(path.stem.removeprefix("test_") for path in ACCEPTANCE)}
-    assert load_profile(name, shipped_dir()).requires - subjects == set()
+    unknown = {name: load_profile(name, shipped_dir()).requires - subjects for name in SHIPPED}
+    assert {name: names for name, names in unknown.items() if names} == {}
 
 
 def calls(path, function):
@@ -37,13 +38,13 @@ def calls(path, function):
     ]
 
 
-@pytest.mark.parametrize("path", ACCEPTANCE, ids=lambda path: path.stem)
 @pytest.mark.parametrize(("function", "fixture"), [("check", limits.check), ("record", limits.record)])
-def test_each_figure_is_given_as_its_fixture_takes_it(path, function, fixture):
+def test_each_figure_is_given_as_its_fixture_takes_it(function, fixture):
+    """Any other name is a label, and listed here: a slip of a name would be one."""
     (inner,) = [node for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(fixture)))) if isinstance(node, ast.FunctionDef)][1:]
-    taken = {argument.arg for argument in inner.args.args}
-    given = {keyword.arg for call in calls(path, function) for keyword in call.keywords if keyword.arg}  # without a name: labels
-    assert given <= taken | {"of", "quantity", "ranks", "to_rank"}  # another label belongs here: a slip of a name would be one
+    taken = {argument.arg for argument in inner.args.args} | {"of", "quantity", "ranks", "to_rank"}
+    given = {path.name: {one.arg for call in calls(path, function) for one in call.keywords if one.arg} - taken for path in ACCEPTANCE}
+    assert {name: names for name, names in given.items() if names} == {}
 
 
 def glob_of(node):
@@ -55,13 +56,13 @@ def glob_of(node):
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-@pytest.mark.parametrize("path", ACCEPTANCE, ids=lambda path: path.stem)
-def test_each_parameter_asked_for_is_in_every_profile(path, name):
+def test_each_parameter_asked_for_is_in_every_profile(name):
     parameters = load_profile(name, shipped_dir()).parameters
-    asked = {glob_of(call.args[0]) for call in calls(path, "parameter")}
+    asked = {glob_of(call.args[0]) for path in ACCEPTANCE for call in calls(path, "parameter")}
     assert [wanted for wanted in sorted(asked) if not any(fnmatchcase(known, wanted) for known in parameters)] == []
 
 
+@cache
 def checked_metrics():
     """Subject, metric and unit of every check in `acceptance/`; what a reader finds is checked as it comes."""
     written = {
@@ -132,15 +133,14 @@ def checked_by(fixture):
             yield from checked_by(call.func.id)
 
 
-@pytest.mark.parametrize(("subject", "metric", "unit"), checked_metrics())
-def test_each_checked_metric_is_of_its_subject_and_has_a_limit_in_its_unit(subject, metric, unit):
-    assert metric.startswith(f"{subject}.")
-    for name in SELECTED:
-        profile = load_profile(name, shipped_dir())
-        limits = [limit for known, limit in profile.limits.items() if fnmatchcase(known, metric)]
-        declared = [glob for glob in profile.not_applicable if fnmatchcase(metric, glob)]
-        assert limits or declared, f"{metric} in {name}"
-        assert not limits or any(fnmatchcase(limit.unit, unit) for limit in limits), f"{metric} in {name}"
+@pytest.mark.parametrize("name", SELECTED)
+def test_each_checked_metric_is_of_its_subject_and_has_a_limit_in_its_unit(name):
+    profile = load_profile(name, shipped_dir())
+    assert [metric for subject, metric, _ in checked_metrics() if not metric.startswith(f"{subject}.")] == []
+    for _, metric, unit in checked_metrics():
+        units = {limit.unit for known, limit in profile.limits.items() if fnmatchcase(known, metric)}
+        assert units or any(fnmatchcase(metric, glob) for glob in profile.not_applicable), metric
+        assert not units or any(fnmatchcase(known, unit) for known in units), metric
 
 
 @pytest.mark.parametrize("name", SELECTED)

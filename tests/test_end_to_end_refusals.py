@@ -53,7 +53,7 @@ def pytest_runtestloop(session):
     return result
 """
 TYPO = "limits:\n  passes.value:\n    at_laest: 1\n    unit: GB/s\n    scope: rank\n    source: 'policy: a typo for the tests'\n"
-H200 = yaml.safe_dump({"match": {"device_name": "NVIDIA H200"}, **limits_of("passes")})
+H200 = yaml.safe_dump({"extends": "base", "match": {"device_name": "NVIDIA H200"}, **limits_of("passes")})
 
 
 WRONG = "reason: a test\nparameters:\n  nccl.block_s: 0\n  gemm.sizes: 32\n"

@@ -129,20 +129,19 @@ def test_a_validation_in_flight_is_interrupted_by_name(world_size, at, number, r
 
 
 @pytest.mark.parametrize(
-    ("only", "numbers", "fault"),
+    ("only", "number", "fault"),
     [
-        (0, [SIGTERM], Fault("SIGTERM while rank 0 waits for the others to say hello", STOPPED)),
-        (1, [SIGHUP], Fault("SIGHUP while a rank waits for rank 0 to say hello", STOPPED)),
-        (0, [SIGINT], None),
-        (1, [SIGTERM], None),
-        (1, [SIGINT], None),
-        (0, [SIGINT, SIGINT], None),
+        (0, SIGTERM, Fault("SIGTERM while rank 0 waits for the others to say hello", STOPPED)),
+        (1, SIGHUP, Fault("SIGHUP while a rank waits for rank 0 to say hello", STOPPED)),
+        (0, SIGINT, None),
+        (1, SIGTERM, None),
+        (1, SIGINT, None),
     ],
 )
-def test_in_hello(only, numbers, fault, ranks, seen):
+def test_in_hello(only, number, fault, ranks, seen):
     held = ranks(2, only=[only])
     held.wait_for_hello(only)
-    assert_ended_early(stop(held, *numbers), numbers[0], fault, seen)
+    assert_ended_early(stop(held, number), number, fault, seen)
 
 
 @pytest.mark.parametrize(
@@ -255,6 +254,14 @@ def test_sigint_twice_ends_all_at_once(at, ranks, seen):
     stopped = stop(held, SIGINT, SIGINT)
     assert stopped.exit_codes == {0: 2}, stopped.run.output
     seen.told(TWICE, "(nothing)", stopped.took_s)
+
+
+def test_sigint_twice_in_hello(ranks):
+    held = ranks(2, only=[0])
+    held.wait_for_hello(0)
+    stopped = stop(held, SIGINT, SIGINT)
+    assert stopped.exit_codes == {0: 2}, stopped.run.output
+    assert not stopped.run.has_results
 
 
 def test_sigint_twice_while_the_report_is_written(ranks):

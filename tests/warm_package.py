@@ -1,10 +1,11 @@
-"""The modules of this package that forks need not import anew (warm_server.py), by whatever path a suite finds the package.
+"""Modules, tables and entry points that forks need not read anew (warm_server.py), by whatever path a suite finds the package.
 
 What they are made of is the same for each suite whose `src` leads to this checkout. A fork has them say that they are where that suite has
 them: those that look where they themselves are find its files.
 """
 
 import importlib
+import importlib.metadata
 import re
 import sys
 from collections.abc import Iterable
@@ -23,8 +24,35 @@ def import_package() -> None:
     sources = [_FOLDER / "cli" / "verbs.py", _FOLDER / "cli" / "run.py", _FOLDER / "plugin.py", *(_ROOT / "fixtures").glob("*.py")]
     for name in {f"{_PACKAGE}.cli.verbs", *(name for source in sources for name in _IMPORT.findall(source.read_text()))}:
         importlib.import_module(name)
+    _read_once()
     is_ours = Path(str(sys.modules[_PACKAGE].__file__)).resolve().parent == _FOLDER
     _forget(_PROGRAMS if is_ours else _ours())
+
+
+def _read_once() -> None:
+    """The table of remedies and the templates of the page, which each run with a report would read and compile anew."""
+    remedies, build = (importlib.import_module(f"{_PACKAGE}.report.{name}") for name in ("remedies", "build"))
+    remedies.table()
+    environment = build._environment()
+    for path in (_FOLDER / "report").glob("*.html"):
+        environment.get_template(path.name)
+
+
+class _Kept:
+    """An installed distribution whose entry points were read."""
+
+    def __init__(self, distribution: importlib.metadata.Distribution) -> None:
+        self._distribution = distribution
+        self.entry_points = tuple(distribution.entry_points)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._distribution, name)
+
+
+def keep_entry_points() -> None:
+    """Once, before a server forks: pytest would read those of all distributions again for each plugin that a conftest names."""
+    kept, find = [_Kept(one) for one in importlib.metadata.distributions()], importlib.metadata.distributions
+    importlib.metadata.distributions = lambda **context: find(**context) if context else iter(kept)  # type: ignore[assignment, return-value]
 
 
 def be_found_in(folders: Iterable[Path]) -> None:

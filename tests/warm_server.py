@@ -102,6 +102,7 @@ def main() -> None:
         importlib.import_module(name)
     if "pytest" in sys.argv:
         warm_package.import_package()
+        warm_package.keep_entry_points()
     gc.freeze()
     if not (trial := os.fork()):
         os._exit(0)

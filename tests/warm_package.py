@@ -21,7 +21,7 @@ _IMPORT = re.compile(rf"^from ({_PACKAGE}[\w.]*) import ", re.MULTILINE)
 
 def import_package() -> None:
     """All that the console program, the plugin and the suite's fixtures import. Once, before a server forks."""
-    sources = [_FOLDER / "cli" / "verbs.py", _FOLDER / "cli" / "run.py", _FOLDER / "plugin.py", *(_ROOT / "fixtures").glob("*.py")]
+    sources = [_FOLDER / "cli" / "verbs.py", _FOLDER / "cli" / "run_folder.py", _FOLDER / "plugin.py", *(_ROOT / "fixtures").glob("*.py")]
     for name in {f"{_PACKAGE}.cli.verbs", *(name for source in sources for name in _IMPORT.findall(source.read_text()))}:
         importlib.import_module(name)
     _read_once()

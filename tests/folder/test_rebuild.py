@@ -125,7 +125,7 @@ def test_it_has_the_plan():
 def test_a_rank_without_a_journal_is_lost_in_every_attempt():
     record = rebuilt(told().contents(2))
     row = row_of(record)
-    assert (row.outcome, row.message.splitlines()[0]) == (Outcome.LOST, "rank 2 (never said who it is): lost: no journal of this rank")
+    assert (row.outcome, row.message.splitlines()[0]) == (Outcome.LOST, "rank 2 (never registered): lost: no journal of this rank")
     assert [one.rank for one in row.attempts[0].ranks] == [0, 1, 2, 3]
     assert row_of(record, FORMATION).outcome is Outcome.LOST
     assert "rebuilt from 3 of 4 journals" in record.conclusion.line

@@ -79,7 +79,7 @@ def test_links_and_their_sum_must_agree():
     assert (figure.value, figure.detail) == (2, "link 2: 2")
     figure = figures(with_sum(15), with_sum(15, nvlink_replays_2=7))["counters.nvlink.replays"]
     assert figure.value is None
-    assert figure.anomaly == "unreadable (the links add up to 17, and their sum is told as 15)"
+    assert figure.anomaly == "unreadable (the links add up to 17, but NVML reports a sum of 15)"
 
 
 @pytest.mark.parametrize(

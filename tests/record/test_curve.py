@@ -47,8 +47,8 @@ def test_no_two_points_are_at_one_step_and_none_after_the_end(num_steps):
         ({"num_steps": -1}, "2 points of -1 steps"),
         ({"num_steps": 2**63}, f"2 points of {2**63} steps"),
         ({"points": []}, "0 points of 2 steps"),
-        ({"name": "a b"}, "name of a curve 'a b' is none; allowed: "),
-        ({"unit": "\u202e"}, "unit of a curve '\\u202e' is none; allowed: "),
+        ({"name": "a b"}, "invalid name of a curve 'a b'; must match "),
+        ({"unit": "\u202e"}, "invalid unit of a curve '\\u202e'; must match "),
     ],
 )
 def test_what_came_in_a_message_and_cannot_be_a_curve(told, problem):
@@ -73,7 +73,7 @@ def test_a_name_and_a_unit_that_cannot_be_one(text, what, place):
     words = ["a.loss", "nats"]
     words[place] = text
     allowed = re.escape("[A-Za-z0-9_%/.*^-]{1,200}")
-    with pytest.raises(ValueError, match=rf"^{what} of a curve {re.escape(repr(text)[:100])} is none; allowed: {allowed}$"):
+    with pytest.raises(ValueError, match=rf"^invalid {what} of a curve {re.escape(repr(text)[:100])}; must match {allowed}$"):
         curve_of(words[0], [1.0], words[1])
 
 

@@ -93,9 +93,7 @@ def test_a_machine_without_nvml_is_told_as_missing(watch, monkeypatch):
 )
 def test_moments_that_are_none(watch, begin_s, end_s):
     watch.watch(FIRST)
-    with pytest.raises(
-        ValueError, match=r"^telemetry from .* to .*: wanted are two moments of time.monotonic\(\) that have been, the earlier"
-    ):
+    with pytest.raises(ValueError, match=r"^telemetry from .* to .*: expected two past moments of time.monotonic\(\), the earlier"):
         watch.during(begin_s, end_s)
 
 

@@ -155,7 +155,7 @@ def test_a_rank_without_record_is_lost():
 def test_a_stranger_is_an_error():
     row = row_of(make_attempt(all_equal(120.0, 5)))
     assert row.outcome is Outcome.ERROR
-    assert row.message == "rank 4 (never said who it is): error: answers in a job of 4 ranks"
+    assert row.message == "rank 4 (never registered): error: answers in a job of 4 ranks"
 
 
 def test_the_same_cause_is_said_once_for_all_its_ranks():

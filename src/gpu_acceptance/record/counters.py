@@ -1,4 +1,4 @@
-"""What rose while a validation ran: counters of GPUs and ports, and NCCL's warnings in the log."""
+"""Figures of counters that rose while a validation ran: of GPUs and ports, and of NCCL's warnings in the log."""
 
 import os
 from collections.abc import Collection, Iterator
@@ -14,6 +14,7 @@ from gpu_acceptance.record.figure import NONE, Figure, figure_of, make_figure
 from gpu_acceptance.thresholds.limit import COUNTERS
 
 _MOST_BYTES = 16 << 20  # of one validation; NCCL_DEBUG=INFO leaves 130 kB on a rank of 4 H200
+_TOO_LONG = f"the worker wrote more than {_MOST_BYTES} bytes meanwhile"
 _MOST_NAMED = 4  # kinds of warnings
 _MOST_WARNING = 200  # characters
 _MOST_COUNTERS = 8  # links or XIDs
@@ -22,25 +23,28 @@ _BYTES = "_bytes"
 
 
 class LogWarnings:
-    """The log of one rank, whose workers come and go. One reading at a time."""
+    """The log of one rank, whose workers come and go. Only one reading at a time is allowed."""
 
     def __init__(self) -> None:
         self._read_bytes = 0
 
     def figures(self, log: Path, limited: frozenset[str]) -> tuple[Figure, ...]:
-        """One for each kind that has a limit (`limited`: their metrics), and for each other one of which there is a warning.
+        """Return a figure for each kind of warning that has a limit (`limited`: their metrics) or occurred since the last reading.
 
-        A line that has not ended yet is read the next time. More than can be looked at is no value.
+        A line that has not ended yet is read the next time. A log that grew too much has no value.
         """
         if not log.exists():
             return ()
         text = self._new_text(log)
-        found = nccl_log.unexpected_warnings((text or "").split("\n"))
-        figures = [_figure(f"{COUNTERS}.warnings.{name}", warnings, limited, is_whole=text is not None) for name, warnings in found.items()]
+        figures = []
+        for name, warnings in nccl_log.unexpected_warnings((text or "").split("\n")).items():
+            metric, anomaly = f"{COUNTERS}.warnings.{name}", "" if text is not None else _TOO_LONG
+            detail = each_once((clip(warning, _MOST_WARNING) for warning in warnings), _MOST_NAMED)
+            figures.append(make_figure(metric, len(warnings), "count", judged=metric in limited, anomaly=anomaly, detail=detail))
         return tuple(figure for figure in figures if figure.judged or figure.value)
 
     def _new_text(self, log: Path) -> str | None:
-        """None where it is too long."""
+        """Return None if the log grew too much."""
         with log.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             begin, self._read_bytes = self._read_bytes, size
@@ -53,19 +57,10 @@ class LogWarnings:
         return whole.decode("utf-8", "backslashreplace")
 
 
-def _figure(metric: str, warnings: list[str], limited: frozenset[str], *, is_whole: bool) -> Figure:
-    judged = metric in limited
-    if not is_whole:
-        return make_figure(metric, None, "count", judged=judged, anomaly=f"the worker wrote more than {_MOST_BYTES} bytes meanwhile")
-    return make_figure(
-        metric, len(warnings), "count", judged=judged, detail=each_once((clip(warning, _MOST_WARNING) for warning in warnings), _MOST_NAMED)
-    )
-
-
 def risen(
     before: CountersReading, after: CountersReading, limited: frozenset[str], names: Collection[str] = counters.GPU_NAMES
 ) -> tuple[Figure, ...]:
-    """One figure for each of these counters that has a limit (`limited`: their metrics), and for each other one that rose."""
+    """Return a figure for each of these counters that has a limit (`limited`: their metrics) or rose."""
     figures = [_counter_figure(name, before, after, limited) for name in names]
     figures.append(_xids(after, limited))
     return tuple(figure for figure in figures if figure.judged or figure.value)
@@ -93,22 +88,22 @@ def _unit(name: str) -> str:
 
 
 def _rises(name: str, before: CountersReading, after: CountersReading) -> Iterator[tuple[str, Answer[int]]]:
-    """By link or port where those were read, else the sum. A counter that is not in both readings is missing."""
+    """Yield rises by link or port if those were read, else their sum. A counter that is not in both readings is missing."""
     parts = {part: value for (one, part), value in after.values.items() if one == name and part}
     if not parts:
         yield "", _rise("", before.values.get((name, "")), after.values.get((name, "")))
         return
     for part in dict.fromkeys([*parts, *(part for one, part in before.values if one == name and part)]):
         yield part, _rise(part, before.values.get((name, part)), parts.get(part))
-    counts, told = [value for value in parts.values() if not isinstance(value, Missing)], after.values.get((name, ""))
-    if isinstance(told, int) and len(counts) == len(parts) and sum(counts) != told:
-        yield "", Missing(Why.UNREADABLE, f"the links add up to {sum(counts)}, and their sum is told as {told}")
+    counts, total = [value for value in parts.values() if not isinstance(value, Missing)], after.values.get((name, ""))
+    if isinstance(total, int) and len(counts) == len(parts) and sum(counts) != total:
+        yield "", Missing(Why.UNREADABLE, f"the links add up to {sum(counts)}, but NVML reports a sum of {total}")
 
 
 def _rise(part: str, before: Answer[int] | None, after: Answer[int] | None) -> Answer[int]:
     where = f"{part}: " if part else ""
     for answer in (before, after):
-        if isinstance(answer, Missing):  # says more than that there is none in the other reading
+        if isinstance(answer, Missing):  # its reason is more specific than an absence in the other reading
             return Missing(answer.missing, f"{where}{answer.detail}".removesuffix(": "))
     for when, answer in (("before", before), ("after", after)):
         if answer is None:

@@ -1,4 +1,4 @@
-"""Figures that a validation measured, curves over its steps, and figures made of what the machine answered."""
+"""Figures that a validation measured, curves over its steps, and figures made of a machine's answers."""
 
 import itertools
 import math
@@ -18,11 +18,16 @@ from gpu_acceptance.thresholds.limit import Value, Whole
 
 Labels = Mapping[str, str | int]
 NONE: Labels = MappingProxyType({})
-MOST_POINTS = 240  # of a longer one each is the mean of as many neighbours
+MOST_POINTS = 240  # each point of a longer curve is the mean of as many neighbours
 MOST_CURVES = 16  # of one validation on one rank: 240 points of each are some 60 kB of a message of 1 MiB
 _DIGITS = 6  # significant ones
 _LONGEST = 200  # characters
 _WORD = re.compile(rf"[A-Za-z0-9_%/.*^-]{{1,{_LONGEST}}}")
+_MOST_TEXT = 1_000  # characters of a text that is a figure
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,200}")
+_UNIT = re.compile(r"[A-Za-z0-9_%/.*^-]{1,40}")
+_LABEL = re.compile(r"[a-z][a-z0-9_]{0,29}")
+_MOST_LABEL = 200  # characters of a text
 
 
 def _is_none(value: object) -> bool:
@@ -31,10 +36,10 @@ def _is_none(value: object) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
 class Figure:
-    """One measured value of a metric on one rank. `value` is None when what was measured is no value; `anomaly` says what it was.
+    """One measured value of a metric on one rank. `value` is None if the measurement gave no value; `anomaly` says what it gave.
 
-    A dataclass with slots, as the record of a large job has millions: read in half the time of a model (400,000 of them), and smaller.
-    What it has nothing to say of is not written: every rank writes a dozen counters in every validation, and most of them only say 0.
+    A dataclass with slots, because the record of a large job has millions: it is read in half the time of a model (400,000 of them), and
+    is smaller. Empty fields are not written: every rank writes a dozen counters in every validation, and most of them only say 0.
     """
 
     metric: str
@@ -43,21 +48,11 @@ class Figure:
     judged: bool  # True: `check`, asks for judgement. False: `record`, informs
     anomaly: str = Field(default="", exclude_if=not_)
     spread_percent: float | None = Field(default=None, exclude_if=_is_none)  # coefficient of variation of the blocks behind the value
-    detail: str = Field(default="", max_length=1_000, exclude_if=not_)  # which part of the machine it is of, for people: links, ports, XIDs
-    labels: dict[str, str | Whole] | None = Field(
-        default=None, max_length=16, exclude_if=_is_none
-    )  # what it is of, for whoever draws it: bytes=4096
+    detail: str = Field(default="", max_length=1_000, exclude_if=not_)  # the part of the machine, for people: links, ports, XIDs
+    labels: dict[str, str | Whole] | None = Field(default=None, max_length=16, exclude_if=_is_none)  # for charts: bytes=4096
 
     def label(self, name: str) -> str | int | None:
         return self.labels.get(name) if self.labels else None
-
-
-_MOST_TEXT = 1_000  # characters of a text that is a figure
-_NAME = re.compile(r"[A-Za-z0-9_.-]{1,200}")
-_UNIT = re.compile(r"[A-Za-z0-9_%/.*^-]{1,40}")
-_LABEL = re.compile(r"[a-z][a-z0-9_]{0,29}")
-_VALUES = (float, int, str, bool)
-_MOST_LABEL = 200  # characters of one that is a text
 
 
 def make_figure(
@@ -71,20 +66,20 @@ def make_figure(
     detail: str = "",
     labels: Labels = NONE,
 ) -> Figure:
-    """A figure of whatever a test measured; what is no finite number, text or bool becomes an anomaly, never a value.
+    """Return the figure of any measured object; an object that is no finite number, text or bool becomes an anomaly, never a value.
 
-    `anomaly`: why there is no value, where that is known; `value` counts for nothing then.
-    Raises ValueError over a metric or a unit that cannot be one: that is the test's mistake, not the machine's.
+    `anomaly`: why there is no value, if that is known; `value` is ignored then.
+    Raises ValueError over an invalid metric name or unit: that is the test's mistake, not the machine's.
     """
-    for what, text, pattern in (("metric", metric, _NAME), ("unit", unit, _UNIT)):
+    for what, text, pattern in (("metric name", metric, _NAME), ("unit", unit, _UNIT)):
         if not isinstance(text, str) or not pattern.fullmatch(text):
-            raise ValueError(f"{what} {text!r:.100} is none; allowed: {pattern.pattern}")
+            raise ValueError(f"invalid {what} {text!r:.100}; must match {pattern.pattern}")
     anomaly = anomaly or _anomaly(value) or (_spread_anomaly(spread_percent) if spread_percent is not None else "")
-    about: dict[str, Any] = {}  # what is not said is not looked at
+    about: dict[str, Any] = {}  # validation skips what is absent
     if detail:
         about["detail"] = clip(detail, _MOST_TEXT)
     if labels:
-        about["labels"] = {name: _label(name, told) for name, told in labels.items()}
+        about["labels"] = {name: _label(name, text) for name, text in labels.items()}
     if anomaly:
         return Figure(metric=metric, value=None, unit=unit, judged=judged, anomaly=anomaly, **about)
     if spread_percent is not None:
@@ -107,13 +102,11 @@ def _is_too_long(value: object) -> bool:
 def _anomaly(value: object) -> str:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
-    if not isinstance(value, _VALUES):
+    if not isinstance(value, float | int | str):
         return type(value).__name__
     if isinstance(value, str) and len(value) > _MOST_TEXT:
         return f"a text of {len(value)} characters"
-    if _is_too_long(value):
-        return "an integer beyond 64 bits"
-    return ""
+    return "an integer beyond 64 bits" if _is_too_long(value) else ""
 
 
 def _spread_anomaly(spread_percent: object) -> str:
@@ -123,15 +116,15 @@ def _spread_anomaly(spread_percent: object) -> str:
 
 
 def parts_of(finding: tuple[Any, ...]) -> tuple[str, Any, str, str, Mapping[str, Any]]:
-    """Metric, value, unit, what the value is of and labels, of a finding that may end before the last two."""
-    metric, value, unit, *of = finding
-    return metric, value, unit, of[0] if of else "", of[1] if len(of) > 1 else NONE
+    """Return metric, value, unit, detail and labels of a finding, which may end before the last two."""
+    metric, value, unit, *rest = finding
+    return metric, value, unit, rest[0] if rest else "", rest[1] if len(rest) > 1 else NONE
 
 
 def figure_of(
     metric: str, answer: object, unit: str, *, judged: bool, spread_percent: float | None = None, detail: str = "", labels: Labels = NONE
 ) -> Figure:
-    """Of a value, or of an answer of a reader. Raises ValueError over a metric or a unit that cannot be one."""
+    """Return the figure of a value, or of a reader's answer. Raises ValueError over an invalid metric name or unit."""
     if isinstance(answer, Missing):
         known = {**labels, "missing": answer.missing.value}
         return make_figure(metric, None, unit, judged=judged, anomaly=str(answer), detail=detail, labels=known)
@@ -139,11 +132,11 @@ def figure_of(
 
 
 class Curve(Model):
-    """Points in the order of time. None: what was there was no finite number."""
+    """Points in the order of time. None: the value there was no finite number."""
 
     name: str = Field(max_length=_LONGEST)
     unit: str = Field(max_length=_LONGEST)
-    num_steps: int  # that it is of
+    num_steps: int  # behind all points
     points: tuple[float | None, ...] = Field(max_length=MOST_POINTS)
 
     @model_validator(mode="after")
@@ -155,31 +148,29 @@ class Curve(Model):
 
     @property
     def steps(self) -> tuple[int, ...]:
-        """Of each point the step in the middle of those that it is the mean of, counted from 0; each later than the one before."""
+        """Return for each point the middle of the steps behind it, counted from 0; they ascend."""
         bounds = _bounds(self.num_steps, len(self.points))
         return tuple((begin + end - 1) // 2 for begin, end in itertools.pairwise(bounds))
 
 
 def curve_of(name: str, values: Sequence[float], unit: str) -> Curve:
-    """Raises ValueError where there is none, and over a name or a unit that cannot be one."""
+    """Return the curve of these values. Raises ValueError without values, and over an invalid name or unit."""
     _check_words(name, unit)
     if not values:
         raise ValueError(f"curve {name} has no steps")
-    bounds = _bounds(len(values), min(len(values), MOST_POINTS))
-    points = tuple(_mean(values[begin:end]) for begin, end in itertools.pairwise(bounds))
-    return Curve(name=name, unit=unit, num_steps=len(values), points=points)
+    points = []
+    for begin, end in itertools.pairwise(_bounds(len(values), min(len(values), MOST_POINTS))):
+        part = values[begin:end]
+        mean = math.fsum(part) / len(part) if all(map(math.isfinite, part)) else math.nan
+        points.append(float(f"{mean:.{_DIGITS}g}") if math.isfinite(mean) else None)
+    return Curve(name=name, unit=unit, num_steps=len(values), points=tuple(points))
 
 
 def _check_words(name: str, unit: str) -> None:
     for what, text in (("name", name), ("unit", unit)):
         if not _WORD.fullmatch(text):
-            raise ValueError(f"{what} of a curve {text!r:.100} is none; allowed: {_WORD.pattern}")
+            raise ValueError(f"invalid {what} of a curve {text!r:.100}; must match {_WORD.pattern}")
 
 
 def _bounds(num_steps: int, num_points: int) -> list[int]:
     return [num_steps * point // num_points for point in range(num_points + 1)]
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    mean = math.fsum(values) / len(values) if all(map(math.isfinite, values)) else math.nan
-    return float(f"{mean:.{_DIGITS}g}") if math.isfinite(mean) else None

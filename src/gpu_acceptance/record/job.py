@@ -1,4 +1,4 @@
-"""Who and where the ranks of a job are, and how far the clocks of its nodes are apart."""
+"""The ranks of a job, their places, and the clock differences between its nodes."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,13 +14,13 @@ from gpu_acceptance.inventory.gpu import Gpu
 from gpu_acceptance.thresholds.limit import Scope
 
 Bounds = tuple[float, float]  # at least, at most
-MOST_RANKS = 1_000_000  # whoever judges counts up to the size of the job, which a file may have from anybody
+MOST_RANKS = 1_000_000  # a verdict counts up to the size of the job, which comes from an untrusted file
 RankNumber = Annotated[int, Field(ge=0, le=MOST_RANKS)]
-NOTABLE_S = 1.0  # NTP keeps clocks within milliseconds; a node further off than this has none that works
+NOTABLE_S = 1.0  # NTP keeps clocks within milliseconds; on a node further off it does not work
 
 
 class RankIdentity(Model):
-    """Who a rank is: told once, before any GPU is touched; first line of that rank's journal."""
+    """The identity of a rank: sent once, before any GPU is touched; the first line of that rank's journal."""
 
     kind: Literal["identity"] = "identity"
     schema_version: Literal[1] = 1
@@ -32,50 +32,50 @@ class RankIdentity(Model):
     local_world_size: RankNumber
     world_size: RankNumber
     gpus: tuple[Gpu, ...] = ()  # all GPUs of this node that NVML shows
-    gpu_uuid: str = ""  # of the GPU its worker really opened; empty until it did
-    num_gpus_on_bus: int = 0  # of this node, as the PCI bus shows them; a device that would not say what it is counts
-    nvml_problem: str = ""  # what NVML did not answer; empty where it answered all
+    gpu_uuid: str = ""  # of the GPU that its worker opened; empty until then
+    num_gpus_on_bus: int = 0  # of this node; a device that does not answer counts
+    nvml_problem: str = ""  # what NVML did not answer; empty if it answered all
     versions: dict[str, str] = Field(default_factory=dict)  # python, torch, cuda, nccl, driver, kernel, ...
     environment: dict[str, str] = Field(default_factory=dict)  # variables that change results
     chassis_serial: str = ""
-    rack: str = ""  # where --site says that it stands
-    inventory: dict[str, str] = Field(default_factory=dict)  # its node in words; the first rank of a node tells
-    lacks: dict[str, str] = Field(default_factory=dict)  # of inventory/needs.py: what it lacks -> what is there instead
-    own_loopback_address: str = ""  # to which /etc/hosts of its node sends the node's own name; empty where that is no loopback address
-    allocated_nodes: dict[str, int] = Field(default_factory=dict)  # scheduler -> how many nodes it gave to the job of this process
-    python: str = ""  # the interpreter for which something would be installed
-    clock_ahead_s: Bounds | None = None  # of its node's clock against node 0's; None: nobody asked, or no answer came
+    rack: str = ""  # as --site says
+    inventory: dict[str, str] = Field(default_factory=dict)  # its node in words, from the first rank of the node
+    lacks: dict[str, str] = Field(default_factory=dict)  # of inventory/needs.py: missing package -> the version that it has instead
+    own_loopback_address: str = ""  # the loopback address of the node's own name in /etc/hosts; empty without one
+    allocated_nodes: dict[str, int] = Field(default_factory=dict)  # scheduler -> number of nodes that it gave to this job
+    python: str = ""  # the interpreter that would get missing packages
+    clock_ahead_s: Bounds | None = None  # of its node's clock against node 0's; None: not asked, or no answer
 
     @property
     def num_gpus(self) -> int:
-        """GPUs that exist on this node: the larger of what NVML and the PCI bus show (a container may hide some from NVML)."""
+        """The GPUs of this node: the larger count of NVML and the PCI bus (a container may hide some from NVML)."""
         return max(len(self.gpus), self.num_gpus_on_bus)
 
     @property
     def gpu(self) -> Gpu | None:
-        """The GPU its worker opened, before that the one with the local rank's index; None on a machine without GPUs."""
+        """The GPU that its worker opened, before that the one with the local rank's index; None without GPUs."""
         if self.gpu_uuid:
             return next((gpu for gpu in self.gpus if gpu.uuid == self.gpu_uuid), None)
         return self.gpus[self.local_rank] if self.local_rank < len(self.gpus) else None
 
     @property
     def node_place(self) -> str:
-        """`node-03`, or `node-03, rack B2` where somebody said so."""
+        """`node-03`, or `node-03, rack B2` if the rack is known."""
         return place_of(self.host, self.rack)
 
     @property
     def place(self) -> str:
-        """`node-03, GPU 5, serial 1653924100006`: where to send the technician."""
+        """`node-03, GPU 5, serial 1653924100006`, for the technician."""
         return f"{self.node_place}, {self.gpu.label}" if self.gpu else self.node_place
 
     def with_facts(self, facts: Mapping[str, str]) -> "RankIdentity":
-        """The same rank, with what its worker found when it opened its device: `gpu_uuid`, and versions by name."""
+        """Return the rank with the facts that its worker found when it opened its device: `gpu_uuid`, and versions by name."""
         versions = {name: value for name, value in facts.items() if name != "gpu_uuid"}
         return self.model_copy(update={"gpu_uuid": facts.get("gpu_uuid", self.gpu_uuid), "versions": {**self.versions, **versions}})
 
 
 class RankFacts(Model):
-    """What a rank's worker found when it opened its device; a line of that rank's journal for each worker that told."""
+    """Facts that a worker found when it opened its device; a line of the rank's journal for each such worker."""
 
     kind: Literal["facts"] = "facts"
     rank: int
@@ -83,7 +83,7 @@ class RankFacts(Model):
 
 
 def ahead(asked_s: float, heard_s: float, answer_s: float) -> Bounds:
-    """How far a clock that said `answer_s` is ahead of ours, at least and at most.
+    """Return by how much a clock that shows `answer_s` is ahead of ours, at least and at most.
 
     It was read between our question and the arrival of its answer, whichever way took longer.
     """
@@ -91,7 +91,7 @@ def ahead(asked_s: float, heard_s: float, answer_s: float) -> Bounds:
 
 
 def clock_offset(bounds: Bounds | None) -> str:
-    """`+0.213 ms, give or take 0.150 ms`: against the clock of node 0."""
+    """Return `+0.213 ms, give or take 0.150 ms`: against the clock of node 0."""
     if bounds is None:
         return "not known: no answer came"
     least_s, most_s = bounds
@@ -99,7 +99,7 @@ def clock_offset(bounds: Bounds | None) -> str:
 
 
 def clock_sentences(ranks: Sequence[RankIdentity]) -> Iterator[str]:
-    """`clock of node 1 (node-01) is 3600.0 s ahead of that of node 0 (node-00), give or take 0.1 s`, for each node provably off."""
+    """Yield `clock of node 1 (node-01) is 3600.0 s ahead of that of node 0 (node-00), give or take 0.1 s` for each wrong clock."""
     first = {identity.node: identity for identity in sorted(ranks, key=lambda identity: identity.rank, reverse=True)}
     reference = f"node 0 ({first[0].node_place})" if 0 in first else "node 0"
     for node, identity in sorted(first.items()):
@@ -111,7 +111,7 @@ def clock_sentences(ranks: Sequence[RankIdentity]) -> Iterator[str]:
 
 
 def by_node(ranks: Iterable[RankIdentity]) -> dict[int, list[RankIdentity]]:
-    """The ranks of each node, both in their order."""
+    """Return the ranks of each node, nodes and ranks in ascending order."""
     nodes: dict[int, list[RankIdentity]] = {}
     for identity in sorted(ranks, key=lambda identity: identity.rank):
         nodes.setdefault(identity.node, []).append(identity)
@@ -120,7 +120,7 @@ def by_node(ranks: Iterable[RankIdentity]) -> dict[int, list[RankIdentity]]:
 
 @dataclass(frozen=True)
 class Job:
-    """All ranks that said who they are, in any order. Those that never did are still expected."""
+    """All ranks that registered, in any order. Silent ranks are still expected."""
 
     ranks: tuple[RankIdentity, ...]
 
@@ -130,12 +130,12 @@ class Job:
 
     @cached_property
     def by_node(self) -> dict[int, list[RankIdentity]]:
-        """The nodes of which at least one rank said who it is, in order, each with those ranks."""
+        """The nodes with at least one registered rank, in order, each with those ranks."""
         return by_node(self.by_rank.values())
 
     @cached_property
     def gpus_per_node(self) -> int:
-        """Ranks per node; where nodes differ, the most."""
+        """Ranks per node; if nodes differ, the largest number."""
         return max((identity.local_world_size for identity in self.ranks), default=0)
 
     @cached_property
@@ -148,43 +148,43 @@ class Job:
 
     @property
     def num_nodes(self) -> int:
-        """Nodes there must be, silent ones included."""
+        """The number of nodes, silent ones included."""
         return max(len(self.nodes), -(-self.world_size // max(self.gpus_per_node, 1)))
 
     @property
     def silent_ranks(self) -> tuple[int, ...]:
-        """Ranks that never said who they are."""
+        """Ranks that never registered."""
         return tuple(rank for rank in range(self.world_size) if rank not in self.by_rank)
 
     def members(self, scope: Scope) -> tuple[int, ...]:
-        """All ranks, all nodes, or the one job, of which a figure is needed."""
+        """Return the members of a scope: all ranks, all nodes, or 0 for the one job."""
         if scope == "rank":
             return tuple(range(self.world_size))
         return self.nodes if scope == "node" else (0,)
 
     def member_of(self, rank: int, scope: Scope) -> int:
-        """The rank, its node, or the one job. The rank must be one of `ranks`."""
+        """Return the member of a scope to which a rank belongs. The rank must be one of `ranks`."""
         if scope == "rank":
             return rank
         return self.by_rank[rank].node if scope == "node" else 0
 
     def place(self, rank: int) -> str:
-        """`node-03, GPU 5, serial 1653924100006`."""
-        return self.by_rank[rank].place if rank in self.by_rank else "never said who it is"
+        """Return `node-03, GPU 5, serial 1653924100006`."""
+        return self.by_rank[rank].place if rank in self.by_rank else "never registered"
 
     def host(self, node: int) -> str:
-        """`node-03`, or `node-03, rack B2`."""
+        """Return `node-03`, or `node-03, rack B2`."""
         return self.by_node[node][0].node_place if node in self.by_node else "unknown host"
 
     def who(self, ranks: Collection[int]) -> str:
-        """`rank 5 (node-03, GPU 5, serial ...)`, `ranks 0-6,8`."""
+        """Return `rank 5 (node-03, GPU 5, serial ...)`, or `ranks 0-6,8`."""
         if len(set(ranks)) == 1:
             (rank,) = set(ranks)
             return f"rank {rank} ({self.place(rank)})"
         return f"ranks {format_ranges(ranks)}"
 
     def where(self, scope: Scope, first: int, members: Collection[int]) -> str:
-        """`on rank 5 (node-03, GPU 5, ...) and 2 more: ranks 1, 7`; `on node 1 (host)`; `(job)`. `first` is the worst."""
+        """Return `on rank 5 (node-03, GPU 5, ...) and 2 more: ranks 1, 7`, `on node 1 (host)` or `(job)`. `first` is the worst."""
         if scope == "job":
             return "(job)"
         place = self.place(first) if scope == "rank" else self.host(first)

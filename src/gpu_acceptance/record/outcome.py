@@ -1,4 +1,4 @@
-"""How a validation ended, why, and how one bound of a limit fared. Outcomes and statuses stand worst first: their order decides."""
+"""Outcomes of validations, their causes, and statuses of bounds. Outcomes and statuses stand worst first: their order decides."""
 
 from enum import Enum, StrEnum
 from functools import cached_property
@@ -6,17 +6,24 @@ from typing import Self
 
 
 class Means(Enum):
-    """What an outcome means for the verdict of a run."""
+    """The effect of an outcome on the verdict of a run."""
 
     REJECTS = "rejects"
     LEAVES_INCOMPLETE = "leaves incomplete"
     HARMLESS = "harmless"
 
 
-class Outcome(StrEnum):
-    """How a validation ended, on one rank or over all of them.
+class _Ordered(StrEnum):
+    @cached_property
+    def severity(self) -> int:
+        """The rank among the members; 0 is the worst."""
+        return list(type(self)).index(self)
 
-    The worst outcome that some rank or some limit gives is that of the validation. What rejects comes first: nothing may hide it.
+
+class Outcome(_Ordered):
+    """The end of a validation, on one rank or over all of them.
+
+    The worst outcome that any rank or limit gives is that of the validation. Outcomes that reject come first: nothing may hide them.
     """
 
     DIED = "died", Means.REJECTS, "died"
@@ -38,21 +45,16 @@ class Outcome(StrEnum):
     phrase: str  # after a count: "3 of 9 validations in error"
 
     def __new__(cls, value: str, means: Means = Means.LEAVES_INCOMPLETE, phrase: str = "") -> Self:
-        # Each member names all three; a type checker takes Outcome("died"), which looks a member up, for this call.
+        # Each member has all three; the defaults are for type checkers, which take the look-up Outcome("died") for this call.
         member = str.__new__(cls, value)
         member._value_ = value
         member.means = means
         member.phrase = phrase
         return member
 
-    @cached_property
-    def severity(self) -> int:
-        """0 is the worst."""
-        return list(type(self)).index(self)
 
-
-class Status(StrEnum):
-    """How one bound of a limit fared. The worst status of all validations is that of the bound."""
+class Status(_Ordered):
+    """The result of judging one bound. The worst status of all validations is that of the bound."""
 
     MISSED = "missed"
     INVALID = "invalid"  # NaN, wrong unit, above the ceiling: a figure that cannot be judged
@@ -63,14 +65,9 @@ class Status(StrEnum):
     HELD = "held"
     NOT_APPLICABLE = "not applicable"
 
-    @cached_property
-    def severity(self) -> int:
-        """0 is the worst."""
-        return list(type(self)).index(self)
-
 
 class Cause(StrEnum):
-    """What kept a rank from its end, where our own code saw it. What to do is found by it, as by the words of libraries."""
+    """What kept a rank from its end, as our own code saw it. It chooses the remedy, as messages of libraries do."""
 
     CRASHED = "crashed"  # a signal for a fault in C: SIGSEGV, SIGABRT, SIGILL, SIGFPE
     BUS_ERROR = "bus error"  # SIGBUS
@@ -87,6 +84,6 @@ class Cause(StrEnum):
 
 
 def cause_of(error: BaseException | None) -> Cause | None:
-    """What an exception of ours says of itself."""
+    """Return the cause that an exception of ours carries."""
     cause = getattr(error, "cause", None)
     return cause if isinstance(cause, Cause) else None

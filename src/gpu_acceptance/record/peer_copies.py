@@ -1,4 +1,4 @@
-"""What the copies between all GPUs of a node say of the GPU of one rank. Pure."""
+"""Copies between all GPUs of a node, as figures of the GPU of one rank. Pure."""
 
 import json
 import math
@@ -11,7 +11,7 @@ from gpu_acceptance.thresholds.limit import plural, show
 
 
 def indexes_of(uuids: Mapping[int, str], visible: Mapping[str, int]) -> Answer[list[int]]:
-    """By rank of one node, the number under which one process sees its GPU; Missing where it does not see them all, each for itself."""
+    """Return for each rank of a node the device number of its GPU in one process; Missing unless that process sees all of them."""
     if len(uuids) < 2:
         return Missing(Why.NOT_THERE, "this node has one rank, so one GPU of the job: there is none to copy to")
     for rank, uuid in uuids.items():
@@ -27,23 +27,23 @@ def indexes_of(uuids: Mapping[int, str], visible: Mapping[str, int]) -> Answer[l
 
 
 def answer_to_text(answer: Answer[Matrix]) -> str:
-    """For the other ranks of a node."""
+    """Return an answer as text, for the other ranks of a node."""
     if isinstance(answer, Missing):
         return json.dumps([answer.missing, answer.detail])
     return to_text(answer)
 
 
 def answer_from_text(text: str, num_gpus: int) -> Answer[Matrix]:
-    """What another rank measured. Raises ValueError over what cannot be that."""
-    told = json.loads(text)
-    if isinstance(told, list) and len(told) == 2 and all(isinstance(one, str) for one in told):
-        return Missing(Why(told[0]), told[1])
+    """Parse the text of another rank. Raises ValueError."""
+    value = json.loads(text)
+    if isinstance(value, list) and len(value) == 2 and all(isinstance(one, str) for one in value):
+        return Missing(Why(value[0]), value[1])
     return from_text(text, num_gpus)
 
 
 @dataclass(frozen=True)
 class Reading:
-    """One figure: the value, or why there is none; its spread, and which copies it is of, where that is known."""
+    """One figure: the value or why it is missing, its spread, and its copies if they are known."""
 
     value: Answer[float | int]
     cv_percent: float | None = None
@@ -53,7 +53,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class PeerCopies:
-    """Those of a whole node, as one of its ranks is to be judged by them."""
+    """The copies of a whole node, to judge one of its ranks."""
 
     answer: Answer[Matrix]
     ranks: Sequence[int]  # of the node, in the order of the matrix
@@ -71,21 +71,23 @@ class PeerCopies:
 
     @property
     def path(self) -> Reading:
-        """The slowest copy from this GPU, as a part of what both GPUs reach with others. Of two GPUs it says nothing."""
+        """The slowest copy from this GPU, as a part of the rate that both GPUs reach with others. With two GPUs it tells nothing."""
         return self._read(self._slowest_path)
 
     @property
     def wrong(self) -> Reading:
-        """Wrong words that are held against this GPU; and of the whole node, which copies were wrong."""
+        """Wrong words attributed to this GPU, and the wrong copies of the whole node."""
         names = list(map(_name, self.ranks))
         return self._read(lambda matrix, own: Reading(num_wrong_of(own, matrix), detail=whose_fault(matrix.wrong(), names)))
 
     @property
     def to_peers(self) -> dict[int, Answer[float]]:
-        """Rank of the node -> the copy from this GPU to its GPU; empty where nothing was measured."""
+        """Rank of the node -> the copy from this GPU to its GPU; empty if nothing was measured."""
         if isinstance(self.answer, Missing):
             return {}
-        return {self.ranks[destination]: _told(cell.value) for (_, destination), cell in self.answer.row(self._own).items()}
+        unknown = Missing(Why.UNREADABLE, "the host enqueued copies more slowly than the GPUs made them")
+        row = self.answer.row(self._own)
+        return {self.ranks[destination]: unknown if math.isnan(cell.value) else cell.value for (_, destination), cell in row.items()}
 
     @property
     def _own(self) -> int:
@@ -108,10 +110,6 @@ class PeerCopies:
     def _names(self, pair: Pair) -> str:
         source, destination = pair
         return f"{_name(self.ranks[source])} to {_name(self.ranks[destination])}"
-
-
-def _told(value: float) -> Answer[float]:
-    return Missing(Why.UNREADABLE, "the host enqueued copies more slowly than the GPUs made them") if math.isnan(value) else value
 
 
 def _name(rank: int) -> str:

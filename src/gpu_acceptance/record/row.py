@@ -1,4 +1,4 @@
-"""What one rank did in one attempt of a validation, and the row of the report that all ranks give."""
+"""The record of one rank in one attempt of a validation, and the row of the report over all ranks."""
 
 from enum import StrEnum
 from functools import lru_cache
@@ -14,15 +14,15 @@ from gpu_acceptance.thresholds.limit import COUNTERS, Scope, Value, Whole, is_nu
 
 FORMING = "forming the group"  # the phase in which a worker meets the others of its generation
 MOST_COLLECTIVES = 64  # groups of one rank whose last collective a record names
-WORKER_END = "worker_end"  # the row of how healthy workers left
+WORKER_END = "worker_end"  # the row about the exit of healthy workers
 
 
 class LastCollective(Model):
-    """Where a rank stands on one group, as its flight recorder tells: the first unfinished collective, else the last one."""
+    """The place of a rank in one group, from its flight recorder: the first unfinished collective, else the last one."""
 
     group: str = Field(max_length=200)
     number: int  # in the order of the group
-    is_p2p: bool = False  # counted apart, and not alike on all ranks
+    is_p2p: bool = False  # numbered separately, with other numbers on other ranks
     operation: str = Field(max_length=300)  # `gloo:all_reduce [[4]] Float`
     finished: bool
 
@@ -31,7 +31,7 @@ class LastCollective(Model):
 
 
 class RankRecord(Model):
-    """How one attempt of one validation went on one rank: one line of that rank's journal."""
+    """One attempt of one validation on one rank: one line of that rank's journal."""
 
     kind: Literal["rank"] = "rank"
     nodeid: str
@@ -39,40 +39,39 @@ class RankRecord(Model):
     generation: int
     rank: int
     outcome: Outcome
-    phase: str = ""  # setup, call or teardown: where a bad outcome happened
+    phase: str = ""  # setup, call or teardown, in which a bad outcome happened
     duration_s: float = 0.0
     message: Text = ""  # the exception, the exit code, the reason of a skip
     cause: Cause | None = Field(None, strict=False)
     returncode: int | None = None  # of a worker that ended by itself; below zero: by that signal
     stack: Text = ""  # of a stuck or killed worker, innermost frame first
     collectives: tuple[LastCollective, ...] = Field((), max_length=MOST_COLLECTIVES)  # of a stuck worker
-    ras: Text = ""  # what NCCL's RAS service said then; asked by the first rank of a node
+    ras: Text = ""  # the answer of NCCL's RAS service then, asked by the first rank of a node
     log_tail: Text = ""  # end of the worker's output, when the outcome is bad
     figures: tuple[Figure, ...] = ()
     curves: tuple[Curve, ...] = Field((), max_length=MOST_CURVES)  # over the steps of the validation
-    counters: tuple[Figure, ...] = ()  # what rose on the rank's GPU meanwhile, as its supervisor read it; no figure of a worker is here
+    counters: tuple[Figure, ...] = ()  # of the rank's GPU that rose meanwhile, read by its supervisor; never from a worker
     telemetry: GpuTelemetry | None = None  # of the rank's GPU meanwhile, sampled by its supervisor
     series: GpuSeries | None = None  # the same over time, of an attempt that lasted a minute or longer
 
     @model_validator(mode="after")
     def _keep_counters_apart(self) -> Self:
-        """A worker that could write counters could hide what rose."""
+        """Refuse counters among the figures: a worker that could write counters could hide a rise."""
         for figures, are_counters in ((self.figures, False), (self.counters, True)):
-            if stray := _stray(tuple([figure.metric for figure in figures]), are_counters):
+            if stray := _find_stray(tuple([figure.metric for figure in figures]), are_counters):
                 raise ValueError(f"{stray} among the {'counters' if are_counters else 'figures'} of a record")
         return self
 
 
 @lru_cache(maxsize=4096)  # all ranks have the same names
-def _stray(metrics: tuple[str, ...], are_counters: bool) -> str | None:
-    """The first that belongs among the others."""
+def _find_stray(metrics: tuple[str, ...], are_counters: bool) -> str | None:
     return next((metric for metric in metrics if (subject_of_metric(metric) == COUNTERS) != are_counters), None)
 
 
 class Mistake(StrEnum):
-    """What keeps a figure from being judged that is a mistake of its validation, and none of the machine's."""
+    """A mistake of the validation, not of the machine, that keeps a figure from being judged."""
 
-    UNIT = "unit"  # another than its limit's
+    UNIT = "unit"  # differs from the unit of its limit
     SUBJECT = "subject"  # the metric belongs to another validation
 
 
@@ -84,15 +83,15 @@ class Judgement(Model):
     value: Value | None = None  # of the worst member
     unit: str = ""
     bound: str = ""  # "at_least", "at_most", "equals", "uniform", "peers"; empty where there is no limit
-    asked: Value | None = None  # by the bound: 337, NVLS, the deficit to its peers that is allowed; None of "uniform"
-    need: str = ""  # the same in words: ">= 337", "== NVLS", "equal on all"
+    asked: Value | None = None  # by the bound: 337, NVLS, the allowed deficit to its peers; None for "uniform"
+    need: str = ""  # the bound in words: ">= 337", "== NVLS", "equal on all"
     scope: Scope = "job"
     source: str = ""
-    remedy: str = ""  # what the limit says is to be done about a miss
+    remedy: str = ""  # of the limit, after a miss
     file: str = ""
     margin: float | None = None  # distance to the bound as a part of it; negative: missed
     mistake: Mistake | None = Field(None, strict=False)
-    ranks: tuple[int, ...] = ()  # who missed it, or the worst one where it held
+    ranks: tuple[int, ...] = ()  # that missed it, or the worst one if it held
     labels: dict[str, str | Whole] = Field(default_factory=dict)  # of the figure that was judged, or could not be
     message: Text = ""  # one line for people; for NOT_APPLICABLE and WAIVED it carries the reason
 
@@ -101,7 +100,7 @@ class Judgement(Model):
 
     @property
     def asked_number(self) -> float | None:
-        """The number that the figure itself was held against."""
+        """The number that the figure itself was compared with."""
         return float(self.asked) if self.bound != "peers" and is_number(self.asked) else None
 
 
@@ -121,4 +120,4 @@ class Row(Model):
     deadline_s: float = 0.0
     attempts: tuple[Attempt, ...] = ()
     judgements: tuple[Judgement, ...] = ()
-    lacks: tuple[str, ...] = ()  # what it needs and some rank lacks (inventory/needs.py): why it was not run
+    lacks: tuple[str, ...] = ()  # needs that some rank lacks (inventory/needs.py), so that it was not run

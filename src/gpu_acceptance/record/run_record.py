@@ -1,7 +1,7 @@
-"""What a run leaves behind, to and from JSON: `results.json`.
+"""The record of a run, to and from JSON: `results.json`.
 
-Whatever comes back from disk or from another rank goes through validation. Nothing is pickled.
-Text from machines is kept as it came; whoever shows it escapes it.
+All data from disk or from another rank is validated. Nothing is pickled.
+Text from machines is stored unchanged, and escaped where it is shown.
 
 Format history: 1 (2026-11) first; 2 (2026-11) with the plan and the end of the run, from which all else is concluded again.
 """
@@ -18,27 +18,27 @@ from gpu_acceptance.record.row import Judgement, Row
 from gpu_acceptance.thresholds.contract import Contract, JudgedContract
 from gpu_acceptance.thresholds.limit import Profile
 
-MOST_NAMES = 50  # of each kind that a record keeps; the number of changed files is whole
+MOST_NAMES = 50  # of each kind in a record; the number of changed files is not limited
 SCHEMA_VERSION = 2
 
 
 class ForeignFixture(Model):
-    """A fixture of the suite's own name that another file provides, so that validations use that one."""
+    """A fixture that another file provides under a name of the suite's own, so that it overrides that one."""
 
     name: str = Field(max_length=200)
     file: str = Field(max_length=1_000)
 
 
 class SuiteState(Model):
-    """What rank 0 saw of the suite before the run. Names are of files below the suite's folder, or node ids."""
+    """The suite as rank 0 found it before the run. Names are those of files below the suite's folder, or node ids."""
 
-    source: Literal["checkout", "bundle", "wheel", "unknown"] = "unknown"  # what `changed` is compared with
+    source: Literal["checkout", "bundle", "wheel", "unknown"] = "unknown"  # the reference for `changed`
     commit: str = Field("", max_length=64)  # of a checkout or a bundle
     changed: tuple[str, ...] = Field((), max_length=MOST_NAMES)  # changed, added or missing
     num_changed: int = 0
     conftests: tuple[str, ...] = Field((), max_length=MOST_NAMES)  # but the suite's own
     fixtures: tuple[ForeignFixture, ...] = Field((), max_length=MOST_NAMES)
-    threads: tuple[str, ...] = Field((), max_length=MOST_NAMES)  # that an import started and Python waits for: name and module
+    threads: tuple[str, ...] = Field((), max_length=MOST_NAMES)  # started by an import, non-daemon: name and module
     hidden: tuple[str, ...] = Field((), max_length=MOST_NAMES)  # test functions that gave fewer validations than they define
 
 
@@ -52,9 +52,9 @@ class PlannedValidation(Model):
 
 
 class RunPlan(Model):
-    """What is to be judged and by what; the same second line in every rank's journal, so that any journal is enough to judge by."""
+    """The validations of a run and the limits that judge them. The second line of every journal: any of them is enough."""
 
-    model_config = ConfigDict(revalidate_instances="always")  # a profile is a plain dataclass: its values are checked here, not by itself
+    model_config = ConfigDict(revalidate_instances="always")  # a profile is a plain dataclass, whose values are checked here
 
     kind: Literal["plan"] = "plan"
     run_id: str
@@ -68,19 +68,19 @@ class RunPlan(Model):
     contract: Contract | None = None  # --contract
     measure_only: bool = False
     allow_busy: bool = False  # --allow-busy
-    has_authentic_messages: bool | None = None  # between the ranks; None: of a version that does not say so
-    has_closing: bool = False  # each journal ends with how the run ended; False: of a version whose ranks did not say so
+    has_authentic_messages: bool | None = None  # between the ranks; None: in records of older versions
+    has_closing: bool = False  # each journal ends with a closing line; False: in records of older versions
     num_deselected: int = 0
-    selection: str = ""  # where less than the whole suite was asked for: what; it weakens the verdict
-    not_collected: tuple[str, ...] = ()  # a sentence for each test file of which no validations are known
-    not_at_level: dict[str, int] = Field(default_factory=dict)  # by subject: how many validations the chosen level leaves out
-    suite: SuiteState | None = None  # as rank 0 saw it; None: an earlier version did not look
+    selection: str = ""  # the selected part, if not the whole suite; a caveat of the verdict
+    not_collected: tuple[str, ...] = ()  # a sentence for each test file whose validations are not known
+    not_at_level: dict[str, int] = Field(default_factory=dict)  # by subject, the number of validations outside the chosen level
+    suite: SuiteState | None = None  # as rank 0 saw it; None: in records of older versions
     validations: tuple[PlannedValidation, ...]  # in rank 0's order
     gpu_acceptance_version: str
 
 
 class DisputedRecord(Model):
-    """A record that a rank told otherwise than rank 0 judged it: outcome and digest on both sides, or `nothing`."""
+    """A record that differs between its rank and rank 0, which judged it: outcome and digest on both sides, or `nothing`."""
 
     rank: int
     nodeid: str
@@ -90,20 +90,20 @@ class DisputedRecord(Model):
 
 
 class ControlMessages(Model):
-    """What is known of the control messages of a run, over all ranks; counts are by kind of message."""
+    """The control messages of a run, over all ranks; counts are by kind of message."""
 
-    is_authenticated: bool  # whether each carried a code that only the run's own processes can make
-    dropped: dict[str, int] = Field(default_factory=dict)  # not authentic, or repeated: what strangers wrote
+    is_authenticated: bool  # each carried a code that only the run's own processes can make
+    dropped: dict[str, int] = Field(default_factory=dict)  # not authentic, or repeated: from outside the run
     lost: dict[str, int] = Field(default_factory=dict)  # sent, and deleted or overwritten before they were read
-    disputed: tuple[DisputedRecord, ...] = ()  # the first of each rank that objects
+    disputed: tuple[DisputedRecord, ...] = ()  # the first of each objecting rank
 
 
 class Refusal(Model):
-    """Nothing ran, which proves nothing."""
+    """The reason why a run was refused: nothing ran, which proves nothing."""
 
     kind: Literal["refusal"] = "refusal"
     message: Text
-    exit_code: Literal[6] = 6  # INCOMPLETE; of what is refused with another code no journal is kept
+    exit_code: Literal[6] = 6  # INCOMPLETE; a refusal with another code keeps no journal
     ended_at: str  # ISO 8601, UTC
 
 
@@ -123,7 +123,7 @@ Verdict = Literal["ACCEPTED", "REJECTED", "INCOMPLETE"]
 
 
 class ObjectionKind(StrEnum):
-    """What speaks against ACCEPTED, in one word. Those of a validation name it."""
+    """The kind of a reason against ACCEPTED."""
 
     NOT_WRITTEN = "report not written"
     INTERNAL_ERROR = "internal error"
@@ -152,7 +152,7 @@ class ObjectionKind(StrEnum):
 
 
 class Objection(Model):
-    """One thing against ACCEPTED. `nodeid`: of which validation, else it is of the run as a whole."""
+    """One reason against ACCEPTED. `nodeid`: its validation; empty for the run as a whole."""
 
     kind: ObjectionKind
     nodeid: str = ""
@@ -160,10 +160,10 @@ class Objection(Model):
 
 
 class Conclusion(Model):
-    """The verdict of a run and everything that weakens it."""
+    """The verdict of a run, its reasons and its caveats."""
 
     verdict: Verdict
-    line: Text  # the whole verdict line, weaknesses included
+    line: Text  # the whole verdict line, caveats included
     exit_code: int
     objections: tuple[Objection, ...] = ()  # why not ACCEPTED, causes first
     coverage: Coverage
@@ -172,29 +172,29 @@ class Conclusion(Model):
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why not ACCEPTED, in words: each once."""
+        """The reasons against ACCEPTED in words, each once."""
         return tuple(dict.fromkeys(objection.text for objection in self.objections))
 
 
 class RunEnd(Model):
-    """How a run ended, but for what its rows say."""
+    """The end of a run, apart from its rows."""
 
-    interrupted: str | None = None  # by what
+    interrupted: str | None = None  # the cause, a signal for example
     control_lost: bool = False  # ranks lost the store, their leader or a launcher
     internal_error: str | None = None
-    unconfirmed: str | None = None  # which journal does not confirm what was concluded, and why
-    not_concluded: tuple[str, ...] = ()  # why nobody who saw the whole run judged it
+    unconfirmed: str | None = None  # the journal that does not confirm the conclusion, and why
+    not_concluded: tuple[str, ...] = ()  # why no reporter that saw the whole run judged it
     took_no_part: tuple[str, ...] = ()  # ranks that did not meet the others, and why
-    not_written: str | None = None  # what of its report could not be written, and why
+    not_written: str | None = None  # the file of its report that could not be written, and why
 
 
 WHOLE = RunEnd()
 
 
 class RunRecord(Model):
-    """`results.json`: all that a run knows. The report is built from this alone.
+    """The content of `results.json`. The report is built from this alone.
 
-    What was judged follows from the plan, the ranks, their attempts and the end: whoever reads it judges again (verdict/run_record.py).
+    The judgements follow from the plan, the ranks, their attempts and the end: each reader judges again (verdict/run_record.py).
     """
 
     schema_version: Literal[2] = 2
@@ -203,24 +203,24 @@ class RunRecord(Model):
     rows: tuple[Row, ...]
     ended_at: str  # ISO 8601, UTC
     end: RunEnd
-    control: ControlMessages | None = None  # None: of a version that does not say so
-    journals: tuple[int, ...]  # ranks whose journals lie beside this record
+    control: ControlMessages | None = None  # None: in records of older versions
+    journals: tuple[int, ...]  # ranks whose journals are beside this record
     conclusion: Conclusion
 
     @property
     def rebuilt(self) -> str:
-        """From which journals and why, where no reporter finished the run; such a run is never ACCEPTED."""
+        """The source and reason of a record that was rebuilt from journals; such a run is never ACCEPTED."""
         return self.end.not_concluded[0] if self.end.not_concluded else ""
 
     @property
     def closing(self) -> "Closing":
-        """What the journals of its ranks have to end with."""
+        """The last line that each journal must have."""
         verdict, exit_code = self.conclusion.verdict, self.conclusion.exit_code
         return Closing(verdict=verdict, exit_code=exit_code, ended_at=self.ended_at, end=self.end, control=self.control)
 
 
 class Closing(Model):
-    """The last line of a journal: how the run ended, as the rank was told before anything else was, and could confirm."""
+    """The last line of a journal: the end of the run, which the rank received before any output, and could confirm."""
 
     kind: Literal["closing"] = "closing"
     verdict: Verdict

@@ -174,7 +174,7 @@ def test_a_report_that_cannot_be_written_is_no_acceptance(tmp_path, file):
     assert "\nreport: " not in ended.output
     problem = f"the report could not be written to {ended.folder}: IsADirectoryError"
     if file == "results.json":
-        problem = f"{ended.folder}/results.json is there already: another rank finished this run"
+        problem = f"{ended.folder}/results.json exists already: another rank finished this run"
     word = "INCOMPLETE" if file == "report.html" else "no verdict"
     assert f"\n\n{word}: {problem}" in ended.output
     assert cli.main(["verdict", str(ended.folder)]) == 3

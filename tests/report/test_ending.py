@@ -85,7 +85,7 @@ def test_what_another_rank_wrote_stays(tmp_path):
     before = (tmp_path / "results.json").read_bytes()
     made = write_ending(tmp_path, accepted())
     assert made.exit_code == 3
-    assert made.lines == (f"no verdict: {tmp_path}/results.json is there already: another rank finished this run",)
+    assert made.lines == (f"no verdict: {tmp_path}/results.json exists already: another rank finished this run",)
     assert (tmp_path / "results.json").read_bytes() == before
 
 

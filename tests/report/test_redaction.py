@@ -16,8 +16,7 @@ from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.row import RankRecord
 from gpu_acceptance.report.build import write_page
 from gpu_acceptance.report.exports import EXPORTS
-from gpu_acceptance.report.naming import StandIns, learn_record, learn_texts
-from gpu_acceptance.report.redaction import Redactor
+from gpu_acceptance.report.redaction import Redactor, StandIns, learn_record, learn_texts
 from tests.cli.test_verbs import run
 from tests.report import samples
 from tests.verdict.judged_anew import judged_anew

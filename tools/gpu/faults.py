@@ -25,8 +25,7 @@ from suite import Finished, make_suite, torchrun
 from this_gpu import for_this_gpu
 
 from gpu_acceptance.record.row import Row
-from gpu_acceptance.report.naming import StandIns, learn_record
-from gpu_acceptance.report.redaction import Redactor
+from gpu_acceptance.report.redaction import Redactor, StandIns, learn_record
 from gpu_acceptance.verdict.reasons import FORMATION
 
 # fault (tests/examples/gpu_faults.py) -> outcomes that are right, name in docs/faults.md

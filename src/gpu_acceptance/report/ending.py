@@ -1,4 +1,4 @@
-"""How a run ends: the page, the results, the files for other tools, and the last lines on the screen."""
+"""The end of a run: the page, the results, the files for other tools, and the last lines on the screen."""
 
 import contextlib
 import os
@@ -23,60 +23,54 @@ MOST_ROWS = 14  # with the frame that torchrun draws around it: 15
 _MOST_VERDICT_ROWS = 4
 _NARROWEST = 40  # columns
 _CUT = "... more in the report"
-_INDENT = "  "
 _SGR = {"ACCEPTED": "\x1b[1;32m", "REJECTED": "\x1b[1;31m", "INCOMPLETE": "\x1b[1;33m"}  # bold green, red, yellow
 _RESET = "\x1b[0m"
 INTERNAL_ERROR = 3
 
 
 def last_screen(word: str, lines: Sequence[str], tail: Sequence[str], *, width: int | None, in_colour: bool) -> list[str]:
-    """The rows: the verdict (the first line, in the colour of its `word`), as much of the other lines as fits, and all of `tail`.
+    """Return the rows: the verdict in the colour of its `word`, as much of the other lines as fits, and all of `tail`.
 
-    `width`: of the terminal in columns, None where there is none and lines stay as they are.
+    `width`: of the terminal in columns; None where there is no terminal, and lines stay as they are.
     """
-    head, *rest = ([*_wrapped(line, width)] for line in lines)
-    head, end = head[:_MOST_VERDICT_ROWS], [row for line in tail for row in _wrapped(line, width)]
-    body = [row for line in rest for row in line]
+    head, end = _wrapped(lines[0], width)[:_MOST_VERDICT_ROWS], [row for line in tail for row in _wrapped(line, width)]
+    body = [row for line in lines[1:] for row in _wrapped(line, width)]
     most = max(MOST_ROWS - len(head) - len(end), 1)
     if len(body) > most:
         body = [*body[: most - 1], _CUT]
-    return [*(_coloured(head, word) if in_colour else head), *body, *end]
+    if in_colour and word in _SGR and head[0].startswith(word):
+        head[0] = f"{_SGR[word]}{word}{_RESET}{head[0].removeprefix(word)}"
+    return [*head, *body, *end]
 
 
 def where_it_is(folder: Path) -> list[str]:
-    """The lines that name the report and the manifest of a run, and the manifest's digest."""
+    """Return the lines that name the report and the manifest of a run, and the manifest's digest."""
     report, manifest = folder / REPORT, folder / MANIFEST
     lines = [f"report: {report}"] if report.is_file() else []
     return [*lines, f"manifest: {manifest}, sha256 {sha256_of(manifest.read_bytes())}"] if manifest.is_file() else lines
 
 
 def columns_of(stream: IO[str]) -> int | None:
-    """The width of the terminal that this stream is, or None."""
+    """Return the width of a terminal, or None where the stream is not one."""
     return max(shutil.get_terminal_size().columns, _NARROWEST) if stream.isatty() else None
 
 
 def takes_colour(stream: IO[str], environ: Mapping[str, str] = os.environ) -> bool:
-    """True for a terminal, unless NO_COLOR (no-color.org) or TERM=dumb asks for none."""
+    """Return True for a terminal, unless NO_COLOR (no-color.org) or TERM=dumb asks for none."""
     return stream.isatty() and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
 
 
 def _wrapped(line: str, width: int | None) -> list[str]:
-    """At blanks; later rows are indented. A word that is longer than the terminal, such as a path, stays whole."""
+    """Wrap a line at blanks; later rows are indented. A word that is longer than the terminal, such as a path, stays whole."""
     text = visible(line)
     if width is None:
         return text.split("\n")
-    rows = textwrap.wrap(text, width, subsequent_indent=_INDENT, break_long_words=False, break_on_hyphens=False)
-    return rows or [""]
-
-
-def _coloured(rows: Sequence[str], word: str) -> list[str]:
-    first, *rest = rows
-    return [f"{_SGR[word]}{word}{_RESET}{first.removeprefix(word)}", *rest] if word in _SGR and first.startswith(word) else [*rows]
+    return textwrap.wrap(text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False) or [""]
 
 
 @dataclass(frozen=True)
 class Ending:
-    """What every rank knows at the end: the exit code, the word of the verdict (none: empty), and the lines for people, verdict first."""
+    """The end that every rank is told: exit code, word of the verdict (empty where there is none), and lines for people, verdict first."""
 
     exit_code: int
     word: str
@@ -84,23 +78,33 @@ class Ending:
 
 
 def write_ending(folder: Path, record: RunRecord) -> Ending:
-    """Writes `report.html`, then `results.json`; where that fails the exit code is 3.
+    """Write `report.html`, then `results.json`; where that fails the exit code is 3.
 
     The files for other tools come after them: where one fails a line says so, and the verdict stands.
     """
     if (folder / RESULTS).exists():
-        problem = f"{folder / RESULTS} is there already: another rank finished this run"
-        return Ending(INTERNAL_ERROR, "", (f"no verdict: {problem}",))
+        return Ending(INTERNAL_ERROR, "", (f"no verdict: {folder / RESULTS} exists already: another rank finished this run",))
+    return _complete(folder, record, has_results=False)
+
+
+def complete_ending(folder: Path, record: RunRecord) -> Ending:
+    """Finish for a leader that was lost after it had written `results.json`: that counts, and the other files are written now."""
+    return _complete(folder, record, has_results=True)
+
+
+def _complete(folder: Path, record: RunRecord, *, has_results: bool) -> Ending:
     try:
-        _write_page(folder, record)
-        write_results(folder, record)
-    except Exception as error:  # whatever a page or a disk can come up with
+        if not has_results or not (folder / REPORT).exists():
+            _write_page(folder, record)
+        if not has_results:
+            write_results(folder, record)
+    except Exception as error:  # of a page or a disk, whatever it is
         return spoil(folder, record, f"the report could not be written to {folder}: {describe(error)}")
-    return complete_ending(folder, record)
+    return _ending(record, record.conclusion.exit_code, write_exports(folder, record))
 
 
 def spoil(folder: Path, record: RunRecord, problem: str) -> Ending:
-    """Replaces what was written by a record that is not ACCEPTED and has exit code 3, or by nothing where that cannot be written."""
+    """Replace the files by those of a record that is not ACCEPTED and has exit code 3; where that fails, none is left."""
     for name in (RESULTS, REPORT):
         with contextlib.suppress(OSError):
             (folder / name).unlink(missing_ok=True)
@@ -115,18 +119,8 @@ def spoil(folder: Path, record: RunRecord, problem: str) -> Ending:
 
 
 def _write_page(folder: Path, record: RunRecord) -> None:
-    """The page tells the digest of the results, the manifest that of the page, and the last line of a run that of the manifest."""
+    """Write the page with the digest of the results. The manifest has that of the page, and the last line of a run that of the manifest."""
     write_atomically(folder / REPORT, build_page(record, sha256_of(results_content(record))))
-
-
-def complete_ending(folder: Path, record: RunRecord) -> Ending:
-    """Of a leader that was lost after it had written `results.json`: that counts, and what had to follow it is written now."""
-    try:
-        if not (folder / REPORT).exists():
-            _write_page(folder, record)
-    except Exception as error:  # whatever a page or a disk can come up with
-        return spoil(folder, record, f"the report could not be written to {folder}: {describe(error)}")
-    return _ending(record, record.conclusion.exit_code, write_exports(folder, record))
 
 
 def _ending(record: RunRecord, exit_code: int, problems: Sequence[str] = ()) -> Ending:
@@ -135,7 +129,7 @@ def _ending(record: RunRecord, exit_code: int, problems: Sequence[str] = ()) -> 
 
 
 def broken(error: Exception) -> Ending:
-    """Of a run that could not be judged: no verdict is better than none said."""
+    """Return the ending of a run that could not be judged."""
     text = f"no verdict: internal error while the run was judged: {describe(error)}"
     return Ending(INTERNAL_ERROR, "", (text, *(clip(line, 2_000) for line in traceback.format_exception(error)[-20:])))
 

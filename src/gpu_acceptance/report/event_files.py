@@ -1,8 +1,8 @@
 """The curves of a run as event files of TensorBoard: a run of TensorBoard for each rank, in it a tag for each curve.
 
-Made of the record alone, where the report is, and written by the package tensorboardX: it wants numpy, packaging and protobuf 3.20 or
-later, where TensorBoard itself (2.21) would replace gRPC and protobuf of a cluster's image by its own.
-A record knows when its run began, not when a step was: all points have that time. TensorBoard keeps scalars in single precision.
+The record alone is enough. The package tensorboardX writes the files: it needs numpy, packaging and protobuf 3.20 or later, while
+TensorBoard itself (2.21) would replace gRPC and protobuf of a cluster's image by its own.
+A record has the begin of its run and no time of a step: all points have that time. TensorBoard keeps scalars in single precision.
 """
 
 import importlib.util
@@ -34,17 +34,16 @@ Tagged = list[tuple[str, Curve]]
 
 
 def find_missing() -> str | None:
-    """Why this Python could write no event file, or None. Imports nothing: tensorboardX sets a variable, which workers would inherit."""
+    """Return why no event file can be written, or None. Imports nothing: tensorboardX sets a variable that workers would inherit."""
     if importlib.util.find_spec(_PACKAGE):
         return None
     return f"--tensorboard writes with {_PACKAGE}, which is not installed: {sys.executable} -m pip install {_PACKAGE}, or leave it out"
 
 
 def write_event_files(run_dir: Path, record: RunRecord) -> str:
-    """Makes `tensorboard/` in this run folder, whole or not at all, and returns a line for people.
+    """Make `tensorboard/` in this run folder, whole or not at all, and return a line for people. A run without curves leaves none.
 
-    A run without curves leaves none. Raises RecordError where it is there already or the record does not say when it began,
-    OSError, and ImportError.
+    Raises RecordError where the folder exists already or the record has no begin, OSError, and ImportError.
     """
     told = _by_folder(record)
     if not told:
@@ -52,10 +51,12 @@ def write_event_files(run_dir: Path, record: RunRecord) -> str:
     folder, making = run_dir / FOLDER, run_dir / f".{FOLDER}.{secrets.token_hex(4)}"
     if os.path.lexists(folder):
         raise RecordError(f"{folder} is there already; move it away to write it anew")
-    began_s = _began_s(record)
+    began = parse_moment(record.plan.started_at)
+    if began is None:
+        raise RecordError(f"started_at is {record.plan.started_at!r:.100}, not an ISO 8601 time with a zone")
     try:
         for name, tagged in told.items():
-            _write(making / name, tagged, began_s)
+            _write(making / name, tagged, began.timestamp())
         making.rename(folder)
     except BaseException:
         shutil.rmtree(making, ignore_errors=True)
@@ -64,15 +65,8 @@ def write_event_files(run_dir: Path, record: RunRecord) -> str:
     return f"{FOLDER}: {count(num_curves, 'curve')}; to look at them: tensorboard --logdir={shlex.quote(str(folder))}"
 
 
-def _began_s(record: RunRecord) -> float:
-    began = parse_moment(record.plan.started_at)
-    if began is None:
-        raise RecordError(f"started_at is {record.plan.started_at!r:.100}, not an ISO 8601 time with a zone")
-    return began.timestamp()
-
-
 def _by_folder(record: RunRecord) -> dict[Path, Tagged]:
-    """`node-03/rank-00005`, of a repeat `node-03/rank-00005/attempt-2`; no text from a machine leads out of it."""
+    """Return the curves by folder: `node-03/rank-00005`, for a repeat with `/attempt-2`. No text from a machine leads out of it."""
     hosts = {identity.rank: identity.host for identity in record.ranks}
     tags = _tags(record.rows)
     found = defaultdict[Path, Tagged](list)
@@ -84,14 +78,14 @@ def _by_folder(record: RunRecord) -> dict[Path, Tagged]:
 
 
 def _told(rows: Sequence[Row]) -> Iterator[tuple[Row, int, RankRecord]]:
-    """Row, number of the attempt, and what a rank told that kept curves."""
+    """Yield row, number of the attempt, and the record of each rank that kept curves."""
     for row in rows:
         for attempt in row.attempts:
             yield from ((row, attempt.number, told) for told in attempt.ranks if told.curves)
 
 
 def _tags(rows: Sequence[Row]) -> dict[tuple[str, str], str]:
-    """By validation and name: `ddp.gpt2.loss` is `ddp.gpt2/loss`, in the group `ddp.gpt2`; one that several have names the validation."""
+    """Return a tag by validation and name: `ddp.gpt2/loss`, in the group `ddp.gpt2`; one that several have names the validation."""
     known = {(row.nodeid, curve.name) for row, _, told in _told(rows) for curve in told.curves}
     owners = Counter(_grouped(name) for _, name in known)
     return {(nodeid, name): visible(_grouped(name) if owners[_grouped(name)] == 1 else f"{name} ({nodeid})") for nodeid, name in known}
@@ -102,7 +96,7 @@ def _grouped(name: str) -> str:
 
 
 def _write(folder: Path, tagged: Tagged, began_s: float) -> None:
-    """One file, an event for each step. Where there was no finite number TensorBoard shows a NaN."""
+    """Write one file with an event for each step. Where there was no finite number TensorBoard shows a NaN."""
     from tensorboardX.proto.event_pb2 import Event
     from tensorboardX.record_writer import RecordWriter
 

@@ -1,43 +1,263 @@
-"""A run fit to give away: its names replaced by stand-ins, everywhere alike, in all files of its folder.
+"""A run that can be given away: stand-ins replace the names of its machines, everywhere alike, in all files of its folder.
 
 JSON is taken apart and its texts are replaced, so that no escape hides a name. `tensorboard/` is left out: it can be made of the results.
-The page and the files for other tools are built anew, links to outside are taken out, and a manifest over what is given away is written.
+The page and the files for other tools are built anew, links to outside are taken out, and a new manifest is written.
 """
 
 import html
+import ipaddress
 import json
 import os
 import re
 import secrets
 import shutil
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from gpu_acceptance.base.model import Model, encode
+from pydantic import Field, TypeAdapter, ValidationError
+
+from gpu_acceptance.base.model import Model, encode, first_problem
 from gpu_acceptance.base.strict_json import StrictJsonError, parse
 from gpu_acceptance.base.text import visible
 from gpu_acceptance.folder.files import RESULTS, RecordError, read_regular, read_results, sha256_of, write_atomically
 from gpu_acceptance.folder.manifest import MANIFEST, SIGNATURE, Manifest, find_manifest, write_manifest
-from gpu_acceptance.record.run_record import RunRecord
+from gpu_acceptance.inventory.answer import Why, split_fitting
+from gpu_acceptance.record.job import RankFacts, RankIdentity
+from gpu_acceptance.record.row import RankRecord
+from gpu_acceptance.record.run_record import RunPlan, RunRecord
 from gpu_acceptance.report import event_files
 from gpu_acceptance.report.build import REPORT, write_page
 from gpu_acceptance.report.exports import EXPORTS, write_exports
-from gpu_acceptance.report.naming import STEERS, StandIns, closed_values, learn_record, learn_texts, read_stand_ins, write_stand_ins
+
+Kind = Literal["host", "gpu serial", "gpu uuid", "uuid", "product serial", "chassis serial", "guid", "wide guid", "mac", "ipv4", "ipv6"]
+PathKind = Literal["user", "path", "checkout", "packages", "argument"]
+
+_FORMATS: dict[str, str] = {
+    "host": "node-{:02d}",
+    "gpu serial": "16500000{:04d}",
+    "gpu uuid": "GPU-00000000-0000-0000-0000-{:012d}",
+    "uuid": "00000000-0000-0000-0001-{:012d}",
+    "product serial": "PRODUCT-{:02d}",
+    "chassis serial": "CHASSIS-{:02d}",
+    "guid": "0000:0000:0000:{:04x}",
+    "wide guid": "0x{:016x}",
+    "user": "user-{:02d}",
+    "path": "/path-{:02d}",
+}
+_IPV4 = ipaddress.IPv4Network("192.0.2.0/24")  # RFC 5737: addresses for documents
+_MORE_IPV4 = ipaddress.IPv4Network("198.18.0.0/15")  # RFC 2544: for benchmarks, where a run has more than 254
+_IPV6 = ipaddress.IPv6Network("2001:db8::/32")  # RFC 3849: for documents
+EXAMPLES = (_IPV4, _MORE_IPV4, _IPV6)
+_PATTERNS: dict[Kind, re.Pattern[str]] = {
+    "uuid": re.compile(r"(?<![0-9a-f])(?!00000000-0000-)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?![0-9a-f-])", re.IGNORECASE),
+    "ipv4": re.compile(r"(?<![\w.-])\d{1,3}(?:\.\d{1,3}){3}(?![\w-]|\.\d)"),
+    "ipv6": re.compile(r"(?<![\w:.])[0-9a-fA-F:]{4,39}(?![\w:])"),
+    "mac": re.compile(r"(?<![\w:])(?!02:00:00:|00:00:00:00:00:00)(?:[0-9a-f]{2}:){5}[0-9a-f]{2}(?![\w:])", re.IGNORECASE),
+    "guid": re.compile(r"(?<![\w:])(?!0000:0000:)(?:[0-9a-f]{4}:){3}[0-9a-f]{4}(?![\w:])", re.IGNORECASE),
+    "wide guid": re.compile(r"(?<!\w)0x(?!0000|ffff)[0-9a-f]{16}(?!\w)"),  # one that begins with zeros is an address in memory
+}
+_ROOT = re.compile(r"""(?:^rootdir: (/\S+)|(/\w[^\s"']*?)/(?:acceptance|fixtures|src/gpu_acceptance(?:/\w+)?)/\w+\.py)""", re.MULTILINE)
+_PACKAGES = re.compile(r"""(?<![\w.])(/[^\s"'=:]+?)/lib/python3[.\d]*/(?:site|dist)-packages/""")
+_SAME_EVERYWHERE = r"usr|lib|lib64|bin|sbin|etc|proc|sys|dev|suite|venv|path-\d+"
+_PATH = re.compile(rf"(?<![\w./<@-])/(?!(?:{_SAME_EVERYWHERE}|tmp/torch(?:elastic|inductor)_\w+)(?![\w-]))[\w.+~@-]+(?:/[\w.+~@-]+)+")
+_IN_FULL = re.compile(r"(?<![\w.-])([A-Za-z0-9-]+)(?:\.[a-z0-9-]+)+\.[a-z]{2,}(?![\w-])")
+_BREAKS = re.compile(r'["\n]')  # no name has one in it
+_USER = re.compile(r"(?<![\w.])/(?:home|Users)/([A-Za-z_][\w.-]{2,31})(?![\w.-])")
+_COMMON_USERS = {"admin", "nvidia", "python", "root", "runner", "test", "torch", "ubuntu", "user"}  # of no person, and in many texts
+_NODES = {"kubernetes.node.name", "kubernetes.nodes.untested_names", "slurm.partition.untested_nodes"}
+STEERS = re.compile(r"((?:\x1b|\\x1b|\\u001b)\[[0-9;?]*[A-Za-z]|\\[nrt])")  # its last letter does not belong to the word that follows
+
+
+@cache
+def closed_values() -> Mapping[str, frozenset[str]]:
+    """Return the texts that a field may have, by its name, over all records of a run."""
+    schema = TypeAdapter(RunRecord | RankIdentity | RankRecord | RankFacts | RunPlan).json_schema()
+    found = defaultdict[str, set[str]](set)
+    for model in schema["$defs"].values():
+        for name, field in model.get("properties", {}).items():
+            found[name].update(_choices(field, schema["$defs"]))
+    return {name: frozenset(values) for name, values in found.items() if values}
+
+
+def _choices(field: Mapping[str, Any], definitions: Mapping[str, Any]) -> Iterator[str]:
+    if "$ref" in field:
+        yield from _choices(definitions[field["$ref"].rpartition("/")[2]], definitions)
+    for one in field.get("anyOf", ()):
+        yield from _choices(one, definitions)
+    yield from (value for value in (*field.get("enum", ()), field.get("const")) if isinstance(value, str))
+
+
+class Name(Model):
+    """One name, what stands for it, and the salt of its digest."""
+
+    kind: Kind | PathKind
+    name: Annotated[str, Field(min_length=1)]
+    stand_in: Annotated[str, Field(min_length=1)]
+    salt: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+
+    @property
+    def sha256(self) -> str:
+        """The digest of the salt's digits, then the name in UTF-8: `printf %s SALT NAME | sha256sum`."""
+        return sha256_of((self.salt + self.name).encode("utf-8", "backslashreplace"))
+
+
+class NamesFile(Model):
+    """The file that the owner keeps."""
+
+    schema_version: Literal[1] = 1
+    names: tuple[Name, ...]
+
+
+class StandIns:
+    """All names known so far; a new one gets the next number of its kind."""
+
+    def __init__(self, names: tuple[Name, ...] = ()) -> None:
+        self.names = {one.name: one for one in names}
+        self.used: set[str] = set()  # of names, by this run
+        self._taken: dict[str, set[str]] = {}  # stand-ins by kind
+        for one in names:
+            self._taken.setdefault(one.kind, set()).add(one.stand_in)
+
+    def add(self, kind: Kind | PathKind, name: str, stand_in: str = "") -> str:
+        """Return the stand-in for this name from now on: `stand_in`, or the next number of its kind."""
+        if name not in self.names:
+            taken = self._taken.setdefault(kind, set())
+            stand_in = stand_in or _numbered(kind, len(taken))
+            taken.add(stand_in)
+            self.names[name] = Name(kind=kind, name=name, stand_in=stand_in, salt=secrets.token_hex(16))
+        self.used.add(name)
+        return self.names[name].stand_in
+
+
+def read_stand_ins(path: Path) -> StandIns:
+    """Read the owner's file; there are none where it does not exist yet. Raises RecordError."""
+    if not path.exists():
+        return StandIns()
+    try:
+        return StandIns(NamesFile.model_validate_json(read_regular(path)).names)
+    except ValidationError as error:
+        raise RecordError(f"{path}: {first_problem(error)}") from None
+
+
+def write_stand_ins(path: Path, stand_ins: StandIns) -> None:
+    """Write the owner's file, which only the owner may read."""
+    names = sorted(stand_ins.names.values(), key=lambda one: (one.kind, one.stand_in, one.name))
+    write_atomically(path, encode(NamesFile(names=tuple(names))) + "\n", mode=0o600)
+
+
+def _numbered(kind: str, number: int) -> str:
+    if kind == "mac":
+        return ":".join(
+            f"{byte:02x}" for byte in (0x02_00_00_00_00_00 + number).to_bytes(6)
+        )  # the bit of addresses that are administered locally
+    if kind == "ipv4":
+        return str(_IPV4[number + 1] if number < 254 else _MORE_IPV4[number])
+    return str(_IPV6[number + 1]) if kind == "ipv6" else _FORMATS[kind].format(number)
+
+
+def learn_record(record: RunRecord, stand_ins: StandIns) -> None:
+    """Learn host names, serial numbers, UUIDs, and the paths of the command."""
+    for word in record.plan.command:
+        option, _, value = word.rpartition("=")
+        if value.startswith("/") and len(Path(value).parts) > 1:
+            stand_ins.add("argument", value.rstrip("/"), "/suite/reports" if option == "--report-dir" else Path(value).name)
+    hosts = [*(one.host for one in record.ranks), *(one.host for one in record.plan.declared_nodes)]
+    for host in filter(None, [*hosts, *_nodes_of_a_cluster(record)]):
+        _learn_host(host, stand_ins)
+    for identity in record.ranks:
+        for text in (identity.chassis_serial, identity.inventory.get("chassis_serial", "")):
+            _learn_serial("chassis serial", text, stand_ins)
+        _learn_serial("product serial", identity.inventory.get("product_serial", ""), stand_ins)
+        for gpu in identity.gpus:
+            if gpu.serial:
+                stand_ins.add("gpu serial", gpu.serial)
+            if gpu.uuid:
+                stand_in = stand_ins.add("gpu uuid", gpu.uuid)
+                stand_ins.add("uuid", gpu.uuid.removeprefix("GPU-"), stand_in.removeprefix("GPU-"))
+
+
+def _nodes_of_a_cluster(record: RunRecord) -> Iterator[str]:
+    """Yield nodes without a rank, or whose pods have names of their own: `node-07 (unschedulable); node-08 DOWN; and 3 more`."""
+    ranks = (rank for row in record.rows for attempt in row.attempts for rank in attempt.ranks)
+    for figure in (figure for rank in ranks for figure in rank.figures):
+        if figure.metric in _NODES and isinstance(figure.value, str) and figure.value != "none":
+            yield from (node.split(" ", 1)[0] for node in split_fitting(figure.value))
+
+
+def learn_texts(texts: Iterable[str], stand_ins: StandIns) -> None:
+    """Learn names that stand in the texts and not in the record. A version of four numbers is taken for an address."""
+    pieces = dict.fromkeys(piece for text in texts for piece in _BREAKS.split(text))  # each once: most are the same on every rank
+    everything = STEERS.sub("\n", "\n".join(pieces))
+    for kind, pattern in _PATTERNS.items():
+        for found in dict.fromkeys(pattern.findall(everything)):
+            if _names_something(kind, found):
+                stand_ins.add(kind, found)
+    for match in _IN_FULL.finditer(everything):  # a record has the short name of a host or the full one, and a log the other
+        host = stand_ins.names.get(match[1])
+        if host and host.kind == "host":
+            stand_ins.add("host", match[0], host.stand_in)
+    for name in dict.fromkeys(_USER.findall(everything)):
+        if name not in _COMMON_USERS:
+            stand_ins.add("user", name)
+    _learn_paths(everything, stand_ins)
+
+
+def _learn_host(host: str, stand_ins: StandIns) -> None:
+    stand_in = stand_ins.add("host", host)
+    first, *domain = host.split(".")
+    if domain and re.search(r"\d", first):
+        stand_ins.add("host", first, stand_in)
+
+
+def _learn_serial(kind: Kind, text: str, stand_ins: StandIns) -> None:
+    if text and not text.startswith(tuple(Why)):  # a machine that does not tell its own has the reason in this place
+        stand_ins.add(kind, text)
+
+
+def _learn_paths(text: str, stand_ins: StandIns) -> None:
+    for match in _ROOT.finditer(text):
+        stand_ins.add("checkout", match[1] or match[2], "/suite")
+    for root in dict.fromkeys(_PACKAGES.findall(text)):
+        if root not in {"/usr", "/usr/local", "/venv"}:
+            stand_ins.add("packages", root, "/venv")
+    known = {name for name in stand_ins.names if name.startswith("/")}
+    for path in dict.fromkeys(found.rstrip(".") for found in _PATH.findall(text)):
+        if known.isdisjoint([path, *map(str, Path(path).parents)]):
+            stand_ins.add("path", path)
+
+
+def _names_something(kind: Kind, text: str) -> bool:
+    if kind not in {"ipv4", "ipv6"}:
+        return True
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    if address.is_loopback or address.is_unspecified or any(address in network for network in EXAMPLES):
+        return False
+    return kind == "ipv4" or len([part for part in text.split(":") if part]) > 2  # `c10d::add` is a function
+
+
+# --- files ----------------------------------------------------------------------------------------------------------------------
 
 REDACTION = "redaction.json"
-_OF_EARLIER_VERSIONS = "pytest.html"  # which counted passes, and held names in a form of its own
-_LEFT_OUT = {MANIFEST, SIGNATURE, REPORT, REDACTION, _OF_EARLIER_VERSIONS, *EXPORTS}
+_LEFT_OUT = {MANIFEST, SIGNATURE, REPORT, REDACTION, "pytest.html", *EXPORTS}  # an earlier version left a pytest.html
 _WORD = re.compile(r"[^\W_]+")
 _LINK = re.compile(r'<a href="https?:[^"]*">(.*?)</a>')
 
 
 class Replaced(Model):
+    """A stand-in, and the digest of salt and name."""
+
     stand_in: str
-    sha256: str  # of salt and name
+    sha256: str
 
 
 class Redaction(Model):
-    """`redaction.json` of a redacted run: which run it was, and the digest of what each stand-in stands for."""
+    """`redaction.json` of a redacted run: the run it was made from, and the digest of each name that was replaced."""
 
     schema_version: int = 1
     run_id: str
@@ -47,14 +267,14 @@ class Redaction(Model):
 
 
 class Redactor:
-    """Replaces the names that it was given, the longest first, in one pass: a stand-in may be another machine's name."""
+    """Replaces names, the longest first, in one pass: a stand-in may be another machine's name."""
 
     def __init__(self, stand_ins: StandIns) -> None:
-        self._names: dict[str, str] = {}  # with its stand-in
+        self._names: dict[str, str] = {}  # -> stand-in
         shapes: dict[str, set[tuple[int, int]]] = {}  # first word of names -> how long they are, and where it stands in them
-        self._steering: list[tuple[str, str]] = []  # names that would be taken apart
+        self._steering: list[tuple[str, str]] = []  # names with such a sequence in them, which would be taken apart
         self._closed = closed_values()
-        self._replaced: dict[str, str] = {}  # values: every rank has most of them again
+        self._replaced: dict[str, str] = {}  # values, most of which every rank has again
         for name, one in stand_ins.names.items():
             for form in _forms(name):
                 if STEERS.search(form):
@@ -65,15 +285,15 @@ class Redactor:
         self._longest_first = {word: sorted(lengths, reverse=True) for word, lengths in shapes.items()}
 
     def text(self, text: str) -> str:
-        """A name counts where no letter or digit touches it: a host `vm` is no part of `nvml`."""
+        """Replace each name that no letter or digit touches: a host `vm` is not replaced in `nvml`."""
         for name, stand_in in self._steering:
             text = text.replace(name, stand_in)
         return "".join(part if number % 2 else self._part(part) for number, part in enumerate(STEERS.split(text)))
 
     def value(self, value: Any) -> Any:
-        """The same in all texts of what JSON holds; a key that could be one of ours is none of a machine's.
+        """Replace names in all texts of a JSON value, but not in keys of ours, nor in fields with a closed list of values.
 
-        Nor is a value that its field may only have: where a host is named `rank`, the scope of a limit is that word still.
+        Where a host is named `rank`, the scope of a limit stays that word.
         """
         if isinstance(value, str):
             if value not in self._replaced:
@@ -94,7 +314,7 @@ class Redactor:
         return self.text(text)
 
     def _line(self, line: str) -> str:
-        """One value of JSON; what is none, such as a line that was cut off, is a text."""
+        """Replace names in one value of JSON. A line that is not one, because it was cut off, is a text."""
         try:
             return json.dumps(self.value(parse(line)), ensure_ascii=False, separators=(",", ":")) if line else ""
         except StrictJsonError:
@@ -113,7 +333,7 @@ class Redactor:
 
 
 def _forms(name: str) -> set[str]:
-    """As files write it: as it is, made visible, in HTML, and in a line of JSON that was cut off."""
+    """Return a name as files write it: as it is, made visible, in HTML, and in a line of JSON that was cut off."""
     seen = {name, visible(name)}
     return {*seen, *map(html.escape, seen), json.dumps(name)[1:-1], json.dumps(name, ensure_ascii=False)[1:-1]}
 
@@ -124,7 +344,7 @@ def _touches(text: str, start: int, end: int) -> bool:
 
 
 def redact_run(run_dir: Path, out: Path, names: Path) -> Manifest:
-    """Makes the folder `out`, whole or not at all, and before it the owner's file of names, or adds to it. Raises RecordError, OSError."""
+    """Make the folder `out`, whole or not at all, after the owner's file of names was written. Raises RecordError, OSError."""
     record, stand_ins = read_results(run_dir), read_stand_ins(names)
     texts = {name: read_regular(run_dir / name).decode("utf-8", "replace") for name in _names_of_texts(run_dir)}
     learn_record(record, stand_ins)
@@ -148,7 +368,7 @@ def redact_run(run_dir: Path, out: Path, names: Path) -> Manifest:
 
 
 def _names_of_texts(run_dir: Path) -> list[Path]:
-    """Of the files that are given away, relative to the folder of the run; what is a link in it is none."""
+    """Return the files to give away, relative to the folder of the run. Links are left out."""
     there = [Path(folder, name) for folder, _, names in os.walk(run_dir) for name in names]
     files = sorted(path.relative_to(run_dir) for path in there if path.is_file() and not path.is_symlink())
     return [name for name in files if name.parts[0] != event_files.FOLDER and name.as_posix() not in _LEFT_OUT]

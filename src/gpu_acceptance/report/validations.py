@@ -347,13 +347,14 @@ def scoreboard(record: RunRecord) -> Scoreboard:
 def _score(anchor: str, subject: str, rows: Sequence[Row], limits: Sequence[Judgement]) -> Score:
     margin = next((limit.margin for limit in by_margin(limits, Status.MISSED, Status.HELD)), None)
     seconds = sum(row.duration_s for row in rows)
-    marks = [*(STATUS[limit.status] for limit in limits), *(OUTCOME[row.outcome] for row in rows)]
+    statuses, outcomes = Counter(limit.status for limit in limits), {row.outcome for row in rows}
+    marks = [*(STATUS[one] for one in Status if statuses[one]), *(OUTCOME[one] for one in Outcome if one in outcomes)]  # the worst first
     text = "" if margin is None else percent(margin)
     return Score(
         anchor=anchor,
         subject=subject,
         mark=min(marks, key=lambda mark: _TONES.index(mark.tone), default=OUTCOME[Outcome.NOT_RUN]),
-        counts=", ".join(_counts(Counter(limit.status for limit in limits), rows)),
+        counts=", ".join(_counts(statuses, rows)),
         margin=f">+{100 * _MOST_MARGIN:.0f} %" if margin is not None and margin >= _MOST_MARGIN else text,
         bar=Markup() if margin is None else margin_bar(margin),
         duration="" if not seconds else f"{seconds:.0f} s" if seconds >= 1 else "<1 s",

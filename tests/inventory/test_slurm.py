@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from gpu_acceptance.inventory import slurm, slurm_health
 from gpu_acceptance.inventory.answer import Missing, Why
-from gpu_acceptance.inventory.slurm import Promise
 
 # `scontrol --details --oneliner show job`; of a job of its own, on two nodes of 8 GPUs.
 JOB = (
@@ -321,7 +320,7 @@ def test_gpus_given_and_not_there_and_there_and_not_given(commands, seen, lackin
 
 def test_each_node_has_its_own_share(commands):
     commands.environ["SLURMD_NODENAME"] = "node2"
-    assert slurm.promise(slurm.job(commands.environ), "node2", commands.environ) == Promise(8, 16_000, 8)
+    assert slurm.promise(slurm.job(commands.environ), "node2", commands.environ) == slurm.Share("node2", 8, 16_000, 8)
 
 
 @pytest.mark.parametrize(("gres", "number"), [("", 0), ("(null)", 0), ("gpu:2(IDX:0,7)", 2), ("shard:4(IDX:0-1)", 0), ("gpu:3(CNT:3)", 3)])
@@ -332,7 +331,7 @@ def test_gpus_of_a_share(commands, gres, number):
 
 def test_nodes_that_have_alike_stand_on_one_line(commands):
     commands.print("job", JOB.replace("Nodes=node1 ", "Nodes=node[1-2] "))
-    assert slurm.promise(slurm.job(commands.environ), "node2", commands.environ) == Promise(16, 32_000, 8)
+    assert slurm.promise(slurm.job(commands.environ), "node2", commands.environ) == slurm.Share("node[1-2]", 16, 32_000, 8)
 
 
 def test_a_node_of_which_the_job_has_nothing(commands):
@@ -571,7 +570,7 @@ def test_a_reason_of_several_lines_is_unreadable(commands):
     assert commands.found()["allocation.unsound"][0].missing is Why.UNREADABLE
 
 
-PARSERS = [slurm.parse_controllers, slurm.parse_job, slurm.parse_partition, slurm.parse_nodes, slurm.names, slurm.parse_config]
+PARSERS = [slurm.parse_controllers, slurm.parse_job, slurm.parse_partition, slurm.parse_nodes, slurm.parse_names, slurm.parse_config]
 WORDS = [*JOB.split(), *NODE.split(), *PARTITION.split(), *CONFIG.split(), "\n", "=", " Nodes=", "\0"]
 
 

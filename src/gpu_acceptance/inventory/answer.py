@@ -85,6 +85,18 @@ def all_missing(topic: str, why: Missing, **units: str) -> Iterator[tuple[str, M
     return ((f"{topic}.{name}", why, unit, "") for name, unit in units.items())
 
 
+def parsed(answer: Answer[U], what: str, parse: Callable[[U], T]) -> Answer[T]:
+    """Return `parse(answer)`, or unreadable where the answer has another form. `what` it is stands in the message."""
+    if isinstance(answer, Missing):
+        return answer
+    try:
+        return parse(answer)
+    except ValueError as error:
+        return Missing(Why.UNREADABLE, f"{what}: {error}"[:_MOST_DETAIL])
+    except (LookupError, TypeError, AttributeError) as error:
+        return Missing(Why.UNREADABLE, f"{what}: {type(error).__name__}: {error}"[:_MOST_DETAIL])
+
+
 def read_text(path: Path) -> str | Missing:
     """Return a small file of /proc or /sys without its last line break."""
     try:

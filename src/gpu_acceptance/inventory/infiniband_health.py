@@ -55,7 +55,6 @@ def devices(infiniband: InfiniBand, gpus: Answer[tuple[GpuReading, ...]], place:
 
 
 def ports(infiniband: InfiniBand) -> Findings:
-    """Yield state, rate and width over all ports."""
     found = _ports(infiniband)
     state, where, labels = _common(_each(found, lambda port: port.state))
     yield "infiniband.ports.state", state, "text", where, labels
@@ -75,14 +74,12 @@ def counters(infiniband: InfiniBand) -> Findings:
 
 
 def roce(infiniband: InfiniBand) -> Findings:
-    """Yield errors of RoCE ports."""
     for name in _ROCE_ERRORS:
         errors, where, labels = _most(_counted(_roce_ports(_ports(infiniband)), name, lambda port: port.hw_counters))
         yield f"infiniband.roce.{name}", errors, "count", where, labels
 
 
 def gpudirect(infiniband: InfiniBand) -> Findings:
-    """Yield True where GPUDirect RDMA is there."""
     yield "infiniband.gpudirect.available", _has_gpudirect(infiniband.gpudirect), "bool", ""
 
 

@@ -1,71 +1,30 @@
-"""Slurm, as its own commands describe the job, its nodes, and the partition."""
+"""A Slurm job, its nodes and its partition, from Slurm's own commands."""
 
 import os
 import re
 import shlex
 import subprocess
-from collections.abc import Callable, Mapping
-from typing import NamedTuple, TypeVar
+from collections.abc import Mapping
+from typing import NamedTuple
 
-from gpu_acceptance.inventory import answer
-from gpu_acceptance.inventory.answer import Answer, Missing, Why
+from gpu_acceptance.inventory.answer import Answer, Missing, Why, combine, cpus_in, one_line, parsed, parser, then
 
-T = TypeVar("T")
-
-_KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT")  # where the controller is, and who asks
+_KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT")  # address of the controller, and credentials
 _OPTIONS = ("SLURM_", "SRUN_", "SCONTROL_")  # the job's own: each is an option of a command that runs in it
-_TIMEOUT_S = 60.0  # a controller that is down is given up after MessageTimeout, 10 s, for each that slurm.conf names
-_MOST_CHARACTERS = 64 << 20  # a node is 0.8 kB
-_MOST_TOLD = 200
+_TIMEOUT_S = 60.0  # commands wait MessageTimeout, 10 s, for each controller in slurm.conf that is down
+_MOST_CHARACTERS = 64 << 20  # a node has 0.8 kB
+_MOST_DETAIL = 200
+JOB, NODE = "SLURM_JOB_ID", "SLURMD_NODENAME"  # in the environment of every process of a job
 HOSTS = re.compile(r"[\w.,\[\]-]+", re.ASCII)  # `node[01-16],login`
+_NUMBER = re.compile(r"[0-9]{1,10}")
 _CONTROLLER = re.compile(r"Slurmctld\((\w+)\) at (\S+) is (UP|DOWN)", re.ASCII)
-_STATE = re.compile(r"([A-Z_]+)((?:\+[A-Z_]+)*)([*~#!%$@^-]?)")
 _GRES = re.compile(r"(\w+)(?::[\w.-]+)?:([0-9]{1,9})[KMGT]?(?:\([^()]*\))?", re.ASCII)  # `gpu:h200:8(IDX:0-7)`
-_WORDS = re.compile(r"\s(?:Reason|Comment|Extra)=(?P<said>.*)", re.DOTALL)  # from here on a line holds what somebody wrote
+_FREE_TEXT = re.compile(r"\s(?:Reason|Comment|Extra)=(.*)", re.DOTALL)  # text of people, up to the end of the line
 _SETTING = re.compile(r"(\w+)\s*= ?(.*)", re.ASCII)
 _SHARE = re.compile(r"\sNodes=(\S+) CPU_IDs=(\S+) Mem=([0-9]{1,12}) GRES=(\S*)")
-JOB, NODE = "SLURM_JOB_ID", "SLURMD_NODENAME"  # of every process of a job
-_NUMBER = re.compile(r"[0-9]{1,10}")
-
-
-def ask(*command: str, environ: Mapping[str, str] = os.environ, codes: tuple[int, ...] = (0,)) -> Answer[str]:
-    """What it printed, and why nothing that counts: it is not there, did not end within 60 s, or ended with another of these codes."""
-    name = shlex.join(command)[:80]
-    try:
-        done = subprocess.run(
-            command,
-            env=_environment(environ),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="backslashreplace",
-            timeout=_TIMEOUT_S,
-            check=False,
-        )
-    except FileNotFoundError:
-        return Missing(Why.NOT_THERE, f"{command[0]} is not on PATH")
-    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-        return Missing(Why.UNREADABLE, f"{name}: {type(error).__name__}: {error}"[:_MOST_TOLD])
-    if done.returncode not in codes or len(done.stdout) > _MOST_CHARACTERS:
-        said = " ".join((done.stderr or done.stdout).split())
-        return Missing(Why.UNREADABLE, f"{name}: exit code {done.returncode}, {len(done.stdout)} characters: {said}"[:_MOST_TOLD])
-    return done.stdout
-
-
-def parsed(printed: Answer[str], what: str, parse: Callable[[str], T]) -> Answer[T]:
-    """Return what `parse` makes of it; it raises ValueError over what is not of such a form. `what` stands in that message."""
-    if isinstance(printed, Missing):
-        return printed
-    try:
-        return parse(printed)
-    except ValueError as error:
-        return Missing(Why.UNREADABLE, f"{what} of Slurm: {error}"[:_MOST_TOLD])
-
-
-def _environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Times as seconds since the epoch, whatever the time zone of the node."""
-    plain = {name: value for name, value in environ.items() if name in _KEPT or not name.startswith(_OPTIONS)}
-    return {**plain, "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C"}
+_state = parser(
+    r"([A-Z_]+)((?:\+[A-Z_]+)*)([*~#!%$@^-]?)", lambda state, flags, mark: (state, (*flags.split("+")[1:], *filter(None, [mark])))
+)
 
 
 class Share(NamedTuple):
@@ -78,7 +37,7 @@ class Share(NamedTuple):
 
 
 class Job(NamedTuple):
-    """`ends_s`: since the epoch; None: no limit."""
+    """A job. `ends_s`: seconds since the epoch; None: no limit."""
 
     partition: str
     hosts: str
@@ -87,7 +46,7 @@ class Job(NamedTuple):
 
 
 class Node(NamedTuple):
-    """`flags`: what stands beside the state, DRAIN or NOT_RESPONDING; `reason`: what whoever set it wrote."""
+    """A node. `flags`: words beside the state, like DRAIN or NOT_RESPONDING; `reason`: text of the person who set it."""
 
     name: str
     state: str
@@ -102,15 +61,91 @@ class Partition(NamedTuple):
     hosts: str
 
 
-def _field(text: str, name: str, pattern: str = r"\S*") -> str:
-    """The only value of this name: where somebody wrote another into a comment, nobody can say which is Slurm's."""
-    found = re.findall(rf"(?:^|\s){re.escape(name)}=(\S*)", text)
-    if len(found) != 1 or not re.fullmatch(pattern, found[0], re.ASCII):
-        raise ValueError(f"{name}= stands there as {found!r:.80}, wanted once, of the form {pattern}")
-    return str(found[0])
+def ask(*command: str, environ: Mapping[str, str] = os.environ, codes: tuple[int, ...] = (0,)) -> Answer[str]:
+    """Return the output of a command of Slurm that ends within 60 s with one of these exit codes."""
+    name = shlex.join(command)[:80]
+    plain = {name: value for name, value in environ.items() if name in _KEPT or not name.startswith(_OPTIONS)}
+    try:
+        done = subprocess.run(
+            command,
+            env={**plain, "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C"},  # seconds since the epoch: independent of the time zone
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="backslashreplace",
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+    except FileNotFoundError:
+        return Missing(Why.NOT_THERE, f"{command[0]} is not on PATH")
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        return Missing(Why.UNREADABLE, f"{name}: {type(error).__name__}: {error}"[:_MOST_DETAIL])
+    if done.returncode not in codes or len(done.stdout) > _MOST_CHARACTERS:
+        output = " ".join((done.stderr or done.stdout).split())
+        return Missing(Why.UNREADABLE, f"{name}: exit code {done.returncode}, {len(done.stdout)} characters: {output}"[:_MOST_DETAIL])
+    return done.stdout
+
+
+def is_in_job(environ: Mapping[str, str] = os.environ) -> bool:
+    return bool(environ.get(JOB))
+
+
+def own_node(environ: Mapping[str, str] = os.environ) -> Answer[str]:
+    """Return Slurm's name for the node of this process."""
+    name = environ.get(NODE, "")
+    return name if HOSTS.fullmatch(name) else Missing(Why.NOT_THERE, f"{NODE}={name!r:.80}: Slurm sets it in each step of a job")
+
+
+def controllers(environ: Mapping[str, str] = os.environ) -> Answer[dict[str, bool]]:
+    """Return True for each controller that answers, by place: `primary at head-01`. scontrol(1) ends with 1 where one is down."""
+    return parsed(ask("scontrol", "ping", environ=environ, codes=(0, 1)), "controllers of Slurm", parse_controllers)
+
+
+def job(environ: Mapping[str, str] = os.environ) -> Answer[Job]:
+    number = environ.get(JOB, "")
+    if not _NUMBER.fullmatch(number):
+        return Missing(Why.NOT_THERE, f"{JOB}={number!r:.80} is no number of a job")
+    return parsed(ask("scontrol", "--details", "--oneliner", "show", "job", number, environ=environ), "job of Slurm", parse_job)
+
+
+def partition_of(job: Answer[Job], environ: Mapping[str, str] = os.environ) -> Answer[Partition]:
+    shown = then(job, lambda job: ask("scontrol", "--oneliner", "show", "partition", job.partition, environ=environ))
+    return parsed(shown, "partition of Slurm", parse_partition)
+
+
+def nodes_of(group: Answer[Job] | Answer[Partition], environ: Mapping[str, str] = os.environ) -> Answer[tuple[Node, ...]]:
+    """Return the nodes of a job or of a partition."""
+    return combine(lambda group: _nodes(group.hosts, environ), group)
+
+
+def config(environ: Mapping[str, str] = os.environ) -> Answer[dict[str, str]]:
+    """Return slurm.conf as the controller has it, and cgroup.conf where a plugin for cgroups is in use."""
+    return parsed(ask("scontrol", "show", "config", environ=environ), "config of Slurm", parse_config)
+
+
+def promise(job: Answer[Job], own: Answer[str], environ: Mapping[str, str] = os.environ) -> Answer[Share]:
+    """Return what the job has of its own node; all memory of the node where Slurm does not count memory."""
+    return combine(lambda job, own: _share(job, own, environ), job, own)
+
+
+def _share(job: Job, own: str, environ: Mapping[str, str]) -> Answer[Share]:
+    for share in job.shares:
+        shown = ask("scontrol", "show", "hostnames", share.hosts, environ=environ)  # this asks no controller
+        among = parsed(shown, "names of Slurm", parse_names)
+        if isinstance(among, Missing):
+            return among
+        if own in among:
+            nodes = _nodes(own, environ)
+            return nodes if isinstance(nodes, Missing) else share._replace(memory_mib=share.memory_mib or nodes[0].memory_mib)
+    return Missing(Why.NOT_THERE, f"the job has nothing of node {own}: {job.hosts}"[:_MOST_DETAIL])
+
+
+def _nodes(hosts: str, environ: Mapping[str, str]) -> Answer[tuple[Node, ...]]:
+    return parsed(ask("scontrol", "--oneliner", "show", "node", hosts, environ=environ), "nodes of Slurm", parse_nodes)
 
 
 def parse_controllers(text: str) -> dict[str, bool]:
+    """Parse the output of `scontrol ping`. Like all parsers here it raises ValueError over another form."""
     found = {f"{role} at {host}": state == "UP" for role, host, state in _CONTROLLER.findall(text)}
     if not found:
         raise ValueError(f"names none: {text!r:.80}")
@@ -118,36 +153,16 @@ def parse_controllers(text: str) -> dict[str, bool]:
 
 
 def parse_job(text: str) -> Job:
+    """Parse a job. CPU_IDs names threads, also where slurm.conf counts cores as CPUs (22.05: 0-7 for four CPUs with two threads each)."""
     ends = _field(text, "EndTime", "[0-9]{1,12}|Unknown|NONE")
-    return Job(
-        _field(text, "Partition", r"[\w.-]+"),
-        _field(text, "NodeList", HOSTS.pattern),
-        int(ends) if ends.isdecimal() else None,
-        tuple(_shares(text)),
-    )
-
-
-def _shares(text: str) -> list[Share]:
-    """They stand between two fields, in which nobody writes what he likes.
-
-    CPU_IDs names threads, also where slurm.conf counts cores as CPUs (seen of 22.05: 0-7 of four CPUs with two threads each).
-    """
     _field(text, "JOB_GRES")
     _field(text, "MinCPUsNode")
-    part = text.partition(" JOB_GRES=")[2].partition(" MinCPUsNode=")[0]
-    found = [Share(hosts, len(answer.cpus_in(cpus)), int(mib), _num_gpus(gres)) for hosts, cpus, mib, gres in _SHARE.findall(part)]
-    if not found or part.count(" Nodes=") != len(found) or not all(HOSTS.fullmatch(one.hosts) for one in found):
-        raise ValueError(f"{len(found)} shares of nodes in {part!r:.80}")
-    return found
-
-
-def _num_gpus(gres: str) -> int:
-    """Of `gpu:2(IDX:0-1)`, `gpu:a:4(IDX:0-3),gpu:b:4(IDX:4,6)`, nothing or `(null)`."""
-    if gres in {"", "(null)"}:
-        return 0
-    if not re.fullmatch(rf"{_GRES.pattern}(?:,{_GRES.pattern})*", gres, re.ASCII):
-        raise ValueError(f"no generic resources: {gres!r:.80}")
-    return sum(int(number) for name, number in _GRES.findall(gres) if name == "gpu")
+    part = text.partition(" JOB_GRES=")[2].partition(" MinCPUsNode=")[0]  # between these two nobody writes free text
+    shares = tuple(Share(hosts, len(cpus_in(cpus)), int(mib), _num_gpus(gres)) for hosts, cpus, mib, gres in _SHARE.findall(part))
+    if not shares or part.count(" Nodes=") != len(shares) or not all(HOSTS.fullmatch(one.hosts) for one in shares):
+        raise ValueError(f"{len(shares)} shares of nodes in {part!r:.80}")
+    hosts = _field(text, "NodeList", HOSTS.pattern)
+    return Job(_field(text, "Partition", r"[\w.-]+"), hosts, int(ends) if ends.isdecimal() else None, shares)
 
 
 def parse_partition(text: str) -> Partition:
@@ -162,21 +177,11 @@ def parse_nodes(text: str) -> tuple[Node, ...]:
     return found
 
 
-def _node(line: str) -> Node:
-    words = _WORDS.search(line)
-    told = line[: words.start()] if words else line
-    state, flags, mark = _matched(_STATE, _field(told, "State")).groups()
-    return Node(
-        _field(told, "NodeName", r"[\w.-]+"),
-        state,
-        (*flags.split("+")[1:], *([mark] if mark else [])),
-        answer.one_line(words["said"][:200]) if words and words["said"].strip() else "",
-        int(_field(told, "RealMemory", "[0-9]{1,12}")),
-    )
-
-
-def names(text: str) -> tuple[str, ...]:
-    return tuple(_matched(HOSTS, line)[0] for line in text.split())
+def parse_names(text: str) -> tuple[str, ...]:
+    wrong = next((name for name in text.split() if not HOSTS.fullmatch(name)), None)
+    if wrong is not None:
+        raise ValueError(f"not of the form {HOSTS.pattern}: {wrong!r:.80}")
+    return tuple(text.split())
 
 
 def parse_config(text: str) -> dict[str, str]:
@@ -186,84 +191,26 @@ def parse_config(text: str) -> dict[str, str]:
     return found
 
 
-def _matched(pattern: re.Pattern[str], text: str) -> re.Match[str]:
-    match = pattern.fullmatch(text)
-    if match is None:
-        raise ValueError(f"not of the form {pattern.pattern}: {text!r:.80}")
-    return match
+def _node(line: str) -> Node:
+    free = _FREE_TEXT.search(line)
+    fields = line[: free.start()] if free else line
+    state, flags = _state(_field(fields, "State"))
+    reason = one_line(free[1][:200]) if free and free[1].strip() else ""
+    return Node(_field(fields, "NodeName", r"[\w.-]+"), state, flags, reason, int(_field(fields, "RealMemory", "[0-9]{1,12}")))
 
 
-class Promise(NamedTuple):
-    """What a job has of its node. `memory_mib`: where Slurm does not count memory, all that it says the node has."""
-
-    num_threads: int
-    memory_mib: int
-    num_gpus: int
-
-
-def is_in_job(environ: Mapping[str, str] = os.environ) -> bool:
-    return bool(environ.get(JOB))
+def _field(text: str, name: str, pattern: str = r"\S*") -> str:
+    """Return the only value of this name: with a second one in a comment, Slurm's own cannot be told from it."""
+    found = re.findall(rf"(?:^|\s){re.escape(name)}=(\S*)", text)
+    if len(found) != 1 or not re.fullmatch(pattern, found[0], re.ASCII):
+        raise ValueError(f"{name}= stands there as {found!r:.80}, wanted once, of the form {pattern}")
+    return str(found[0])
 
 
-def own_node(environ: Mapping[str, str] = os.environ) -> Answer[str]:
-    """The name that Slurm has for the node of this process."""
-    name = environ.get(NODE, "")
-    return name if HOSTS.fullmatch(name) else Missing(Why.NOT_THERE, f"{NODE}={name!r:.80}: Slurm sets it in each step of a job")
-
-
-def controllers(environ: Mapping[str, str] = os.environ) -> Answer[dict[str, bool]]:
-    """Whether each answers, by place: `primary at head-01`. scontrol(1) ends with 1 where one does not."""
-    return parsed(ask("scontrol", "ping", environ=environ, codes=(0, 1)), "controllers", parse_controllers)
-
-
-def job(environ: Mapping[str, str] = os.environ) -> Answer[Job]:
-    number = environ.get(JOB, "")
-    if not _NUMBER.fullmatch(number):
-        return Missing(Why.NOT_THERE, f"{JOB}={number!r:.80} is no number of a job")
-    return parsed(ask("scontrol", "--details", "--oneliner", "show", "job", number, environ=environ), "job", parse_job)
-
-
-def partition_of(told: Answer[Job], environ: Mapping[str, str] = os.environ) -> Answer[Partition]:
-    if isinstance(told, Missing):
-        return told
-    return parsed(ask("scontrol", "--oneliner", "show", "partition", told.partition, environ=environ), "partition", parse_partition)
-
-
-def nodes_of(told: Answer[Job] | Answer[Partition], environ: Mapping[str, str] = os.environ) -> Answer[tuple[Node, ...]]:
-    """The nodes of a job or of a partition."""
-    if isinstance(told, Missing):
-        return told
-    return _nodes(told.hosts, environ)
-
-
-def config(environ: Mapping[str, str] = os.environ) -> Answer[dict[str, str]]:
-    """slurm.conf as the controller has it, and cgroup.conf where a plugin of it is in use."""
-    return parsed(ask("scontrol", "show", "config", environ=environ), "config", parse_config)
-
-
-def promise(told: Answer[Job], own: Answer[str], environ: Mapping[str, str] = os.environ) -> Answer[Promise]:
-    """What the job has of its own node."""
-    if isinstance(told, Missing):
-        return told
-    if isinstance(own, Missing):
-        return own
-    share, found = _share(told, own, environ), _nodes(own, environ)
-    if isinstance(share, Missing):
-        return share
-    if isinstance(found, Missing):
-        return found
-    return Promise(share.num_threads, share.memory_mib or found[0].memory_mib, share.num_gpus)
-
-
-def _share(told: Job, node: str, environ: Mapping[str, str]) -> Answer[Share]:
-    for one in told.shares:
-        among = parsed(ask("scontrol", "show", "hostnames", one.hosts, environ=environ), "names", names)  # asks no controller
-        if isinstance(among, Missing):
-            return among
-        if node in among:
-            return one
-    return Missing(Why.NOT_THERE, f"the job has nothing of node {node}: {told.hosts}"[:200])
-
-
-def _nodes(hosts: str, environ: Mapping[str, str]) -> Answer[tuple[Node, ...]]:
-    return parsed(ask("scontrol", "--oneliner", "show", "node", hosts, environ=environ), "nodes", parse_nodes)
+def _num_gpus(gres: str) -> int:
+    """Count GPUs in `gpu:2(IDX:0-1)`, `gpu:a:4(IDX:0-3),gpu:b:4(IDX:4,6)`, nothing or `(null)`."""
+    if gres in {"", "(null)"}:
+        return 0
+    if not re.fullmatch(rf"{_GRES.pattern}(?:,{_GRES.pattern})*", gres, re.ASCII):
+        raise ValueError(f"no generic resources: {gres!r:.80}")
+    return sum(int(number) for name, number in _GRES.findall(gres) if name == "gpu")

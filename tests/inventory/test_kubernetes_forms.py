@@ -91,7 +91,7 @@ def test_what_a_pod_selects():
 
 def test_a_node_of_the_run_and_the_pods_on_it():
     for other in spoilt(node()):
-        told = kubernetes.Told(kubernetes.parsed(other, "x", kubernetes._node), (), "uid")
+        told = kubernetes.Answers(kubernetes.parsed(other, "x", kubernetes._node), (), "uid")
         assert_read_or_unreadable(told.node)
         for facts in (kubernetes_health.node(told), kubernetes_health.devices(told), kubernetes_health.own_facts(told)):
             for metric, value, *_ in facts:

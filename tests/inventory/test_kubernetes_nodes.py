@@ -102,11 +102,11 @@ def test_many_are_counted_and_as_many_named_as_fit(api):
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
-        (affinity(term("gpu", "Like", "h")), "candidates of the API: ValueError: no operator of a selector: 'Like'"),
+        (affinity(term("gpu", "Like", "h")), "candidates of the API: no operator of a selector: 'Like'"),
         (affinity(term("gpu", "Gt")), None),
         (
             affinity({"matchExpressions": [{"key": "gpu", "operator": "In", "values": "h200"}]}),
-            "candidates of the API: ValueError: no values",
+            "candidates of the API: no values",
         ),
         (affinity("x"), "candidates of the API: AttributeError: 'str' object has no attribute 'get'"),
         ({"nodeSelector": ["x"]}, "candidates of the API: AttributeError: 'list' object has no attribute 'items'"),
@@ -124,10 +124,10 @@ def test_a_selector_of_another_form_selects_nobody_knows_what(api, spec, said):
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (lambda other: other["metadata"].update(name="\x1b[2J"), "ValueError: no name of a node: '\\x1b[2J'"),
-        (lambda other: other["metadata"].update(labels={"a": "b\nc"}), "ValueError: no name: 'b\\nc'"),
+        (lambda other: other["metadata"].update(name="\x1b[2J"), "no name of a node: '\\x1b[2J'"),
+        (lambda other: other["metadata"].update(labels={"a": "b\nc"}), "no name: 'b\\nc'"),
         (lambda other: other["metadata"].update(labels=7), "AttributeError: 'int' object has no attribute 'items'"),
-        (lambda other: other["status"]["capacity"].update({"nvidia.com/gpu": "many"}), "ValueError: no number of devices: 'many'"),
+        (lambda other: other["status"]["capacity"].update({"nvidia.com/gpu": "many"}), "no number of devices: 'many'"),
         (lambda other: other["spec"].update(taints=[{"key": "x"}]), "KeyError: 'effect'"),
     ],
 )

@@ -1,7 +1,8 @@
-"""What the cgroup of this process may use, and what of a node a container is allowed."""
+"""Bounds of this process: its cgroup, its resource limits, and the shared memory of its container."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
@@ -11,11 +12,14 @@ from gpu_acceptance.inventory.answer import (
     Missing,
     Unlimited,
     Why,
+    combine,
     cpu_list,
+    known,
     names_in,
     read_text,
     read_value,
     signed_number,
+    then,
     whole_number,
     words,
 )
@@ -33,23 +37,22 @@ class Cgroup:
 
     cpu_quota_cpus: Answer[float | Unlimited]  # CPU time a second: 2.5 is two and a half CPUs
     memory_bytes: Answer[int | Unlimited]
-    cpuset_cpu_list: Answer[str]  # those that the cpuset leaves, before the affinity of the process itself
+    cpuset_cpu_list: Answer[str]  # CPUs of the cpuset, before the affinity of the process
     cpuset_node_list: Answer[str]  # NUMA nodes whose memory it may use
 
 
 @dataclass(frozen=True)
 class _Hierarchy:
     version: int
-    folders: tuple[Path, ...]  # from the process's own cgroup up to the mount
+    folders: tuple[Path, ...]  # from the cgroup of the process up to the mount
 
 
 def read_cgroup(root: Path = Path("/")) -> Cgroup:
-    paths, mounts = _paths(root / "proc/self/cgroup"), read_mountinfo(root)
-    if isinstance(paths, Missing):
-        return Cgroup(paths, paths, paths, paths)
-    if isinstance(mounts, Missing):
-        return Cgroup(mounts, mounts, mounts, mounts)
-    cpu, memory, cpuset = (_hierarchy(controller, paths, mounts, root) for controller in ("cpu", "memory", "cpuset"))
+    """Read the cgroup of this process."""
+    cpu, memory, cpuset = (
+        combine(partial(_hierarchy, controller, root), _paths(root / "proc/self/cgroup"), read_mountinfo(root))
+        for controller in ("cpu", "memory", "cpuset")
+    )
     return Cgroup(
         cpu_quota_cpus=_tightest(cpu, {1: _quota_v1, 2: _quota_v2}),
         memory_bytes=_tightest(memory, {1: _memory_v1, 2: _memory_v2}),
@@ -59,7 +62,7 @@ def read_cgroup(root: Path = Path("/")) -> Cgroup:
 
 
 def _paths(file: Path) -> Answer[dict[str, PurePosixPath]]:
-    """The cgroup of this process by controller, and by "" the one of version 2: lines `4:memory:/a/b` and `0::/a/b`."""
+    """Return the cgroup by controller, and that of version 2 by "": lines `4:memory:/a/b` and `0::/a/b`."""
     text = read_text(file)
     if isinstance(text, Missing):
         return text
@@ -73,24 +76,23 @@ def _paths(file: Path) -> Answer[dict[str, PurePosixPath]]:
     return paths
 
 
-def _hierarchy(controller: str, paths: dict[str, PurePosixPath], mounts: tuple[MountEntry, ...], root: Path) -> Answer[_Hierarchy]:
-    """Version 1 where it has this controller, else version 2: the kernel gives it to one of them."""
-    version_1 = [mount for mount in mounts if mount.fs_type == "cgroup" and controller in mount.super_options]
+def _hierarchy(controller: str, root: Path, paths: dict[str, PurePosixPath], mounts: tuple[MountEntry, ...]) -> Answer[_Hierarchy]:
+    """Return version 1 where it has this controller, else version 2: the kernel gives it to one of them."""
     if controller in paths:
+        version_1 = [mount for mount in mounts if mount.fs_type == "cgroup" and controller in mount.super_options]
         return _below(paths[controller], version_1, root, 1)
-    version_2 = [mount for mount in mounts if mount.fs_type == "cgroup2" and controller in _controllers(mount, root)]
+    version_2 = [
+        mount
+        for mount in mounts
+        if mount.fs_type == "cgroup2" and controller in known(read_value(_folder(mount, root) / "cgroup.controllers", words))
+    ]
     if "" in paths and version_2:
         return _below(paths[""], version_2, root, 2)
     return Missing(Why.NOT_SUPPORTED, f"no cgroup of this process has the {controller} controller")
 
 
-def _controllers(mount: MountEntry, root: Path) -> tuple[str, ...]:
-    found = read_value(_folder(mount, root) / "cgroup.controllers", words)
-    return () if isinstance(found, Missing) else found
-
-
 def _below(path: PurePosixPath, mounts: list[MountEntry], root: Path, version: int) -> Answer[_Hierarchy]:
-    """The folders of a cgroup under the mount that shows it. A mount may show a part only: `folder` is where it starts."""
+    """Return the folders of a cgroup under the mount that shows it. A mount may show only the part below its `folder`."""
     for mount in mounts:
         if ".." in path.parts or not path.is_relative_to(mount.folder):
             continue
@@ -105,7 +107,7 @@ def _folder(mount: MountEntry, root: Path) -> Path:
 
 
 def _tightest(hierarchy: Answer[_Hierarchy], by_version: dict[int, Callable[[Path], Answer[T | Unlimited]]]) -> Answer[T | Unlimited]:
-    """The smallest bound; the top of a hierarchy has no such file, and neither has a cgroup without the controller."""
+    """Return the smallest bound; the top of a hierarchy and a cgroup without the controller have no such file."""
     if isinstance(hierarchy, Missing):
         return hierarchy
     answers = [by_version[hierarchy.version](folder) for folder in hierarchy.folders]
@@ -116,11 +118,10 @@ def _tightest(hierarchy: Answer[_Hierarchy], by_version: dict[int, Callable[[Pat
 
 
 def _nearest(hierarchy: Answer[_Hierarchy], by_version: dict[int, str]) -> Answer[str]:
-    """The first that is there, going up: what it says already holds what is above it."""
+    """Return the first list on the way up: it takes those above it into account."""
     if isinstance(hierarchy, Missing):
         return hierarchy
-    name = by_version[hierarchy.version]
-    answers = [read_value(folder / name, cpu_list) for folder in hierarchy.folders]
+    answers = [read_value(folder / by_version[hierarchy.version], cpu_list) for folder in hierarchy.folders]
     there = (answer for answer in answers if not (isinstance(answer, Missing) and answer.missing is Why.NOT_THERE))
     return next(there, answers[0])
 
@@ -136,22 +137,17 @@ def _quota_v1(folder: Path) -> Answer[float | Unlimited]:
 
 
 def _quota_v2(folder: Path) -> Answer[float | Unlimited]:
-    return read_value(folder / "cpu.max", _parse_quota)
+    """Read `max 100000` or `250000 100000`: microseconds in a period of as many."""
 
+    def parse(text: str) -> float | Unlimited:
+        quota, period = text.split(" ")
+        return UNLIMITED if quota == "max" else whole_number(quota) / _some(period)
 
-def _parse_quota(text: str) -> float | Unlimited:
-    """`max 100000` or `250000 100000`: microseconds in a period of as many."""
-    quota, period = text.split(" ")
-    return UNLIMITED if quota == "max" else whole_number(quota) / _some(period)
+    return read_value(folder / "cpu.max", parse)
 
 
 def _memory_v1(folder: Path) -> Answer[int | Unlimited]:
-    return read_value(folder / "memory.limit_in_bytes", _parse_memory_v1)
-
-
-def _parse_memory_v1(text: str) -> int | Unlimited:
-    number = whole_number(text)
-    return UNLIMITED if number >= _V1_UNLIMITED else number
+    return then(read_value(folder / "memory.limit_in_bytes", whole_number), lambda bound: UNLIMITED if bound >= _V1_UNLIMITED else bound)
 
 
 def _memory_v2(folder: Path) -> Answer[int | Unlimited]:
@@ -175,7 +171,7 @@ class Allowance:
 
 @dataclass(frozen=True)
 class Allowances:
-    """Sources: /proc/self/limits (proc_pid_limits(5)), statvfs of /dev/shm, and what cgroup.py reads."""
+    """Bounds from /proc/self/limits (proc_pid_limits(5)), statvfs of /dev/shm, and the cgroup."""
 
     memlock_bytes: Answer[Allowance]  # memory that may be pinned: RDMA registers its buffers there
     nofile: Answer[Allowance]  # open files
@@ -186,20 +182,21 @@ class Allowances:
 
 
 def read_allowances(root: Path = Path("/")) -> Allowances:
-    path = root / "proc/self/limits"
-    text = read_text(path)
+    """Read the bounds of this process."""
+    allowance = partial(_allowance, root / "proc/self/limits")
     return Allowances(
-        memlock_bytes=_allowance(text, "Max locked memory", path),
-        nofile=_allowance(text, "Max open files", path),
-        nproc=_allowance(text, "Max processes", path),
-        stack_bytes=_allowance(text, "Max stack size", path),
+        memlock_bytes=allowance("Max locked memory"),
+        nofile=allowance("Max open files"),
+        nproc=allowance("Max processes"),
+        stack_bytes=allowance("Max stack size"),
         shm=space_of(root / "dev/shm"),
         cgroup=read_cgroup(root),
     )
 
 
-def _allowance(text: Answer[str], name: str, path: Path) -> Answer[Allowance]:
-    """A table: `Max open files            20000                524288               files`."""
+def _allowance(path: Path, name: str) -> Answer[Allowance]:
+    """Read a row `Max open files            20000                524288               files`."""
+    text = read_text(path)
     if isinstance(text, Missing):
         return text
     row = next((line.removeprefix(name) for line in text.split("\n") if line.startswith(f"{name} ")), None)

@@ -1,22 +1,19 @@
-"""What the API of Kubernetes tells a pod of its node, of itself, and of the other pods of its job."""
+"""A pod's node, the pod itself, and the other pods of its job, from the API of Kubernetes."""
 
 import json
 import os
 import re
 import ssl
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from http.client import HTTPException, HTTPSConnection
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
-from gpu_acceptance.inventory import answer
-from gpu_acceptance.inventory.answer import Answer, Missing, Why, read_text
+from gpu_acceptance.inventory.answer import Answer, Missing, Why, one_line, parsed, read_text, then
 
-T = TypeVar("T")
-
-NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")  # a DNS subdomain, as the name of every node and every pod
-ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")  # where the kubelet puts it
+NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")  # a DNS subdomain: name of a node or a pod
+ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")  # the kubelet mounts it there
 _HOST, _PORT = "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"
 _TOKEN = re.compile(r"[\w.~+/=-]+", re.ASCII)
 _TIMEOUT_S = 10.0
@@ -29,7 +26,6 @@ _NODE, _POD = "NODE_NAME", "POD_UID"  # deploy/kubernetes/components/api sets th
 _QUANTITY = re.compile(r"([0-9]{1,15})([kMG]?)")  # 1000 is written 1k
 _FACTOR = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
 _WITH_GPU = (GPU, "nvidia.com/mig-")  # whole, shared (nvidia.com/gpu.shared), and a part of one
-_OVER = {"Succeeded", "Failed"}
 LABELS = re.compile(r"[A-Za-z0-9]([A-Za-z0-9./_-]{0,315}[A-Za-z0-9])?=[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 RUNNING, PENDING, TERMINATING, NOT_READY, DONE = "Running", "Pending", "Terminating", "NotReady", ("Succeeded", "Failed")
 _PHASES = {RUNNING, PENDING, *DONE, "Unknown"}
@@ -38,12 +34,12 @@ _MOST_TEXT = 2_000  # characters; the scheduler counts nodes by their reasons, s
 
 
 def is_in_pod(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether the kubelet started this process: it names the API to every container."""
+    """Return True in a container that a kubelet started: it names the API to each."""
     return bool(environ.get(_HOST))
 
 
 def get(path: str, environ: Mapping[str, str] = os.environ) -> Answer[dict[str, Any]]:
-    """The object at this path, `/api/v1/nodes/node-01`, or why there is none."""
+    """Return the object at this path, `/api/v1/nodes/node-01`."""
     token = read_text(ACCOUNT / "token")
     if isinstance(token, Missing):
         return token
@@ -51,17 +47,18 @@ def get(path: str, environ: Mapping[str, str] = os.environ) -> Answer[dict[str, 
     if not (_TOKEN.fullmatch(token) and host and port.isdecimal()):
         return Missing(Why.UNREADABLE, f"{_HOST}={host!r}, {_PORT}={port!r}, or the token is none"[:200])
     try:
-        return _answered(path, *_fetched(HTTPSConnection(host, int(port), timeout=_TIMEOUT_S, context=_trust()), path, token))
+        trust = ssl.create_default_context(cafile=str(ACCOUNT / "ca.crt"))  # the cluster's own authority, and no other
+        return _answered(path, *_fetched(HTTPSConnection(host, int(port), timeout=_TIMEOUT_S, context=trust), path, token))
     except (OSError, HTTPException, ValueError, RecursionError) as error:
         return Missing(Why.UNREADABLE, f"GET {path}: {type(error).__name__}: {error}"[:200])
 
 
 def items(path: str, environ: Mapping[str, str] = os.environ, **query: str) -> Answer[list[dict[str, Any]]]:
-    """All that the list at this path holds, of at most 20,000 objects: `items("/api/v1/nodes")`."""
+    """Return the objects of the list at this path, at most 20,000: `items("/api/v1/nodes")`."""
     found: list[dict[str, Any]] = []
     going_on = {"limit": str(_PAGE)}
     for _ in range(_MOST_PAGES):
-        page = parsed(get(f"{path}?{urlencode({**query, **going_on})}", environ), "page", _page)
+        page = parsed(get(f"{path}?{urlencode({**query, **going_on})}", environ), "page of the API", _page)
         if isinstance(page, Missing):
             return page
         found += page[0]
@@ -71,27 +68,12 @@ def items(path: str, environ: Mapping[str, str] = os.environ, **query: str) -> A
     return Missing(Why.UNREADABLE, f"GET {path}: more than {_MOST_PAGES} pages"[:200])
 
 
-def _page(told: dict[str, Any]) -> tuple[list[dict[str, Any]], str]:
-    """Objects, and where the list goes on."""
-    found, after = told["items"], told["metadata"].get("continue") or ""
+def _page(answer: dict[str, Any]) -> tuple[list[dict[str, Any]], str]:
+    """Return objects, and the token with which the list goes on."""
+    found, after = answer["items"], answer["metadata"].get("continue") or ""
     if not (isinstance(found, list) and isinstance(after, str)):
         raise ValueError("no list")
     return found, after
-
-
-def parsed(told: Answer[dict[str, Any]], what: str, parse: Callable[[dict[str, Any]], T]) -> Answer[T]:
-    """Return what `parse` makes of an answer that may be of any form; `what` it is stands in the message of one that it is not."""
-    if isinstance(told, Missing):
-        return told
-    try:
-        return parse(told)
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
-        return Missing(Why.UNREADABLE, f"{what} of the API: {type(error).__name__}: {error}"[:200])
-
-
-def _trust() -> ssl.SSLContext:
-    """The cluster's own authority, and no other."""
-    return ssl.create_default_context(cafile=str(ACCOUNT / "ca.crt"))
 
 
 def _fetched(connection: HTTPSConnection, path: str, token: str) -> tuple[int, bytes]:
@@ -112,17 +94,17 @@ def _answered(path: str, status: int, body: bytes) -> Answer[dict[str, Any]]:
 
 
 def _said(body: bytes) -> str:
-    """The reason in the API's own words, where it gives one: who may not do what, and where."""
+    """Return the API's own reason, which names account, verb and object, or the size of an answer without one."""
     try:
-        told = json.loads(body)
+        answer = json.loads(body)
     except (ValueError, RecursionError):
-        told = None
-    message = told.get("message") if isinstance(told, dict) else None
+        answer = None
+    message = answer.get("message") if isinstance(answer, dict) else None
     return repr(message) if isinstance(message, str) and message else f"{len(body)} bytes"
 
 
 class Devices(NamedTuple):
-    """An extended resource of a node: what its plugin found, and what of that it gives out."""
+    """An extended resource of a node: the number that its plugin found, and the number that pods may get."""
 
     resource: str
     capacity: int
@@ -130,13 +112,15 @@ class Devices(NamedTuple):
 
 
 class Taint(NamedTuple):
+    """A taint of a node."""
+
     key: str
     value: str
     effect: str
 
 
 class Node(NamedTuple):
-    """Conditions, taints and labels as Kubernetes writes them; `conditions`: type -> status and reason."""
+    """A node in Kubernetes' own words; `conditions`: type -> status and reason."""
 
     name: str
     conditions: Mapping[str, tuple[str, str]]
@@ -146,86 +130,81 @@ class Node(NamedTuple):
 
 
 class Pod(NamedTuple):
-    """One that has not ended. `owner`: the uid of what controls it."""
+    """A pod that has not ended. `owner`: the uid of its controller."""
 
     name: str
     uid: str
     owner: str
     num_gpus: int
-    spec: Mapping[str, Any]  # as the API gave it
+    spec: Mapping[str, Any]  # as the API gives it
 
 
-class Told(NamedTuple):
-    """All that the API said to this pod, whose uid is `own`."""
+class Answers(NamedTuple):
+    """Answers of the API to this pod, whose uid is `own`."""
 
     node: Answer[Node]
     pods: Answer[tuple[Pod, ...]]
     own: str
 
 
-def read(environ: Mapping[str, str] = os.environ) -> Told:
-    """Two requests to the API of this cluster, of at most 10 s each."""
+def read(environ: Mapping[str, str] = os.environ) -> Answers:
+    """Make two requests to the API of this cluster, of at most 10 s each."""
     name, own = environ.get(_NODE, ""), environ.get(_POD, "")
     if not (NAME.fullmatch(name) and own):
         lack = Missing(Why.NOT_THERE, f"{_NODE}={name!r}, {_POD}={own!r}: deploy/kubernetes/components/api sets both"[:200])
-        return Told(lack, lack, own)
-    return Told(
-        parsed(get(f"/api/v1/nodes/{name}", environ), "node", _node),
-        parsed(get(f"/api/v1/pods?fieldSelector=spec.nodeName%3D{name}", environ), "pods", _pods),
-        own,
-    )
+        return Answers(lack, lack, own)
+    node = parsed(get(f"/api/v1/nodes/{name}", environ), "node of the API", _node)
+    pods = parsed(get(f"/api/v1/pods?fieldSelector=spec.nodeName%3D{name}", environ), "pods of the API", _pods)
+    return Answers(node, pods, own)
 
 
-def _node(told: dict[str, Any]) -> Node:
-    status = told["status"]
+def _node(answer: dict[str, Any]) -> Node:
+    status = answer["status"]
     capacity, allocatable = status["capacity"], status["allocatable"]
     return Node(
-        answer.one_line(told["metadata"]["name"]),
-        {answer.one_line(one["type"]): (one["status"], answer.one_line(one.get("reason") or "no reason")) for one in status["conditions"]},
-        taints_of(told),
-        labels_of(told),
+        one_line(answer["metadata"]["name"]),
+        {one_line(one["type"]): (one["status"], one_line(one.get("reason") or "no reason")) for one in status["conditions"]},
+        taints_of(answer),
+        labels_of(answer),
         tuple(
-            Devices(answer.one_line(name), number_of(capacity[name]), number_of(allocatable.get(name, "0")))
+            Devices(one_line(name), number_of(capacity[name]), number_of(allocatable.get(name, "0")))
             for name in sorted(capacity)
-            if "/" in name  # an extended resource: what Kubernetes itself counts has no domain
+            if "/" in name  # an extended resource: those of Kubernetes itself have no domain
         ),
     )
 
 
 def taints_of(node: dict[str, Any]) -> tuple[Taint, ...]:
-    """Of a node as the API gives it; raises ValueError over text that is none."""
-    return tuple(
-        Taint(answer.one_line(one["key"]), _value(one.get("value") or ""), answer.one_line(one["effect"]))
-        for one in node["spec"].get("taints") or ()
-    )
+    """Return the taints of a node as the API gives it. Raises ValueError over a text that is not one."""
+    return tuple(Taint(one_line(one["key"]), _value(one.get("value")), one_line(one["effect"])) for one in node["spec"].get("taints") or ())
 
 
 def labels_of(node: dict[str, Any]) -> dict[str, str]:
-    return {answer.one_line(key): _value(value) for key, value in (node["metadata"].get("labels") or {}).items()}
+    """Return the labels of a node as the API gives it. Raises ValueError over a text that is not one."""
+    return {one_line(key): _value(value) for key, value in (node["metadata"].get("labels") or {}).items()}
 
 
-def _value(text: str) -> str:
-    """Of a label or a taint, which may be empty."""
-    return answer.one_line(text) if text else ""
+def _value(text: str | None) -> str:
+    """Check a value of a label or a taint, which may be empty."""
+    return one_line(text) if text else ""
 
 
-def _pods(told: dict[str, Any]) -> tuple[Pod, ...]:
-    if told["metadata"].get("continue"):
+def _pods(answer: dict[str, Any]) -> tuple[Pod, ...]:
+    if answer["metadata"].get("continue"):
         raise ValueError("the list goes on")
-    return tuple(_pod(one) for one in told["items"] if one["status"].get("phase") not in _OVER)
+    return tuple(_pod(one["metadata"], one["spec"]) for one in answer["items"] if one["status"].get("phase") not in DONE)
 
 
-def _pod(told: dict[str, Any]) -> Pod:
-    meta = told["metadata"]
-    owners = [owner["uid"] for owner in meta.get("ownerReferences") or () if owner.get("controller")]
-    containers = [*told["spec"]["containers"], *(told["spec"].get("initContainers") or ())]
+def _pod(meta: dict[str, Any], spec: dict[str, Any]) -> Pod:
+    owner = next((owner["uid"] for owner in meta.get("ownerReferences") or () if owner.get("controller")), "")
+    containers = [*spec["containers"], *(spec.get("initContainers") or ())]
     limits = [(container.get("resources") or {}).get("limits") or {} for container in containers]
     num_gpus = sum(number_of(number) for limit in limits for name, number in limit.items() if name.startswith(_WITH_GPU))
-    return Pod(answer.one_line(f"{meta['namespace']}/{meta['name']}"), meta["uid"], next(iter(owners), ""), num_gpus, told["spec"])
+    return Pod(one_line(f"{meta['namespace']}/{meta['name']}"), meta["uid"], owner, num_gpus, spec)
 
 
 def number_of(text: str) -> int:
-    """Devices, as Kubernetes counts them: `8`, `1k`."""
+    """Parse a number of devices: `8`, `1k`."""
     found = _QUANTITY.fullmatch(text)
     if not found:
         raise ValueError(f"no number of devices: {text!r:.40}")
@@ -233,16 +212,16 @@ def number_of(text: str) -> int:
 
 
 class Reason(NamedTuple):
-    """In Kubernetes' own words, which may be any text: `0/4 nodes are available: ...`, and `PodScheduled: Unschedulable`."""
+    """A reason in Kubernetes' own words, any text: `0/4 nodes are available: ...` and `PodScheduled: Unschedulable`."""
 
     message: str
     word: str
 
 
 class RunPod(NamedTuple):
-    """`node`: empty until the scheduler has found one.
+    """A pod of the job. `node`: empty until the scheduler has found one.
 
-    `phase`: Kubernetes' own word; Terminating, as kubectl calls one that is being deleted; NotReady: Running, and its node does not report.
+    `phase`: Kubernetes' own word; Terminating: it is being deleted, as kubectl says; NotReady: Running, and its node does not report.
     """
 
     name: str
@@ -252,18 +231,18 @@ class RunPod(NamedTuple):
 
 
 def read_pods(labels: str, environ: Mapping[str, str] = os.environ) -> Answer[tuple[RunPod, ...]]:
-    """The pods with these labels, `KEY=VALUE`, in the namespace of this one; of at most 10 s for each hundred of them."""
+    """Return the pods with these labels, `KEY=VALUE`, in the namespace of this one; at most 10 s for each hundred of them."""
     namespace = read_text(ACCOUNT / "namespace")
     if isinstance(namespace, Missing):
         return namespace
     if not _NAMESPACE.fullmatch(namespace):
         return Missing(Why.UNREADABLE, f"no namespace: {namespace!r:.80}")
     found = items(f"/api/v1/namespaces/{namespace}/pods", environ, labelSelector=labels)
-    return found if isinstance(found, Missing) else parsed({"items": found}, "pods", _pods_of_job)
+    return parsed(then(found, lambda found: {"items": found}), "pods of the API", _pods_of_job)
 
 
-def _pods_of_job(told: dict[str, Any]) -> tuple[RunPod, ...]:
-    return tuple(_pod_of_job(one["metadata"], one["spec"].get("nodeName") or "", one["status"]) for one in told["items"])
+def _pods_of_job(answer: dict[str, Any]) -> tuple[RunPod, ...]:
+    return tuple(_pod_of_job(one["metadata"], one["spec"].get("nodeName") or "", one["status"]) for one in answer["items"])
 
 
 def _pod_of_job(meta: dict[str, Any], node: str, status: dict[str, Any]) -> RunPod:
@@ -272,7 +251,7 @@ def _pod_of_job(meta: dict[str, Any], node: str, status: dict[str, Any]) -> RunP
         raise ValueError(f"no name of a pod: {name!r:.80}")
     if node and not NAME.fullmatch(node):
         raise ValueError(f"no name of a node: {node!r:.80}")
-    return RunPod(name, node, phase, (*_reasons(status), *_of_node(node, phase, status)))
+    return RunPod(name, node, phase, tuple(_reasons(node, phase, status)))
 
 
 def _phase(meta: dict[str, Any], status: dict[str, Any]) -> str:
@@ -285,25 +264,17 @@ def _phase(meta: dict[str, Any], status: dict[str, Any]) -> str:
 
 
 def _is_unheard(status: dict[str, Any]) -> bool:
-    """Whether its node does not report: Kubernetes then sets Ready to False and leaves what the kubelet wrote last (seen of 1.20.2)."""
-    told = {one["type"]: one for one in status.get("conditions") or () if one["type"] in {"Ready", "ContainersReady"}}
+    """Return True where the node does not report: Kubernetes sets Ready to False and leaves the kubelet's last word (seen of 1.20.2)."""
+    conditions = {one["type"]: one for one in status.get("conditions") or () if one["type"] in {"Ready", "ContainersReady"}}
     return (
-        len(told) == 2
-        and (told["Ready"]["status"], told["ContainersReady"]["status"]) == ("False", "True")
-        and told["Ready"].get("reason") != "ReadinessGatesNotReady"  # the kubelet's own word for a pod that waits for somebody else's
+        len(conditions) == 2
+        and (conditions["Ready"]["status"], conditions["ContainersReady"]["status"]) == ("False", "True")
+        and conditions["Ready"].get("reason") != "ReadinessGatesNotReady"  # the kubelet's word for a pod that waits for a readiness gate
     )
 
 
-def _of_node(node: str, phase: str, status: dict[str, Any]) -> Iterator[Reason]:
-    """What no field says in words."""
-    if phase == NOT_READY:
-        yield Reason("", "its containers are Ready and it is not: its node does not report")
-    if phase == PENDING and node and not status.get("startTime"):
-        yield Reason("", "its kubelet has not taken it up")
-
-
-def _reasons(status: dict[str, Any]) -> Iterator[Reason]:
-    """Of the pod as a whole (evicted), of the scheduler, and of each container that waits or has failed."""
+def _reasons(node: str, phase: str, status: dict[str, Any]) -> Iterator[Reason]:
+    """Yield reasons of the whole pod (evicted), of the scheduler, of each container that waits or failed, and of its node."""
     if status.get("reason"):
         yield Reason(_text(status.get("message")), _text(status["reason"]))
     for one in status.get("conditions") or ():
@@ -311,6 +282,10 @@ def _reasons(status: dict[str, Any]) -> Iterator[Reason]:
             yield Reason(_text(one.get("message")), f"PodScheduled: {_text(one.get('reason')) or 'no reason'}")
     for one in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
         yield from _of_container(_text(one["name"]), one.get("state") or {})
+    if phase == NOT_READY:
+        yield Reason("", "its containers are Ready and it is not: its node does not report")
+    if phase == PENDING and node and not status.get("startTime"):
+        yield Reason("", "its kubelet has not taken it up")
 
 
 def _of_container(name: str, state: dict[str, Any]) -> Iterator[Reason]:
@@ -321,16 +296,16 @@ def _of_container(name: str, state: dict[str, Any]) -> Iterator[Reason]:
         yield Reason(_last_line(ended.get("message")), word)
 
 
-def _text(told: object) -> str:
-    return _whole_text(told)[:_MOST_TEXT]
+def _text(field: object) -> str:
+    return _whole_text(field)[:_MOST_TEXT]
 
 
-def _last_line(told: object) -> str:
-    """Of the end of what a container printed, of which the kubelet keeps 2048 bytes: the verdict is its last line."""
-    return "".join(_whole_text(told).strip().splitlines()[-1:])[:_MOST_TEXT]
+def _last_line(field: object) -> str:
+    """Return the last line of a container's output, of which the kubelet keeps 2048 bytes: the verdict stands there."""
+    return "".join(_whole_text(field).strip().splitlines()[-1:])[:_MOST_TEXT]
 
 
-def _whole_text(told: object) -> str:
-    if told is not None and not isinstance(told, str):
-        raise ValueError(f"no text: {told!r:.80}")
-    return told or ""
+def _whole_text(field: object) -> str:
+    if field is not None and not isinstance(field, str):
+        raise ValueError(f"no text: {field!r:.80}")
+    return field or ""

@@ -128,9 +128,7 @@ def holder_of(folder: Path) -> Holder:
     """Return the file system of a folder that the user named. Blocks for ever where it needs a server that is dead."""
     resolved = folder.resolve()
     entry = then(read_mountinfo(), lambda entries: _entry_of(entries, PurePosixPath(resolved)))
-    none = Missing(
-        Why.NOT_SUPPORTED, f"{resolved}: this file system gives no number of inodes"
-    )  # btrfs and others
+    none = Missing(Why.NOT_SUPPORTED, f"{resolved}: this file system gives no number of inodes")  # btrfs and others
     return Holder(
         mount_point=then(entry, lambda entry: str(entry.mount_point)),
         fs_type=then(entry, lambda entry: entry.fs_type),

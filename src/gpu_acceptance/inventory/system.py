@@ -5,14 +5,12 @@ import re
 import shlex
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from gpu_acceptance.base.text import clip
 from gpu_acceptance.inventory.answer import (
     Answer,
-    Fields,
     Missing,
     Why,
     choice_in_brackets,
@@ -23,11 +21,12 @@ from gpu_acceptance.inventory.answer import (
     read_fields,
     read_text,
     read_value,
+    then,
     whole_number,
     words,
 )
 
-# The names, or beginnings of names, of what goes into the record. CUBLAS: cuBLAS and cuBLASLt; GOMP, KMP: OpenMP of GCC and of Intel.
+# Names, or beginnings of names, of the variables in a record. CUBLAS: cuBLAS and cuBLASLt; GOMP, KMP: OpenMP of GCC and of Intel.
 PREFIXES = (
     *("CUBLAS", "CUDA_", "CUDNN_", "FI_", "GLOO_", "GOMP_", "KMP_", "LD_LIBRARY_PATH", "LD_PRELOAD", "MKL_", "NCCL_"),
     *("NVIDIA_TF32_OVERRIDE", "NVSHMEM_", "OMP_", "PYTORCH_", "SHARP_", "TORCHINDUCTOR_", "TORCH_", "UCX_"),
@@ -35,7 +34,7 @@ PREFIXES = (
 MAX_VALUE = 1_000  # characters of one value
 _MOST_HOSTS = 1_000_000  # characters of /etc/hosts
 _MAX_NAME = 253  # characters of a name in DNS
-# What of the kernel's command line is kept: what changes how fast the machine is. The rest may hold addresses and secrets of a site.
+# Parameters of the kernel's command line that change performance. The rest is not kept: it may hold addresses and secrets of a site.
 # Documentation/admin-guide/kernel-parameters.txt; `-` and `_` are the same to the kernel, here `_`.
 _PARAMETERS = {
     *("amd_iommu", "intel_iommu", "iommu", "iommu.passthrough", "iommu.strict"),
@@ -50,15 +49,15 @@ _PARAMETER_PREFIX = "nvidia"  # nvidia.NVreg_..., nvidia-drm.modeset, nvidia_uvm
 
 
 def hostname(variables: Mapping[str, str] = os.environ) -> str:
-    """In a pod of deploy/kubernetes that of its node: the pod is gone once somebody looks for the GPU that failed."""
+    """Return the name of this host; in a pod of deploy/kubernetes that of its node, which stays when the pod is gone."""
     node = variables.get("NODE_NAME", "")[:_MAX_NAME] if variables.get("KUBERNETES_SERVICE_HOST") else ""
     return node or socket.gethostname()
 
 
 def own_loopback_address(path: Path = Path("/etc/hosts")) -> str:
-    """The loopback address that /etc/hosts gives to this node's own name, as Debian and Ubuntu do; empty where it gives another or none.
+    """Return the loopback address of this node's own name in /etc/hosts, as on Debian and Ubuntu; empty for another address or none.
 
-    The file alone is read: a name server that does not answer must not hold up a start.
+    Only the file is read: a dead name server must not delay a start.
     """
     try:
         lines = path.read_text(encoding="utf-8", errors="replace")[:_MOST_HOSTS].splitlines()
@@ -70,7 +69,7 @@ def own_loopback_address(path: Path = Path("/etc/hosts")) -> str:
 
 
 def chassis_serial(root: Path = Path("/sys")) -> str:
-    """What the firmware says; empty where there is none or only root may read it."""
+    """Return the serial of the product; empty where there is none, or only root may read it."""
     try:
         return (root / "class" / "dmi" / "id" / "product_serial").read_text(encoding="utf-8", errors="backslashreplace").strip()
     except OSError:
@@ -78,15 +77,15 @@ def chassis_serial(root: Path = Path("/sys")) -> str:
 
 
 def environment(variables: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The variables that change results, by name, long values cut in the middle."""
+    """Return the variables that change results, by name; long values are cut in the middle."""
     return {name: clip(value, MAX_VALUE) for name, value in sorted(variables.items()) if name.startswith(PREFIXES)}
 
 
 @dataclass(frozen=True)
 class Dmi:
-    """The files of /sys/class/dmi/id, by their own names. As a rule only root may read a serial.
+    """Files of /sys/class/dmi/id, by their own names. Usually only root may read a serial.
 
-    What a vendor never filled in stays as it is written: `To be filled by O.E.M.`, `Not Specified`. A guest has its hypervisor's values.
+    Fields that a vendor never filled in stay as they are: `To be filled by O.E.M.`, `Not Specified`. A guest has its hypervisor's values.
     """
 
     sys_vendor: Answer[str]
@@ -100,22 +99,13 @@ class Dmi:
 
 
 def read_dmi(root: Path = Path("/")) -> Dmi:
-    answer = partial(_answer, root / "sys/class/dmi/id")
-    return Dmi(
-        sys_vendor=answer("sys_vendor"),
-        product_name=answer("product_name"),
-        product_serial=answer("product_serial"),
-        chassis_serial=answer("chassis_serial"),
-        board_vendor=answer("board_vendor"),
-        board_name=answer("board_name"),
-        bios_version=answer("bios_version"),
-        bios_date=answer("bios_date"),
-    )
+    """Read the names that the firmware gives."""
+    return Dmi(*(_dmi_text(root / "sys/class/dmi/id" / field.name) for field in fields(Dmi)))
 
 
-def _answer(folder: Path, name: str) -> Answer[str]:
-    value = read_value(folder / name, lambda text: text.strip() and one_line(text))
-    return Missing(Why.NOT_THERE, f"{folder / name} is blank") if value == "" else value
+def _dmi_text(path: Path) -> Answer[str]:
+    value = read_value(path, lambda text: text.strip() and one_line(text))
+    return Missing(Why.NOT_THERE, f"{path} is blank") if value == "" else value
 
 
 @dataclass(frozen=True)
@@ -129,14 +119,14 @@ class HugePages:
 
 @dataclass(frozen=True)
 class Memory:
-    """Sources: /proc/meminfo, /proc/sys/kernel/numa_balancing, /sys/kernel/mm.
+    """Memory from /proc/meminfo, /proc/sys/kernel/numa_balancing, /sys/kernel/mm.
 
     Formats: Documentation/filesystems/proc.rst, Documentation/admin-guide/mm/hugetlbpage.rst and transhuge.rst,
     Documentation/admin-guide/sysctl/kernel.rst.
     """
 
     total_bytes: Answer[int]
-    available_bytes: Answer[int]  # what could be had without swapping, by the kernel's estimate
+    available_bytes: Answer[int]  # without swapping, by the kernel's estimate
     swap_bytes: Answer[int]  # 0: the node has no swap
     hugepages: Answer[tuple[HugePages, ...]]  # by page size, ascending
     transparent_hugepages: Answer[str]  # `always`, `madvise` or `never`
@@ -144,6 +134,7 @@ class Memory:
 
 
 def read_memory(root: Path = Path("/")) -> Memory:
+    """Read the memory of this host."""
     info = read_fields(root / "proc/meminfo")
     settings = root / "sys/kernel/mm"
     return Memory(
@@ -172,14 +163,14 @@ def _hugepages(folder: Path) -> Answer[tuple[HugePages, ...]]:
 
 @dataclass(frozen=True)
 class System:
-    """Sources: /proc/sys/kernel/osrelease, /proc/cmdline, /etc/os-release, /proc/stat, /proc/uptime, /sys/devices/system/clocksource.
+    """Kernel, distribution and clock, from /proc, /etc/os-release and /sys/devices/system/clocksource.
 
     In a container the distribution is the container's own, and the kernel the host's.
     Formats: os-release(5), proc_stat(5), proc_uptime(5), Documentation/admin-guide/kernel-parameters.rst.
     """
 
     kernel_release: Answer[str]  # `6.8.0-45-generic`
-    kernel_parameters: Answer[tuple[str, ...]]  # those that change results, in their order: of one given twice, mostly the last holds
+    kernel_parameters: Answer[tuple[str, ...]]  # those that change results, in their order: the last of two mostly holds
     os_name: Answer[str]  # `Ubuntu`
     os_version: Answer[str]  # `22.04.5 LTS (Jammy Jellyfish)`
     boot_time_s: Answer[int]  # seconds since 1970 (UTC)
@@ -189,13 +180,19 @@ class System:
 
 
 def read(root: Path = Path("/")) -> System:
-    release = _os_release(root)
+    """Read kernel, distribution and clock of this host."""
+    release = read_fields(root / "etc/os-release", "=")
+    if isinstance(release.values, Missing) and release.values.missing is Why.NOT_THERE:
+        release = read_fields(root / "usr/lib/os-release", "=")  # the vendor's own file (os-release(5))
+    version = release.get("VERSION", _unquoted)
+    if isinstance(version, Missing) and version.missing is Why.NOT_THERE:
+        version = release.get("VERSION_ID", _unquoted)  # Alpine has no other
     clocks = root / "sys/devices/system/clocksource/clocksource0"
     return System(
         kernel_release=read_value(root / "proc/sys/kernel/osrelease", one_line),
-        kernel_parameters=_parameters(read_text(root / "proc/cmdline")),
+        kernel_parameters=then(read_text(root / "proc/cmdline"), _parameters),
         os_name=release.get("NAME", _unquoted),
-        os_version=_os_version(release),
+        os_version=version,
         boot_time_s=read_fields(root / "proc/stat", " ").get("btime", whole_number),
         uptime_s=read_value(root / "proc/uptime", lambda text: decimal(text.partition(" ")[0])),
         clock_source=read_value(clocks / "current_clocksource", one_line),
@@ -203,32 +200,14 @@ def read(root: Path = Path("/")) -> System:
     )
 
 
-def _os_release(root: Path) -> Fields:
-    """os-release(5): the file under /etc comes first; the vendor's own, under /usr/lib, is there even where /etc is empty."""
-    release = read_fields(root / "etc/os-release", "=")
-    if isinstance(release.values, Missing) and release.values.missing is Why.NOT_THERE:
-        return read_fields(root / "usr/lib/os-release", "=")
-    return release
-
-
-def _os_version(release: Fields) -> Answer[str]:
-    """VERSION is for people and says most; some, Alpine for one, have VERSION_ID alone."""
-    version = release.get("VERSION", _unquoted)
-    if isinstance(version, Missing) and version.missing is Why.NOT_THERE:
-        return release.get("VERSION_ID", _unquoted)
-    return version
-
-
 def _unquoted(value: str) -> str:
-    """os-release(5): quoted as for a shell."""
+    """Parse a value that is quoted as for a shell (os-release(5))."""
     (word,) = shlex.split(value)
     return one_line(word)
 
 
-def _parameters(command_line: Answer[str]) -> Answer[tuple[str, ...]]:
-    """Those of the kernel that are in our list; what follows `--` is for the first process."""
-    if isinstance(command_line, Missing):
-        return command_line
+def _parameters(command_line: str) -> tuple[str, ...]:
+    """Return the parameters in our list; the part after `--` is for the first process."""
     found = []
     for word in re.findall(r'(?:[^\s"]|"[^"]*"?)+', command_line):  # a quoted part may hold blanks
         if word == "--":

@@ -1,22 +1,33 @@
-"""Whether this process runs in a virtual machine, and whether in a container, in the words of systemd-detect-virt(1).
+"""The virtual machine and the container in which this process runs, in the words of systemd-detect-virt(1).
 
-Both are told by traces, and `none` is said only where every trace could be looked for.
+Both are detected by traces. The answer is `none` only where every trace could be read.
 """
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from gpu_acceptance.inventory import system
-from gpu_acceptance.inventory.answer import Answer, Missing, Why, all_of, missing_over, one_line, read_fields, read_text, read_value, words
+from gpu_acceptance.inventory.answer import (
+    Answer,
+    Missing,
+    Why,
+    combine,
+    missing_over,
+    one_line,
+    read_fields,
+    read_text,
+    read_value,
+    words,
+)
 from gpu_acceptance.inventory.mounts import MountEntry, read_mountinfo
 from gpu_acceptance.inventory.system import Dmi
 
 NONE = "none"
 
-# The beginnings of what hypervisors write into the DMI of their guests: systemd, src/basic/virt.c.
+# Beginnings of texts that hypervisors write into the DMI of their guests: systemd, src/basic/virt.c.
 _GUESTS = {
     "KVM": "kvm",
     "OpenStack": "kvm",
@@ -33,9 +44,9 @@ _GUESTS = {
     "Apple Virtualization": "apple",
     "Google Compute Engine": "google",
 }
-_HYPER_V = ("Microsoft Corporation", "Virtual Machine")  # vendor and product: the vendor makes machines, too
+_HYPER_V = ("Microsoft Corporation", "Virtual Machine")  # vendor and product: the vendor makes machines too
 
-# What an engine leaves in a container: a file, and parts of the paths of its cgroup or of what it mounted on the root and into /etc.
+# Traces of an engine in a container: a file, and parts of the paths of its cgroup or of its mounts on the root and in /etc.
 _MARKS = {
     "var/run/secrets/kubernetes.io": "kubernetes",
     ".singularity.d": "singularity",  # Apptainer keeps the name
@@ -57,30 +68,27 @@ _OTHER_VM = "vm-other"
 
 @dataclass(frozen=True)
 class Virtualization:
-    """Sources: /proc/cpuinfo, /sys/hypervisor, DMI; the variable `container`, marker files, /proc/self/cgroup and mountinfo."""
+    """Names from /proc/cpuinfo, /sys/hypervisor and DMI; the variable `container`, marker files, /proc/self/cgroup and mountinfo."""
 
     hypervisor: Answer[str]  # `kvm`, `qemu` (with KVM or without), `amazon`, ..., `vm-other` where it has no known name, `none`
     container: Answer[str]  # `docker`, `podman`, `kubernetes`, `singularity`, `enroot`, ..., `container-other`, `none`
 
 
 def read(root: Path = Path("/"), variables: Mapping[str, str] = os.environ) -> Virtualization:
+    """Detect hypervisor and container."""
     return Virtualization(_hypervisor(root), _container(root, variables))
 
 
 def _hypervisor(root: Path) -> Answer[str]:
-    """x86 has a CPU flag for it, and it alone decides; ARM has none, so there only a name says that there is one."""
-    name = _hypervisor_name(root)
+    """Detect a hypervisor: on x86 only by the CPU's flag for it; ARM has none, so there only a name proves one."""
+    kind = read_value(root / "sys/hypervisor/type", one_line)
+    name = _named_by_firmware(system.read_dmi(root)) if isinstance(kind, Missing) else kind
     flags = read_fields(root / "proc/cpuinfo").get("flags", words)
     if not isinstance(flags, Missing):
         return (name or _OTHER_VM) if "hypervisor" in flags else NONE
     if flags.missing is not Why.NOT_THERE:
         return flags
     return name or Missing(Why.NOT_SUPPORTED, "this CPU has no flag for it, and neither /sys/hypervisor nor DMI names one")
-
-
-def _hypervisor_name(root: Path) -> str | None:
-    kind = read_value(root / "sys/hypervisor/type", one_line)
-    return _named_by_firmware(system.read_dmi(root)) if isinstance(kind, Missing) else kind
 
 
 def _named_by_firmware(firmware: Dmi) -> str | None:
@@ -94,17 +102,19 @@ def _named_by_firmware(firmware: Dmi) -> str | None:
 
 
 def _container(root: Path, variables: Mapping[str, str]) -> Answer[str]:
-    marks = {kind: _is_there(root / mark) for mark, kind in _MARKS.items()}
-    found = next((kind for kind, there in marks.items() if there is True), None) or _declared(variables)
+    marks = {kind: _exists(root / mark) for mark, kind in _MARKS.items()}
+    found = next((kind for kind, there in marks.items() if there is True), None)
     if found:
         return found
-    traces = all_of([_traces(root), *marks.values()])
-    if isinstance(traces, Missing):
-        return traces
-    return next((kind for hint, kind in _HINTS.items() if re.search(hint, str(traces[0]))), NONE)
+    if declared := variables.get("container"):  # the container interface of systemd asks an engine to set it
+        return declared if re.fullmatch(r"[a-z0-9-]{1,32}", declared) else _OTHER_CONTAINER
+    traces = combine(_traces, read_text(root / "proc/self/cgroup"), read_mountinfo(root))
+    return combine(
+        lambda traces, *_: next((kind for hint, kind in _HINTS.items() if re.search(hint, traces)), NONE), traces, *marks.values()
+    )
 
 
-def _is_there(path: Path) -> Answer[bool]:
+def _exists(path: Path) -> Answer[bool]:
     try:
         path.lstat()
     except OSError as error:
@@ -113,25 +123,7 @@ def _is_there(path: Path) -> Answer[bool]:
     return True
 
 
-def _declared(variables: Mapping[str, str]) -> str | None:
-    """The variable that the container interface of systemd asks an engine to set."""
-    declared = variables.get("container")
-    if not declared:
-        return None
-    return declared if re.fullmatch(r"[a-z0-9-]{1,32}", declared) else _OTHER_CONTAINER
-
-
-def _traces(root: Path) -> Answer[str]:
-    """Mounts elsewhere are no trace: a host has those of the containers that it runs."""
-    cgroups, mounts = read_text(root / "proc/self/cgroup"), read_mountinfo(root)
-    if isinstance(cgroups, Missing):
-        return cgroups
-    if isinstance(mounts, Missing):
-        return mounts
-    return "\n".join([cgroups, *_texts(mounts)])
-
-
-def _texts(mounts: tuple[MountEntry, ...]) -> Iterator[str]:
-    for mount in mounts:
-        if mount.mount_point in _ENGINE_MOUNTS:
-            yield f"{mount.folder} {mount.source} {' '.join(mount.super_options)}"
+def _traces(cgroups: str, mounts: tuple[MountEntry, ...]) -> str:
+    """Return the texts that may hold a trace. Mounts elsewhere are none: a host has those of the containers that it runs."""
+    own = [mount for mount in mounts if mount.mount_point in _ENGINE_MOUNTS]
+    return "\n".join([cgroups, *(f"{mount.folder} {mount.source} {' '.join(mount.super_options)}" for mount in own)])

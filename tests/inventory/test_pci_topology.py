@@ -1,4 +1,4 @@
-"""Addresses in both spellings, and how far two devices are apart by the bridges above them."""
+"""Addresses in both spellings, and the distance of two devices by the bridges above them."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +16,6 @@ from gpu_acceptance.inventory.pci_topology import (
     nearest,
     numa_node,
     nvml_bus_id,
-    pci_path,
     place,
     sysfs_address,
 )
@@ -39,10 +38,12 @@ def test_an_address_in_both_spellings(sysfs, nvml):
 
 
 @pytest.mark.parametrize("address", ["", "3b:00.0", "0000:3b:00", "0000:3b:00.8", "0000:3b:00.0\n", "0000:3g:00.0", "0000:3b:00.0/.."])
-def test_what_is_no_address_is_named(address):
+def test_a_text_that_is_no_address(address):
     with pytest.raises(ValueError, match=r"no PCI address: .*; allowed: 0000:3b:00\.0 or 00000000:3B:00\.0"):
         nvml_bus_id(address)
-    assert pci_path(address).missing == Why.UNREADABLE
+    nowhere = place(address)
+    assert nowhere.pci_bus_id == address
+    assert nowhere.pci_path.missing == nowhere.numa_node.missing == Why.UNREADABLE
 
 
 def device(root, path):
@@ -54,17 +55,19 @@ def device(root, path):
     return folder
 
 
-def test_the_path_of_a_device_is_the_chain_of_bridges_above_it(tmp_path):
-    device(tmp_path, GPU)
-    assert pci_path("00000000:18:00.0", tmp_path) == pci_path("0000:18:00.0", tmp_path) == GPU
+def test_the_place_of_a_device_is_the_chain_of_bridges_above_it_and_its_numa_node(tmp_path):
+    (device(tmp_path, GPU) / "numa_node").write_text("1\n")
+    for address in ("00000000:18:00.0", "0000:18:00.0"):
+        assert place(address, tmp_path) == Place(address, GPU, 1)
 
 
 def test_a_device_that_is_not_there(tmp_path):
     link = tmp_path / "sys/bus/pci/devices/0000:18:00.0"
-    assert pci_path("0000:18:00.0", tmp_path) == Missing(Why.NOT_THERE, str(link))
+    nowhere = Missing(Why.NOT_THERE, str(link))
+    assert place("00000000:18:00.0", tmp_path) == Place("00000000:18:00.0", nowhere, nowhere)
     link.parent.mkdir(parents=True)
     link.symlink_to(link)
-    assert pci_path("0000:18:00.0", tmp_path).missing == Why.UNREADABLE
+    assert place("0000:18:00.0", tmp_path).pci_path.missing == Why.UNREADABLE
 
 
 @pytest.mark.parametrize(
@@ -100,53 +103,27 @@ def test_distances_are_those_of_nvidia_smi_topo(path, numa, expected):
     assert distance(GPU, path, 0, numa) == expected == distance(path, GPU, numa, 0)
 
 
-def test_in_a_flat_virtual_machine_all_share_the_host_bridge():
-    assert distance("pci0000:00/0000:00:06.0", "pci0000:00/0000:00:0a.0", Missing(Why.NOT_SUPPORTED), 0) == Distance.PHB
-
-
-def test_without_numa_nodes_two_host_bridges_are_at_no_known_distance():
+def test_numa_nodes_count_only_where_host_bridges_differ():
     unknown = Missing(Why.NOT_SUPPORTED, "0000:18:00.0: the kernel knows no NUMA node of it")
-    assert distance(GPU, NIC_OTHER_HOST_BRIDGE, unknown, 0) == unknown
-    assert distance(GPU, NIC_OTHER_HOST_BRIDGE, 0, unknown) == unknown
+    assert distance("pci0000:00/0000:00:06.0", "pci0000:00/0000:00:0a.0", unknown, 0) == Distance.PHB  # a flat virtual machine
+    assert distance(GPU, NIC_OTHER_HOST_BRIDGE, unknown, 0) == distance(GPU, NIC_OTHER_HOST_BRIDGE, 0, unknown) == unknown
 
 
-@pytest.mark.parametrize(("text", "expected"), [("0\n", 0), ("1\n", 1)])
+@pytest.mark.parametrize(("text", "expected"), [("0\n", 0), ("1\n", 1), ("-1\n", Why.NOT_SUPPORTED), ("none\n", Why.UNREADABLE)])
 def test_a_numa_node(text, expected, tmp_path):
     (tmp_path / "numa_node").write_text(text)
-    assert numa_node(tmp_path) == expected
-
-
-def test_minus_one_is_no_numa_node(tmp_path):
-    (tmp_path / "numa_node").write_text("-1\n")
-    assert numa_node(tmp_path) == Missing(Why.NOT_SUPPORTED, f"{tmp_path.name}: the kernel knows no NUMA node of it")
-    (tmp_path / "numa_node").write_text("none\n")
-    assert numa_node(tmp_path).missing == Why.UNREADABLE
-    assert numa_node(tmp_path / "nothing").missing == Why.NOT_THERE
-
-
-def test_the_place_of_a_device_is_its_path_and_its_numa_node(tmp_path):
-    (device(tmp_path, GPU) / "numa_node").write_text("1\n")
-    assert place("00000000:18:00.0", tmp_path) == Place("00000000:18:00.0", GPU, 1)
-
-
-@pytest.mark.parametrize(("address", "why"), [("00000000:3B:00.0", Why.NOT_THERE), ("no address", Why.UNREADABLE)])
-def test_what_is_not_on_the_bus_has_no_place(address, why, tmp_path):
-    nowhere = place(address, tmp_path)
-    assert nowhere.pci_bus_id == address
-    assert nowhere.pci_path.missing == nowhere.numa_node.missing == why
+    found = numa_node(tmp_path)
+    assert (found.missing if isinstance(found, Missing) else found) == expected
 
 
 def test_the_nearest_are_all_at_the_least_distance():
+    """An unknown distance counts only where none is known to be nearer."""
+    unknown = Missing(Why.NOT_SUPPORTED)
     assert nearest({"mlx5_0": Distance.SYS, "mlx5_2": Distance.PIX, "mlx5_1": Distance.PIX}) == ("mlx5_1", "mlx5_2")
     assert nearest({"mlx5_0": Distance.NODE, "mlx5_1": Distance.SYS}) == ("mlx5_0",)
     assert nearest({}) == ()
-
-
-def test_an_unknown_distance_counts_only_where_nothing_is_known_to_be_nearer():
-    unknown = Missing(Why.NOT_SUPPORTED)
     assert nearest({"mlx5_0": unknown, "mlx5_1": Distance.PHB}) == ("mlx5_1",)
-    assert nearest({"mlx5_0": unknown, "mlx5_1": Distance.NODE}) == unknown
-    assert nearest({"mlx5_0": unknown}) == unknown
+    assert nearest({"mlx5_0": unknown, "mlx5_1": Distance.NODE}) == nearest({"mlx5_0": unknown}) == unknown
 
 
 @given(st.text())
@@ -158,7 +135,7 @@ def test_no_text_breaks_the_addresses(text):
 def test_every_device_of_this_machine_has_a_path():
     devices = Path("/sys/bus/pci/devices")
     for link in devices.iterdir() if devices.is_dir() else ():
-        path = pci_path(link.name)
+        path = place(link.name).pci_path
         assert isinstance(path, str)
         assert path.startswith("pci")
         assert path.endswith(f"/{link.name}")

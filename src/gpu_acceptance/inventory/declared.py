@@ -1,4 +1,4 @@
-"""The nodes that a site's file declares against those that are here."""
+"""Nodes that a site's file declares, compared with those that are here."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,10 +11,10 @@ NONE = "none"
 
 
 class DeclaredNode(Model):
-    """A node that `--site` says there must be."""
+    """A node that the file of `--site` declares."""
 
     host: str
-    gpus: int  # that exist on it
+    gpus: int  # GPUs that exist on it
     rack: str = ""
 
     @property
@@ -23,29 +23,27 @@ class DeclaredNode(Model):
 
 
 def place_of(host: str, rack: str) -> str:
-    """`node-03, rack B2`: where to find a node."""
+    """Return the place of a node, `node-03, rack B2`."""
     return f"{host}, rack {rack}" if rack else host
 
 
 def by_declared_name(hosts: Iterable[str], declared: Iterable[str]) -> dict[str, str]:
-    """Host -> the declared name of the same node: its own, or the only one of which it is the beginning, or that is its beginning.
+    """Return the declared name of each host: its own, or the only one that differs just by a domain.
 
-    A host calls itself `node-01` or `node-01.cluster.internal` by what its administrator set. Where two fit, none does.
+    A host calls itself `node-01` or `node-01.cluster.internal`, as its administrator set it. Where two names fit, none does.
     """
     hosts, declared = set(hosts), set(declared)
     found = {host: host for host in hosts & declared}
-    fits = {(host, name) for host in hosts - declared for name in declared - hosts if _same_but_for_domain(host, name)}
+    fits = {
+        (host, name) for host in hosts - declared for name in declared - hosts if host.startswith(f"{name}.") or name.startswith(f"{host}.")
+    }
     num_names, num_hosts = Counter(host for host, _ in fits), Counter(name for _, name in fits)
     return found | {host: name for host, name in fits if num_names[host] == num_hosts[name] == 1}
 
 
-def _same_but_for_domain(one: str, other: str) -> bool:
-    return one.startswith(f"{other}.") or other.startswith(f"{one}.")
-
-
 @dataclass(frozen=True)
 class Seen:
-    """What one rank says of its node."""
+    """Node of one rank."""
 
     node: int
     host: str
@@ -53,7 +51,7 @@ class Seen:
 
 
 def difference(declared: Sequence[DeclaredNode], seen: Iterable[Seen]) -> str:
-    """`none`, or in words which node is not there, not declared, or has another number of GPUs."""
+    """Return `none`, or the nodes that are missing, undeclared, or have another number of GPUs."""
     found: dict[str, dict[int, int]] = {}
     seen = list(seen)
     names = by_declared_name({one.host for one in seen}, {node.host for node in declared})
@@ -64,7 +62,7 @@ def difference(declared: Sequence[DeclaredNode], seen: Iterable[Seen]) -> str:
 
 
 def _differences(declared: dict[str, DeclaredNode], found: dict[str, dict[int, int]]) -> Iterator[str]:
-    """By host name: the number of GPUs of each node that calls itself so."""
+    """Yield each difference. `found`: by host name, the number of GPUs of each node of that name."""
     for host, node in declared.items():
         if host not in found:
             yield f"{node.place} is declared and has no rank"

@@ -1,35 +1,26 @@
-"""What a GPU says of itself, as NVML answers it; an answer that is missing says why."""
+"""Facts of a GPU as NVML gives them; a missing answer has its reason."""
 
 from dataclasses import dataclass
 
 from gpu_acceptance.base.model import Model
 from gpu_acceptance.inventory.answer import Answer
 
-GPU_IDLE = 0x1
-APPLICATION_CLOCKS = 0x2
-SW_POWER_CAP = 0x4  # healthy under load: the GPU works at its power limit
-HW_SLOWDOWN = 0x8
-SYNC_BOOST = 0x10
-SW_THERMAL = 0x20
-HW_THERMAL = 0x40
-HW_POWER_BRAKE = 0x80
-DISPLAY_CLOCKS = 0x100
-
+GPU_IDLE, SW_POWER_CAP, HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, HW_POWER_BRAKE = 0x1, 0x4, 0x8, 0x20, 0x40, 0x80
 EVENT_REASONS = {
     GPU_IDLE: "gpu idle",
-    APPLICATION_CLOCKS: "application clocks setting",
-    SW_POWER_CAP: "sw power cap",
+    0x2: "application clocks setting",
+    SW_POWER_CAP: "sw power cap",  # healthy under load: the GPU works at its power limit
     HW_SLOWDOWN: "hw slowdown",
-    SYNC_BOOST: "sync boost",
+    0x10: "sync boost",
     SW_THERMAL: "sw thermal slowdown",
     HW_THERMAL: "hw thermal slowdown",
     HW_POWER_BRAKE: "hw power brake slowdown",
-    DISPLAY_CLOCKS: "display clock setting",
+    0x100: "display clock setting",
 }
 
 
 def event_reasons_of(mask: int) -> tuple[str, ...]:
-    """The reasons that are set; bits that a later NVML may bring come last, as `bits 0x200`."""
+    """Return the reasons that are set; unknown bits of a later NVML come last, as `bits 0x200`."""
     known = [name for bit, name in EVENT_REASONS.items() if mask & bit]
     rest = mask & ~sum(EVENT_REASONS)
     return (*known, *([f"bits {rest:#x}"] if rest else []))
@@ -37,7 +28,7 @@ def event_reasons_of(mask: int) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class EccCounts:
-    """Errors that were corrected, and that were not, by where the memory lies."""
+    """Corrected and uncorrected errors by the place of the memory."""
 
     sram_corrected: Answer[int]
     sram_uncorrected: Answer[int]
@@ -71,7 +62,7 @@ class RowRemapping:
 
 @dataclass(frozen=True)
 class RetiredPages:
-    """Pages of memory taken out of use (before Ampere)."""
+    """Pages of memory taken out of use (GPUs before Ampere)."""
 
     num_single_bit: Answer[int]
     num_double_bit: Answer[int]
@@ -84,7 +75,7 @@ class Clocks:
     memory_mhz: Answer[int]
     max_sm_mhz: Answer[int]
     max_memory_mhz: Answer[int]
-    application_sm_mhz: Answer[int]  # what somebody has set
+    application_sm_mhz: Answer[int]  # as set by a user
     default_application_sm_mhz: Answer[int]
 
 
@@ -92,14 +83,14 @@ class Clocks:
 class Power:
     draw_w: Answer[float]
     limit_w: Answer[float]
-    enforced_limit_w: Answer[float]  # the lowest of all limits, of the chassis too
+    enforced_limit_w: Answer[float]  # the lowest of all limits, that of the chassis included
     default_limit_w: Answer[float]
     max_limit_w: Answer[float]
 
 
 @dataclass(frozen=True)
 class Throttling:
-    """Why clocks are below their maximum now, and for how long that has been so since the driver was loaded."""
+    """Reasons for clocks below their maximum now, and the time of each since the driver was loaded."""
 
     reasons: Answer[tuple[str, ...]]
     sw_power_cap_ns: Answer[int]  # healthy under load: the GPU works at its power limit
@@ -118,7 +109,7 @@ class Temperature:
 
 @dataclass(frozen=True)
 class Pcie:
-    """An idle link may train down to save power: generation and width mean something under load only."""
+    """PCIe link. An idle link may train down to save power: generation and width count only under load."""
 
     generation: Answer[int]
     width: Answer[int]
@@ -133,7 +124,7 @@ class NvLink:
     index: int
     is_active: Answer[bool]
     speed_mb_per_s: Answer[int]  # MB = 1e6 bytes
-    remote: Answer[str]  # gpu, switch, npu: what is at the other end
+    remote: Answer[str]  # the other end: gpu, switch, npu
     num_crc_errors: Answer[int]
     num_replays: Answer[int]
     num_recoveries: Answer[int]
@@ -141,18 +132,18 @@ class NvLink:
 
 @dataclass(frozen=True)
 class Fabric:
-    """The NVLink fabric as its manager has set this GPU up."""
+    """State of this GPU in the NVLink fabric, from the fabric manager."""
 
     state: Answer[str]
     status: Answer[str]
     clique_id: Answer[int]
     cluster_uuid: Answer[str]
-    health: Answer[str]  # summary; of drivers and GPUs that tell
+    health: Answer[str]  # a summary, which not all drivers and GPUs give
 
 
 @dataclass(frozen=True)
 class GpuProcess:
-    """A process that holds a context on this GPU; inside a container NVML gives the pids of the host."""
+    """A process with a context on this GPU; in a container NVML gives the pids of the host."""
 
     pid: int
     used_bytes: Answer[int]
@@ -160,10 +151,10 @@ class GpuProcess:
 
 @dataclass(frozen=True)
 class GpuUse:
-    """Who is on a GPU, and how much of its memory is in use."""
+    """Processes on a GPU, and its memory in use."""
 
     processes: Answer[tuple[GpuProcess, ...]]
-    used_bytes: Answer[int]  # with what the driver keeps for itself
+    used_bytes: Answer[int]  # the driver's own memory included
 
 
 @dataclass(frozen=True)
@@ -182,13 +173,13 @@ class GpuReading:
     module_id: Answer[int]  # of the slot on the baseboard
     virtualization: Answer[str]
     total_bytes: Answer[int]
-    used_bytes: Answer[int]  # with what the driver keeps for itself, which nvidia-smi shows as reserved
+    used_bytes: Answer[int]  # the driver's own memory included, which nvidia-smi shows as reserved
     free_bytes: Answer[int]
     mig_is_on: Answer[bool]
     mig_is_on_after_reset: Answer[bool]
     persistence_is_on: Answer[bool]
     compute_mode: Answer[str]
-    recovery_action: Answer[str]  # what the driver itself asks for: none, reset, reboot, ...
+    recovery_action: Answer[str]  # asked for by the driver: none, reset, reboot, ...
     channel_repair_is_pending: Answer[bool]
     tpc_repair_is_pending: Answer[bool]
     has_unrepairable_memory: Answer[bool]
@@ -207,7 +198,7 @@ class GpuReading:
 
 @dataclass(frozen=True)
 class PeerLink:
-    """What NVML says of peer-to-peer access from one GPU to another: `ok`, or why not."""
+    """Peer-to-peer access from one GPU to another: `ok`, or NVML's reason."""
 
     source: int
     target: int
@@ -218,7 +209,7 @@ class PeerLink:
 
 @dataclass(frozen=True)
 class GpusReading:
-    """All GPUs of a node as NVML shows them."""
+    """All GPUs of a node."""
 
     driver: Answer[str]
     cuda: Answer[str]
@@ -227,7 +218,7 @@ class GpusReading:
 
 
 class Gpu(Model):
-    """One GPU as NVML names it. A text NVML would not give is empty, never invented."""
+    """Names of one GPU. A text that NVML does not give is empty."""
 
     index: int
     name: str
@@ -237,9 +228,9 @@ class Gpu(Model):
     part_number: str = ""
     vbios: str = ""
     memory_bytes: int = 0
-    use: GpuUse | None = None  # when its node was first asked: before this run put anything on it
+    use: GpuUse | None = None  # before this run put anything on it
 
     @property
     def label(self) -> str:
-        """`GPU 5, serial 1653924100006`."""
+        """Return `GPU 5, serial 1653924100006`."""
         return f"GPU {self.index}, {f'serial {self.serial}' if self.serial else f'UUID {self.uuid}'}"

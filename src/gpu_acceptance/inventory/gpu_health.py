@@ -1,26 +1,26 @@
-"""What of a GPU's reading is judged, by topic: metric, answer, unit. The bounds are in the profiles; docs/limits.md explains each.
+"""Findings in a GPU's reading by topic: metric, answer, unit. The bounds are in the profiles; docs/limits.md explains each.
 
-An answer that is missing is handed on as it is: whoever judges it has no value, and that is never fine.
+A missing answer stays missing, and never counts as a pass.
 """
 
 from collections.abc import Callable, Iterator
 
 from gpu_acceptance.base.text import first_few
-from gpu_acceptance.inventory.answer import Answer, Missing, Why
-from gpu_acceptance.inventory.gpu import EccCounts, GpuProcess, GpuReading, GpusReading, GpuUse, NvLink
+from gpu_acceptance.inventory.answer import Answer, Missing, Why, all_of, combine, detail_of, then
+from gpu_acceptance.inventory.gpu import GpuProcess, GpuReading, GpusReading, GpuUse, NvLink
 
 Finding = tuple[str, Answer[bool] | Answer[int] | Answer[float] | Answer[str], str]  # metric, value, unit
 Findings = Iterator[Finding]
 FindingsWithDetail = Iterator[tuple[*Finding, str]]
 
-_MOST_PROCESSES = 8  # that are named
+_MOST_PROCESSES = 8  # in a message
 
-# What lowers the clocks of a healthy GPU; lowered clocks have a limit of their own. Any other word, of a later NVML too, is a finding.
+# Reasons for low clocks of a healthy GPU; lowered clocks have their own limit. Any other word, also of a later NVML, is a finding.
 _ORDINARY_REASONS = {"gpu idle", "application clocks setting", "sw power cap", "sync boost", "display clock setting"}
 
 
 def gpu_of(reading: GpusReading, uuid: str) -> GpuReading:
-    """The GPU that a process opened. Raises LookupError where NVML does not show it: then nothing is known of it."""
+    """Return the GPU that a process opened. Raises LookupError where NVML does not show it."""
     if isinstance(reading.gpus, Missing):
         raise LookupError(f"NVML shows no GPUs: {reading.gpus}")
     for gpu in reading.gpus:
@@ -47,17 +47,14 @@ def ecc(gpu: GpuReading) -> Findings:
     yield "gpu_health.ecc.on", gpu.ecc.is_on, "bool"
     yield "gpu_health.ecc.on_after_reboot", gpu.ecc.is_on_after_reboot, "bool"
     yield "gpu_health.ecc.sram_threshold_exceeded", gpu.ecc.sram_threshold_exceeded, "bool"
-    yield from _ecc_counts("volatile", gpu.ecc.volatile)
-    yield from _ecc_counts("aggregate", gpu.ecc.aggregate)
-
-
-def _ecc_counts(name: str, counts: EccCounts) -> Findings:
-    yield f"gpu_health.ecc.{name}_sram_uncorrected", counts.sram_uncorrected, "count"
-    yield f"gpu_health.ecc.{name}_dram_uncorrected", counts.dram_uncorrected, "count"
+    yield "gpu_health.ecc.volatile_sram_uncorrected", gpu.ecc.volatile.sram_uncorrected, "count"
+    yield "gpu_health.ecc.volatile_dram_uncorrected", gpu.ecc.volatile.dram_uncorrected, "count"
+    yield "gpu_health.ecc.aggregate_sram_uncorrected", gpu.ecc.aggregate.sram_uncorrected, "count"
+    yield "gpu_health.ecc.aggregate_dram_uncorrected", gpu.ecc.aggregate.dram_uncorrected, "count"
 
 
 def corrected(gpu: GpuReading) -> tuple[Finding, ...]:
-    """Memory errors that lost no data, and the rows that were replaced because of them. They inform, and are not judged."""
+    """Return memory errors that lost no data, and the rows replaced because of them, for information."""
     return (
         ("gpu_health.ecc.volatile_sram_corrected", gpu.ecc.volatile.sram_corrected, "count"),
         ("gpu_health.ecc.volatile_dram_corrected", gpu.ecc.volatile.dram_corrected, "count"),
@@ -96,8 +93,7 @@ def power(gpu: GpuReading) -> Findings:
 
 
 def throttling(gpu: GpuReading) -> Findings:
-    reasons = gpu.throttling.reasons
-    bad = reasons if isinstance(reasons, Missing) else ", ".join(reason for reason in reasons if reason not in _ORDINARY_REASONS) or "none"
+    bad = then(gpu.throttling.reasons, lambda reasons: ", ".join(one for one in reasons if one not in _ORDINARY_REASONS) or "none")
     yield "gpu_health.throttling.now", bad, "text"
 
 
@@ -106,20 +102,15 @@ def temperature(gpu: GpuReading) -> Findings:
 
 
 def pcie(gpu: GpuReading) -> Findings:
-    """To be read while something is copied: an idle link may run slower."""
+    """Yield generation and width, to be read while data are copied: an idle link may run slower."""
     yield "gpu_health.pcie.generation", gpu.pcie.generation, "generation"
     yield "gpu_health.pcie.width", gpu.pcie.width, "lanes"
 
 
 def nvlink(gpu: GpuReading) -> Findings:
-    links = gpu.nvlinks
-    if isinstance(links, Missing):
-        for metric, unit in (("active", "count"), ("slowest", "MB/s"), ("recoveries", "count")):
-            yield f"gpu_health.nvlink.{metric}", links, unit
-        return
-    yield "gpu_health.nvlink.active", _total(links, lambda link: link.is_active), "count"
-    yield "gpu_health.nvlink.slowest", _over(links, lambda link: link.speed_mb_per_s, min), "MB/s"
-    yield "gpu_health.nvlink.recoveries", _total(links, lambda link: link.num_recoveries), "count"
+    yield "gpu_health.nvlink.active", _over(gpu.nvlinks, lambda link: link.is_active, sum), "count"
+    yield "gpu_health.nvlink.slowest", _over(gpu.nvlinks, lambda link: link.speed_mb_per_s, min), "MB/s"
+    yield "gpu_health.nvlink.recoveries", _over(gpu.nvlinks, lambda link: link.num_recoveries, sum), "count"
 
 
 def fabric(gpu: GpuReading) -> Findings:
@@ -135,38 +126,29 @@ def modes(gpu: GpuReading) -> Findings:
 
 
 def peers(reading: GpusReading, index: int) -> Findings:
-    """How many other GPUs of the node this one cannot reach directly; missing where of one of them nothing is told."""
+    """Yield the number of other GPUs that this one cannot reach directly; missing where a link to one was not read."""
     links = [link for link in reading.peers if link.source == index]
-    untold = _untold(reading.gpus, {index, *(link.target for link in links)})
+    read = {index, *(link.target for link in links)}
+    unread = then(reading.gpus, lambda gpus: [str(gpu.index) for gpu in gpus if gpu.index not in read])
+    if unread and not isinstance(unread, Missing):
+        unread = Missing(Why.NOT_THERE, f"nothing is told of the way to GPU {', '.join(unread)}"[:200])
     for name in ("read", "write", "nvlink"):
         answers = [getattr(link, name) for link in links]
-        missing = next((answer for answer in answers if isinstance(answer, Missing)), untold)
-        yield f"gpu_health.peers.without_{name}", missing or sum(answer != "ok" for answer in answers), "count"
-
-
-def _untold(gpus: Answer[tuple[GpuReading, ...]], told: set[int]) -> Missing | None:
-    if isinstance(gpus, Missing):
-        return gpus
-    silent = [gpu.index for gpu in gpus if gpu.index not in told]
-    return Missing(Why.NOT_THERE, f"nothing is told of the way to GPU {', '.join(map(str, silent))}"[:200]) if silent else None
+        number = combine(lambda *answers: sum(answer != "ok" for answer in answers[:-1]), *answers, unread)
+        yield f"gpu_health.peers.without_{name}", number, "count"
 
 
 def processes(gpu: GpuUse | GpuReading) -> FindingsWithDetail:
-    """To be read before the run puts anything on the GPU: whatever is there then is somebody else's."""
-    found = gpu.processes
-    told = "" if isinstance(found, Missing) else process_list(found)
-    yield "gpu_health.processes.foreign", found if isinstance(found, Missing) else len(found), "count", told
+    """Yield foreign processes and memory in use, to be read before the run puts anything on the GPU."""
+    yield "gpu_health.processes.foreign", then(gpu.processes, len), "count", detail_of(gpu.processes, process_list)
     yield "gpu_health.processes.memory_used", _mebibytes(gpu.used_bytes), "MiB", ""
 
 
 def process_list(found: tuple[GpuProcess, ...]) -> str:
-    """`pid 1607: 1204 MiB, pid 1700: memory not supported`."""
-    texts = [f"pid {one.pid}: {_memory_of(one)}" for one in found]
+    """Return `pid 1607: 1204 MiB, pid 1700: memory not supported`."""
+    memory = [then(one.used_bytes, lambda used: f"{used // 2**20} MiB") for one in found]
+    texts = [f"pid {one.pid}: {f'memory {used}' if isinstance(used, Missing) else used}" for one, used in zip(found, memory, strict=True)]
     return ", ".join(first_few(texts, _MOST_PROCESSES))
-
-
-def _memory_of(process: GpuProcess) -> str:
-    return f"memory {process.used_bytes}" if isinstance(process.used_bytes, Missing) else f"{_mebibytes(process.used_bytes)} MiB"
 
 
 PER_GPU: dict[str, Callable[[GpuReading], Findings]] = {
@@ -179,26 +161,23 @@ PER_GPU: dict[str, Callable[[GpuReading], Findings]] = {
 
 
 def _mebibytes(num_bytes: Answer[int]) -> Answer[int]:
-    """As nvidia-smi shows memory."""
-    return num_bytes if isinstance(num_bytes, Missing) else num_bytes // 2**20
+    """Return MiB, as nvidia-smi shows memory."""
+    return then(num_bytes, lambda number: number // 2**20)
 
 
 def _difference(larger: Answer[float], smaller: Answer[float]) -> Answer[float]:
-    if isinstance(larger, Missing):
-        return larger
-    return smaller if isinstance(smaller, Missing) else larger - smaller
+    return combine(lambda larger, smaller: larger - smaller, larger, smaller)
 
 
-def _total(links: tuple[NvLink, ...], value_of: Callable[[NvLink], Answer[int]]) -> Answer[int]:
-    return _over(links, value_of, sum)
+def _over(
+    links: Answer[tuple[NvLink, ...]], value_of: Callable[[NvLink], Answer[int]], reduce: Callable[[tuple[int, ...]], int]
+) -> Answer[int]:
+    """Return one value over all links; missing with the link's number where one is missing."""
+    if isinstance(links, Missing):
+        return links
+    values = all_of(_of_link(link.index, value_of(link)) for link in links)
+    return then(values, lambda values: reduce(values) if values else Missing(Why.NOT_THERE, "the GPU has no NVLink"))
 
 
-def _over(links: tuple[NvLink, ...], value_of: Callable[[NvLink], Answer[int]], reduce: Callable[[list[int]], int]) -> Answer[int]:
-    """One value of all links; missing where one of them is, with the link's number."""
-    values: list[int] = []
-    for link in links:
-        value = value_of(link)
-        if isinstance(value, Missing):
-            return Missing(value.missing, f"link {link.index}: {value.detail}".rstrip(": "))
-        values.append(int(value))
-    return reduce(values) if values else Missing(Why.NOT_THERE, "the GPU has no NVLink")
+def _of_link(index: int, value: Answer[int]) -> Answer[int]:
+    return Missing(value.missing, f"link {index}: {value.detail}".rstrip(": ")) if isinstance(value, Missing) else int(value)

@@ -1,9 +1,9 @@
-"""NCCL's own log of one rank -> what it chose for each collective, and what carries bytes between ranks.
+"""NCCL's own log of one rank: what it chose for each collective, and what carries bytes between ranks.
 
-NCCL tells where it is started with ENVIRONMENT. The forms are those of NCCL 2.28.9, seen on 4 H200 (tests/inventory/nccl_logs), and where
-nothing was seen those of its source up to 2.30: src/enqueue.cc (algorithms), src/init.cc (channels), src/transport/{p2p,shm,net}.cc
-and coll_net.cc (connections), src/transport/net_ib (devices). Versions differ: a line in another form is not found, and a name that is
-not known here is `unknown (...)`.
+NCCL writes these lines where it starts with ENVIRONMENT. The formats are those of NCCL 2.28.9, seen on 4 H200 (tests/inventory/nccl_logs);
+lines that were not seen there are from its source up to 2.30: src/enqueue.cc (algorithms), src/init.cc (channels),
+src/transport/{p2p,shm,net}.cc and coll_net.cc (connections), src/transport/net_ib (devices). Versions differ: a line in another format is
+not found, and an unknown name is `unknown (...)`.
 """
 
 import os
@@ -11,37 +11,35 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
-from gpu_acceptance.inventory.answer import Answer, Missing, Why, read_whole
+from gpu_acceptance.inventory.answer import Answer, Missing, T, Why, read_whole, then
 
-# `[2026-11-22 13:00:18] node-03:1107:1107 [0] enqueue.cc:1859 NCCL WARN Error : no algorithm/protocol available ...`, as NCCL 2.28.9 wrote
-# it. Its src/debug.cc of 2026 writes the function behind the place.
+# `[2026-11-22 13:00:18] node-03:1107:1107 [0] enqueue.cc:1859 NCCL WARN Error : no algorithm/protocol available ...` (NCCL 2.28.9).
+# src/debug.cc of 2026 writes the function after the place.
 _KINDS = {
     "nccl": re.compile(r":\d+:\d+ \[-?\d+\] (?P<text>(?:\S+ )?(?:\(\S+\) )?NCCL WARN .{0,2000})", re.ASCII),
-    "libibverbs": re.compile(r"(?P<text>libibverbs: .{0,2000})"),  # it writes to stderr warnings alone (rdma-core, libibverbs/init.c)
+    "libibverbs": re.compile(r"(?P<text>libibverbs: .{0,2000})"),  # it writes only warnings to stderr (rdma-core, libibverbs/init.c)
 }
 WARNING_KINDS = tuple(_KINDS)
 
-# What a whole message must look like -> why it harms nothing.
+# Pattern of a whole message -> reason why it is harmless.
 HARMLESS_WARNINGS = {
     r"libibverbs: Warning: couldn't open config directory '[^']*'\.?": (
         "an image without drivers of RDMA devices; what NCCL then uses between nodes is judged by nccl.transport"
     ),
 }
 _HARMLESS = [re.compile(pattern) for pattern in HARMLESS_WARNINGS]
-T = TypeVar("T")
 
 ENVIRONMENT = {
     "NCCL_DEBUG": "INFO",
     "NCCL_DEBUG_SUBSYS": "INIT,ENV,GRAPH,NET,P2P,SHM,TUNING,NVLS",
-}  # what a worker that asks must start with
+}  # of a worker that reads the log
 ALGORITHMS = frozenset({"RING", "TREE", "NVLS", "NVLS_TREE", "COLLNET_DIRECT", "COLLNET_CHAIN", "PAT"})
 PROTOCOLS = frozenset({"LL", "LL128", "SIMPLE"})
 
 _STDOUT = Path("/proc/self/fd/1")
 _UNKNOWN = "unknown ("
-_MOST_NAME = 60  # characters of what is unknown
+_MOST_NAME = 60  # characters of an unknown name
 _LINE = re.compile(r":(?P<pid>\d{1,10}):\d+ \[-?\d+\] NCCL INFO (?P<text>.{0,2000})", re.ASCII)
 _CHOICE = re.compile(
     r"(?P<function>[A-Za-z]{1,40}): (?P<bytes>\d{1,19}) Bytes -> Algo (?P<algorithm>\S+) proto (?P<protocol>\S+)"
@@ -75,7 +73,7 @@ _NETWORK = re.compile(r"Using network (?P<name>.+)")
 
 
 def unexpected_warnings(lines: Iterable[str]) -> dict[str, list[str]]:
-    """By kind, each warning that nobody has explained, from its place in the source on."""
+    """Return by kind each warning that is not known to be harmless, from its place in the source on."""
     found: dict[str, list[str]] = {name: [] for name in WARNING_KINDS}
     for line in lines:
         for name, pattern in _KINDS.items():
@@ -87,10 +85,10 @@ def unexpected_warnings(lines: Iterable[str]) -> dict[str, list[str]]:
 
 @dataclass(frozen=True)
 class Choice:
-    """What NCCL chose for one call of a collective. Rank 0 of a communicator alone tells."""
+    """NCCL's choice for one call of a collective. Only rank 0 of a communicator logs it."""
 
     function: str  # `AllReduce`
-    num_bytes: int  # of the whole message; of AllGather and ReduceScatter one rank's part
+    num_bytes: int  # of the whole message; one rank's part for AllGather and ReduceScatter
     algorithm: str  # one of ALGORITHMS, or unknown
     protocol: str  # one of PROTOCOLS, or unknown
     num_channels: int
@@ -98,47 +96,47 @@ class Choice:
 
 @dataclass(frozen=True)
 class Connection:
-    """What carries bytes from one rank to another."""
+    """Transport from one rank to another."""
 
     source: int
     target: int
     transport: str  # `P2P`, `P2P/indirect`, `SHM`, `IB`, `RoCE`, `EFA`, `Socket`, or unknown
-    gpudirect: bool  # by GPUDirect RDMA, where it is a network
+    gpudirect: bool  # a network with GPUDirect RDMA
 
 
 @dataclass(frozen=True)
 class Passage:
-    """An RDMA device through which this process sends to another rank, or receives from it, outside of collectives."""
+    """An RDMA device through which this process sends to or receives from another rank, outside of collectives."""
 
     source: int
     target: int
-    device: str  # `mlx5_0`, or unknown where NCCL does not say
+    device: str  # `mlx5_0`, or unknown
 
 
 @dataclass(frozen=True)
 class NcclLog:
-    """All that one rank's log says, in its order. A line that is in no known form counts for nothing."""
+    """Facts in one rank's log, in its order. A line in an unknown format counts for nothing."""
 
     choices: tuple[Choice, ...]
     connections: tuple[Connection, ...]  # each once
-    reductions: tuple[Connection, ...]  # of a rank with a network that reduces by itself, `SHARP`: it is source and target
+    reductions: tuple[Connection, ...]  # of a rank with a network that reduces, `SHARP`: the rank is source and target
     passages: tuple[Passage, ...]  # each once; a connection over sockets has none
-    strange: str  # the first line that tells of a connection in a form that is not known; empty: none does
-    network: Answer[str]  # the plug-in for other nodes, whether or not anything goes through it: `Socket`
+    strange: str  # the first line about a connection in an unknown format, or empty
+    network: Answer[str]  # the plug-in for other nodes, used or not: `Socket`
     num_channels: Answer[int]  # of collectives
     num_nvls_channels: Answer[int]
 
 
 def read_own() -> Answer[NcclLog]:
-    """What NCCL has logged of this process: on its stdout, which is the log of its rank, and of workers before it (worker/worker.py)."""
+    """Read the log of this process from its stdout, the log of its rank and of earlier workers (worker/worker.py)."""
     if not _STDOUT.is_file():
         return Missing(Why.NOT_THERE, "stdout is no file, so that NCCL's log cannot be read back")
     text = read_whole(_STDOUT)
-    return text if isinstance(text, Missing) else parse(text, os.getpid())
+    return then(text, lambda text: parse(text, os.getpid()))
 
 
 def parse(text: str, pid: int) -> NcclLog:
-    """What a log says of one process."""
+    """Parse the lines of one process."""
     lines = [match["text"] for match in map(_LINE.search, text.split("\n")) if match and int(match["pid"]) == pid]
     networks = _Networks.of(lines)
     pairs = [match for match in map(_PAIR.fullmatch, lines) if match]
@@ -159,10 +157,10 @@ def parse(text: str, pid: int) -> NcclLog:
 
 @dataclass(frozen=True)
 class _Networks:
-    """What stands behind the names of network plug-ins."""
+    """Devices and providers behind the names of network plug-ins."""
 
-    links: Mapping[int, str]  # of the devices of NET/IB, by number: IB or RoCE
-    names: Mapping[int, tuple[str, ...]]  # of the same; several where they are merged
+    links: Mapping[int, str]  # by number of the device of NET/IB: IB or RoCE
+    names: Mapping[int, tuple[str, ...]]  # by the same number; several where devices are merged
     providers: frozenset[str]  # of libfabric
 
     @classmethod
@@ -181,7 +179,7 @@ class _Networks:
                 merged[int(match["index"])] = tuple(match["names"].split("+"))
             elif match := _PROVIDER.match(line):
                 providers.add(match["provider"])
-        for index, names in merged.items():  # connections count the merged devices, where there are any
+        for index, names in merged.items():  # connections number the merged devices, if there are any
             kinds = {link_of.get(name, "") for name in names}
             links[index] = kinds.pop() if len(kinds) == 1 else ""
         return cls(links, {**single, **merged}, frozenset(providers))
@@ -198,12 +196,12 @@ class _Networks:
 
 
 def _choice(match: re.Match[str]) -> Choice:
-    algorithm, protocol = (match[name].upper() for name in ("algorithm", "protocol"))
+    algorithm, protocol = match["algorithm"].upper(), match["protocol"].upper()
     return Choice(
-        function=match["function"],
-        num_bytes=int(match["bytes"]),
-        algorithm=algorithm if algorithm in ALGORITHMS else _unknown(match["algorithm"]),
-        protocol=protocol if protocol in PROTOCOLS else _unknown(match["protocol"]),
+        match["function"],
+        int(match["bytes"]),
+        algorithm if algorithm in ALGORITHMS else _unknown(match["algorithm"]),
+        protocol if protocol in PROTOCOLS else _unknown(match["protocol"]),
         num_channels=int(match["high"]) - int(match["low"]) + 1,
     )
 
@@ -235,7 +233,7 @@ def _reduction(match: re.Match[str]) -> Connection:
 
 
 def is_unknown(name: str) -> bool:
-    """Whether a transport, an algorithm or a device is none that this suite knows: `unknown (NET/Other/0)`."""
+    """Return True for a transport, algorithm or device that this suite does not know: `unknown (NET/Other/0)`."""
     return name.startswith(_UNKNOWN)
 
 

@@ -1,23 +1,19 @@
-"""What NCCL's log says of connections: transports, algorithms, and the network cards that a loopback went through. Pure."""
+"""Findings in NCCL's log: transports, algorithms, and the network cards of a loopback; shares of ports in collectives. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
 from gpu_acceptance.base.text import first_few
-from gpu_acceptance.inventory.answer import MOST_TEXT, Answer, Missing, Why
+from gpu_acceptance.inventory.answer import MOST_TEXT, Answer, Missing, Why, all_of, detail_of, then
 from gpu_acceptance.inventory.infiniband import RdmaDevice
 from gpu_acceptance.inventory.nccl_log import Choice, Connection, NcclLog, is_unknown
 
-Finding = tuple[str, Answer[int] | Answer[str], str, str]  # metric, value, unit, detail
-Findings = Iterator[Finding]
-Fact = tuple[str, Answer[int] | Answer[str], str]  # metric, value, unit
+Findings = Iterator[tuple[str, Answer[int] | Answer[float] | Answer[str], str, str]]  # metric, value, unit, detail
+Counted = Mapping[tuple[str, str], Answer[int]]  # of counters.read_ports
+Facts = Iterator[tuple[str, Answer[int] | Answer[str], str]]  # metric, value, unit
 
 _FUNCTIONS = {"all_gather": "AllGather", "all_reduce": "AllReduce", "reduce_scatter": "ReduceScatter"}  # as torch and as NCCL name them
 COLLECTIVES = tuple(_FUNCTIONS)
 _MOST_PAIRS = 4  # named of one transport
-NicFinding = tuple[str, Answer[int] | Answer[float] | Answer[str], str, str]  # metric, value, unit, detail
-NicFindings = Iterator[NicFinding]
-Counted = Mapping[tuple[str, str], Answer[int]]  # what counters.read_ports gives
-Bytes = Mapping[str, int]  # by port, `mlx5_3 port 1`
 
 _MOST_NAMES = 900  # characters, of one rank
 _SILENT = "unknown (no connection told)"
@@ -26,26 +22,26 @@ _ELEMENT_BYTES = 4
 
 
 def findings(log: Answer[NcclLog], num_bytes: int, nodes: Sequence[int], rank: int) -> Findings:
-    """Of one rank, after each collective ran over `num_bytes`. `nodes`: the node of each rank, in the order of ranks.
+    """Yield findings of one rank, after each collective ran over `num_bytes`. `nodes`: the node of each rank, in the order of ranks.
 
-    Rank 0 alone is told the algorithm. A rank that is connected to no other of its node, or to none of another node, has no figure of that.
+    Only rank 0 logs the algorithm. A rank without connections inside its node, or to other nodes, has no such figure.
     """
     if rank == 0:
         chosen, detail = algorithm(log, num_bytes, len(nodes))
-        suffix = "_internode" if len(set(nodes)) > 1 else ""  # one has no limit of the other
+        suffix = "_internode" if len(set(nodes)) > 1 else ""  # they have different limits
         yield f"nccl.all_reduce.algorithm{suffix}", chosen, "text", detail
     for where in _places(nodes, rank):
         used = connections(log, nodes, where)
         if isinstance(used, Missing):
             yield f"nccl.transport.{where}", used, "text", ""
         elif used:
-            yield f"nccl.transport.{where}", transports(used), "text", named(used)
+            yield f"nccl.transport.{where}", transports(used), "text", join_pairs(used)
     if "internode" in _places(nodes, rank):
         yield from _staged(connections(log, nodes, "internode"))
 
 
-def facts(log: Answer[NcclLog], num_bytes: int, nodes: Sequence[int], rank: int) -> Iterator[Fact]:
-    """What informs beside it."""
+def facts(log: Answer[NcclLog], num_bytes: int, nodes: Sequence[int], rank: int) -> Facts:
+    """Yield figures that only inform."""
     for collective in COLLECTIVES if rank == 0 else ():
         choice = choice_of(log, collective, num_bytes, len(nodes))
         if isinstance(choice, Missing):
@@ -62,18 +58,17 @@ def facts(log: Answer[NcclLog], num_bytes: int, nodes: Sequence[int], rank: int)
 
 
 def algorithm(log: Answer[NcclLog], num_bytes: int, world_size: int) -> tuple[Answer[str], str]:
-    """Of an all_reduce over this whole message, and what else NCCL chose for it. Of rank 0: no other is told."""
+    """Return the algorithm of an all_reduce over this whole message on rank 0, and protocol and channels as detail."""
     choice = choice_of(log, "all_reduce", num_bytes, world_size)
-    if isinstance(choice, Missing):
-        return choice, ""
-    return choice.algorithm, f"protocol {choice.protocol}, {choice.num_channels} channels"
+    detail = detail_of(choice, lambda choice: f"protocol {choice.protocol}, {choice.num_channels} channels")
+    return then(choice, lambda choice: choice.algorithm), detail
 
 
 def choice_of(log: Answer[NcclLog], collective: str, num_bytes: int, world_size: int) -> Answer[Choice]:
-    """What NCCL chose for this collective over this whole message, in whole fp32 elements; of smaller ones it may choose otherwise."""
+    """Return NCCL's choice for this collective over this whole message, in whole fp32 elements; smaller messages may differ."""
     if isinstance(log, Missing):
         return log
-    num_parts = 1 if collective == "all_reduce" else world_size  # of the others NCCL tells what one rank gives or gets
+    num_parts = 1 if collective == "all_reduce" else world_size  # for the others NCCL logs one rank's part
     part = num_bytes // 4 // num_parts * 4
     function = _FUNCTIONS[collective]
     found = [choice for choice in log.choices if (choice.function, choice.num_bytes) == (function, part)]
@@ -81,13 +76,13 @@ def choice_of(log: Answer[NcclLog], collective: str, num_bytes: int, world_size:
 
 
 def _places(nodes: Sequence[int], rank: int) -> tuple[str, ...]:
-    """Where a rank has peers."""
+    """Return the places where a rank has peers."""
     own = nodes.count(nodes[rank])
     return tuple(where for where, there in (("intranode", own > 1), ("internode", own < len(nodes))) if there)
 
 
 def connections(log: Answer[NcclLog], nodes: Sequence[int], where: str) -> Answer[list[Connection]]:
-    """The connections of one place. A network that reduces by itself joins a rank with no one rank: it stands there with its own."""
+    """Return the connections of one place. A network that reduces connects a rank to no single other: it is listed with itself."""
     if isinstance(log, Missing):
         return log
     if strange := [one for one in log.connections if max(one.source, one.target) >= len(nodes)]:
@@ -102,26 +97,26 @@ def connections(log: Answer[NcclLog], nodes: Sequence[int], where: str) -> Answe
 
 
 def _staged(used: Answer[list[Connection]]) -> Findings:
-    """How many connections between nodes stage their bytes in host memory. NVLink between nodes (`P2P`) needs no network card."""
+    """Yield the number of connections between nodes that stage bytes in host memory. NVLink between nodes (`P2P`) needs no NIC."""
     if isinstance(used, Missing):
         yield "nccl.network.staged", used, "count", ""
     elif used:
         staged = staged_in_host_memory(used)
-        yield "nccl.network.staged", len(staged), "count", named(staged)
+        yield "nccl.network.staged", len(staged), "count", join_pairs(staged)
 
 
 def transports(used: Sequence[Connection]) -> str:
-    """`IB`; several are named together, `IB, Socket`."""
+    """Return all transports: `IB, Socket`."""
     return ", ".join(sorted({one.transport for one in used}))
 
 
 def staged_in_host_memory(used: Sequence[Connection]) -> list[Connection]:
-    """Those over a network without GPUDirect RDMA."""
+    """Return the connections over a network without GPUDirect RDMA."""
     return [one for one in used if one.transport != "P2P" and not one.gpudirect]
 
 
-def named(used: Sequence[Connection]) -> str:
-    """`P2P: 0 -> 1, 0 -> 2; SHM: 0 -> 3`."""
+def join_pairs(used: Sequence[Connection]) -> str:
+    """Return `P2P: 0 -> 1, 0 -> 2; SHM: 0 -> 3`."""
     pairs: dict[str, list[str]] = {}
     for one in used:
         pairs.setdefault(one.transport, []).append(_pair(one))
@@ -133,51 +128,45 @@ def _pair(connection: Connection) -> str:
 
 
 def told_devices(log: Answer[NcclLog], nodes: Sequence[int]) -> str:
-    """The RDMA devices through which one rank went to others of its node: `mlx5_0, mlx5_1`; empty where it went through none.
+    """Return the RDMA devices through which one rank reached others of its node: `mlx5_0, mlx5_1`; empty without any.
 
-    `nodes`: the node of each rank. A log that tells of no connection inside the node leaves it open: `unknown (...)`.
+    `nodes`: the node of each rank. For a log without a connection inside the node it is `unknown (...)`.
     """
     if isinstance(log, Missing) or isinstance(used := connections(log, nodes, "intranode"), Missing) or not used:
         return _SILENT
     return ", ".join(sorted({one.device for one in log.passages if nodes[one.source] == nodes[one.target]}))[:_MOST_NAMES]
 
 
-def loopback(log: Answer[NcclLog], nodes: Sequence[int], told: Sequence[str], chosen: Answer[tuple[RdmaDevice, ...]]) -> NicFindings:
-    """Of one rank. `nodes`: the node of each rank; `told`: `told_devices` of each rank of this one; `chosen`: what the job uses."""
+def loopback(log: Answer[NcclLog], nodes: Sequence[int], told: Sequence[str], chosen: Answer[tuple[RdmaDevice, ...]]) -> Findings:
+    """Yield findings of one rank in a loopback through NICs.
+
+    `nodes`: the node of each rank; `told`: `told_devices` of each rank of this node; `chosen`: the devices that the job uses.
+    """
     used = connections(log, nodes, "intranode")
     if not isinstance(used, Missing) and not used:
         used = Missing(Why.NOT_THERE, "NCCL's log tells of no connection inside the node")
-    if isinstance(used, Missing):
-        yield "nic.loopback.transport", used, "text", ""
-        yield "nic.loopback.staged", used, "count", ""
-    else:
-        staged = staged_in_host_memory(used)
-        yield "nic.loopback.transport", transports(used), "text", named(used)
-        yield "nic.loopback.staged", len(staged), "count", named(staged)
-    unused = _unused(told, chosen)
-    yield "nic.loopback.unused", unused if isinstance(unused, Missing) else len(unused), "count", _listed(unused)
+    yield "nic.loopback.transport", then(used, transports), "text", detail_of(used, join_pairs)
+    staged = then(used, staged_in_host_memory)
+    yield "nic.loopback.staged", then(staged, len), "count", detail_of(staged, join_pairs)
+    unused = then(chosen, lambda chosen: _unused(told, chosen))
+    yield "nic.loopback.unused", then(unused, len), "count", detail_of(unused, " ".join)
 
 
-def _unused(told: Sequence[str], chosen: Answer[tuple[RdmaDevice, ...]]) -> Answer[list[str]]:
-    if isinstance(chosen, Missing):
-        return chosen
+def _unused(told: Sequence[str], chosen: tuple[RdmaDevice, ...]) -> Answer[list[str]]:
     used = {name for text in told for name in text.split(", ")}
     if unknown := sorted(filter(is_unknown, used)):
         return Missing(Why.UNREADABLE, f"NCCL's log does not say through which device it went: {unknown[0]}")
-    names = [device.name for device in chosen]
-    return [name for name in names if name not in used] if names else Missing(Why.NOT_THERE, "no RDMA device here is one that the job uses")
+    if not chosen:
+        return Missing(Why.NOT_THERE, "no RDMA device here is one that the job uses")
+    return [device.name for device in chosen if device.name not in used]
 
 
-def _listed(names: Answer[list[str]]) -> str:
-    return "" if isinstance(names, Missing) else " ".join(names)[:MOST_TEXT]
+def share(before: Counted, after: Counted, *, collective: str, num_bytes: int, world_size: int) -> Findings:
+    """Yield shares of the ports of one node, read before and after one collective over `num_bytes` and several nodes.
 
-
-def share(before: Counted, after: Counted, *, collective: str, num_bytes: int, world_size: int) -> NicFindings:
-    """Of one node, whose ports were read before and after one collective over `num_bytes` and several nodes.
-
-    `sent`, `received`: the port with the fewest bytes, in percent of the mean of all. `carried`: what all did both ways, in percent of what
-    cannot but pass between nodes: of all_gather all that is there must leave a node or come to it, and so with reduce_scatter; of
-    all_reduce each element must do both, even where switches reduce.
+    `sent`, `received`: the port with the fewest bytes, in percent of the mean of all. `carried`: bytes of all ports both ways, in percent
+    of the least that must pass between nodes. With all_gather and reduce_scatter each element leaves a node or comes to it;
+    with all_reduce it does both, even where switches reduce.
     """
     total = 0
     problem: Missing | None = None
@@ -188,15 +177,15 @@ def share(before: Counted, after: Counted, *, collective: str, num_bytes: int, w
             yield f"nic.share.{way}", moved, "%", collective
         else:
             total += sum(moved.values())
-            yield f"nic.share.{way}", _least_percent(moved), "%", f"bytes in {collective}: {_told(moved)}"
+            yield f"nic.share.{way}", _least_percent(moved), "%", f"bytes in {collective}: {_by_port(moved)}"
     least = num_bytes // (_ELEMENT_BYTES * world_size) * _ELEMENT_BYTES * world_size * (2 if collective == "all_reduce" else 1)
     yield "nic.share.carried", problem or 100 * total / least, "%", f"{total} bytes in {collective}, of at least {least}"
 
 
-def _moved(before: Counted, after: Counted, name: str) -> Answer[Bytes]:
-    """Bytes of every port between two readings; missing where one of them is, with the name of its port."""
+def _moved(before: Counted, after: Counted, name: str) -> Answer[Mapping[str, int]]:
+    """Return the bytes of every port between two readings; missing with the port's name where one is missing."""
     moved: dict[str, int] = {}
-    for port in sorted({port for one, port in (*before, *after) if one == name}):  # the empty one first: no port at all was read
+    for port in sorted({port for one, port in (*before, *after) if one == name}):  # "" first: no port was read at all
         rise = _rise([counted[name, port] for counted in (before, after) if (name, port) in counted])
         if isinstance(rise, Missing):
             return Missing(rise.missing, f"{port}: {rise.detail}".removeprefix(": "))
@@ -205,24 +194,21 @@ def _moved(before: Counted, after: Counted, name: str) -> Answer[Bytes]:
 
 
 def _rise(readings: Sequence[Answer[int]]) -> Answer[int]:
-    """Of one counter, which both readings should have."""
-    numbers: list[int] = []
-    for reading in readings:
-        if isinstance(reading, Missing):
-            return reading
-        numbers.append(reading)
+    numbers = all_of(readings)
+    if isinstance(numbers, Missing):
+        return numbers
     if len(numbers) < 2:
         return Missing(Why.NOT_THERE, "one reading has no such port")
     first, last = numbers
     return last - first if last >= first else Missing(Why.UNREADABLE, f"fell from {first} to {last}: it was reset, or began again")
 
 
-def _least_percent(moved: Bytes) -> float:
-    """Where none has moved a byte, none has its share."""
+def _least_percent(moved: Mapping[str, int]) -> float:
+    """Return 0 where no port has moved a byte."""
     mean = sum(moved.values()) / len(moved)
     return 100 * min(moved.values()) / mean if mean else 0.0
 
 
-def _told(moved: Bytes) -> str:
-    """Fewest first: whoever lacks its share is named before a message ends."""
+def _by_port(moved: Mapping[str, int]) -> str:
+    """List the ports, fewest bytes first, so that a cut message still names them."""
     return ", ".join(f"{port}: {num_bytes}" for port, num_bytes in sorted(moved.items(), key=lambda item: item[1]))[:MOST_TEXT]

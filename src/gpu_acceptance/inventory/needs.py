@@ -1,4 +1,4 @@
-"""Which of the libraries and tools that only some validations need this machine lacks. Told without importing them, which takes seconds."""
+"""Libraries and tools that only some validations need and this machine lacks. They are not imported, which would take seconds."""
 
 import importlib.util
 import os
@@ -19,39 +19,33 @@ OLDEST = {
 COMPILER = "compiler"
 KNOWN = (*OLDEST, COMPILER)
 
-# What Triton compiles for a GPU, whatever the model: an extension module of this Python (triton/backends/nvidia/driver.c).
+# Triton compiles such an extension module of this Python for any model on a GPU (triton/backends/nvidia/driver.c).
 _SOURCE = "#include <Python.h>\nint gpu_acceptance(void) { return 0; }\n"
 _PATIENCE_S = 20.0
-_MOST_TEXT = 160  # characters of what a compiler says
+_MOST_TEXT = 160  # characters of a compiler's error
 
 
 def lacking(*, has_gpu: bool, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Each thing of KNOWN that cannot be used here, with what was found: a version that is too old, a compiler's error, nothing."""
+    """Return the names of KNOWN that cannot be used here, each with the old version, the compiler's error, or nothing."""
     found = lacking_packages(OLDEST)
     problem = _problem_of_c(environ) if has_gpu else _problem_of_cpp(environ)
     return {**found, COMPILER: problem} if problem else found
 
 
 def lacking_packages(names: Iterable[str]) -> dict[str, str]:
-    """Those of these packages that are too old, with their version, or not there, with an empty one."""
+    """Return the packages that are too old, with their version, and those that are not there, with an empty one."""
     found = {name: _version(name) for name in names}
-    return {name: version for name, version in found.items() if version is not None and not _is_new_enough(name, version)}
+    return {name: version for name, version in found.items() if version is not None and _parts(version) < _parts(OLDEST[name])}
 
 
 def _version(name: str) -> str | None:
-    """Empty where there is no such package; None where it is there, and nobody says its version."""
+    """Return the version, empty without such a package, None where it has none."""
     try:
-        if importlib.util.find_spec(name) is None:
-            return ""
-        return metadata.version(name)
+        return metadata.version(name) if importlib.util.find_spec(name) else ""
     except metadata.PackageNotFoundError:
         return None
     except (ImportError, ValueError):  # as if it were not there
         return ""
-
-
-def _is_new_enough(name: str, version: str) -> bool:
-    return _parts(version) >= _parts(OLDEST[name])
 
 
 def _parts(version: str) -> tuple[int, ...]:
@@ -59,7 +53,7 @@ def _parts(version: str) -> tuple[int, ...]:
 
 
 def _problem_of_c(environ: Mapping[str, str]) -> str:
-    """Why Triton could compile nothing, or nothing. It takes CC, whatever that is, else gcc, else clang (its runtime/build.py)."""
+    """Return the reason why Triton cannot compile. It uses CC if it is set, else gcc, else clang (its runtime/build.py)."""
     path = environ.get("PATH")
     compiler = environ.get("CC", shutil.which("gcc", path=path) or shutil.which("clang", path=path))
     if compiler is None:
@@ -77,7 +71,9 @@ def _compile(compiler: str, folder: Path, environ: Mapping[str, str]) -> str:
     source = folder / "module.c"
     source.write_text(_SOURCE, encoding="utf-8")
     scheme = sysconfig.get_default_scheme()
-    headers = sysconfig.get_paths("posix_prefix" if scheme == "posix_local" else scheme)["include"]  # as Triton: Debian's is another one
+    headers = sysconfig.get_paths("posix_prefix" if scheme == "posix_local" else scheme)[
+        "include"
+    ]  # as in Triton; Debian's scheme is another one
     command = [compiler, str(source), "-O3", "-shared", "-fPIC", "-o", str(folder / "module.so"), f"-I{headers}"]
     try:
         done = subprocess.run(
@@ -98,11 +94,11 @@ def _compile(compiler: str, folder: Path, environ: Mapping[str, str]) -> str:
 def _first_error(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     first = next((line for line in lines if "error: " in line or "cannot find" in line), lines[0] if lines else "")
-    return first.rpartition("error: ")[2][:_MOST_TEXT]  # before it stands a path that differs between ranks
+    return first.rpartition("error: ")[2][:_MOST_TEXT]  # without the path before it, which differs between ranks
 
 
 def _problem_of_cpp(environ: Mapping[str, str]) -> str:
-    """The same for a CPU, where torch takes CXX, else g++ (torch/_inductor/config.py). It is not tried: `cpu.yaml` compiles nothing."""
+    """Return the reason why torch has no compiler for a CPU: CXX, else g++ (torch/_inductor/config.py). `cpu.yaml` compiles nothing."""
     compiler = environ.get("CXX", "g++")
     if shutil.which(compiler, path=environ.get("PATH")):
         return ""

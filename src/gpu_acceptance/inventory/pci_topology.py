@@ -1,13 +1,14 @@
-"""The PCI tree: GPUs on the bus, and how near two devices are to each other."""
+"""The PCI tree: GPUs on the bus, and the distance between two devices."""
 
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import takewhile
 from pathlib import Path, PurePath
 
-from gpu_acceptance.inventory.answer import Answer, Missing, Why, missing_over, parser, read_value
+from gpu_acceptance.inventory.answer import Answer, Missing, Why, combine, missing_over, parser, read_value, then
 
 SYS = Path("/sys")
 
@@ -21,14 +22,14 @@ _HOST_BRIDGE = re.compile(r"pci[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}")
 
 @dataclass(frozen=True)
 class BusReading:
-    """`unreadable`: devices, or the whole bus, that could not be asked. Each may be a GPU."""
+    """GPUs on the PCI bus. `unreadable`: devices, or the whole bus, that could not be read; each may be a GPU."""
 
     gpus: tuple[str, ...]  # PCI addresses
     unreadable: tuple[str, ...]
 
 
 def gpus_on_bus(extra_root: Path | None = None) -> BusReading:
-    """NVIDIA GPUs and AMD accelerators under /sys, and those under `extra_root`, which can only add: it never hides one."""
+    """Return NVIDIA GPUs and AMD accelerators under /sys, and those under `extra_root`, which can only add GPUs."""
     readings = [_scan(root) for root in (SYS, extra_root) if root is not None]
     return BusReading(
         gpus=tuple(sorted({address for reading in readings for address in reading.gpus})),
@@ -41,7 +42,7 @@ def _scan(root: Path) -> BusReading:
     try:
         addresses = sorted(device.name for device in devices.iterdir())
     except FileNotFoundError:
-        # A kernel with a bus folder and no PCI in it has no PCI bus. Without the folder, nothing was seen at all.
+        # A kernel with a bus folder without PCI has no PCI bus. Without the folder, nothing was read at all.
         return BusReading((), () if (root / "bus").is_dir() and not (root / "bus" / "pci").exists() else (str(devices),))
     except OSError:
         return BusReading((), (str(devices),))
@@ -53,7 +54,7 @@ def _scan(root: Path) -> BusReading:
 
 
 def _is_gpu(device: Path) -> bool | None:
-    """None: the device would not say."""
+    """Return None for an unreadable device."""
     try:
         vendor = int((device / "vendor").read_text(encoding="ascii"), 16)
         pci_class = int((device / "class").read_text(encoding="ascii"), 16)  # 24 bits: base class, subclass, interface
@@ -79,43 +80,38 @@ _ORDER = tuple(Distance)
 
 @dataclass(frozen=True)
 class Place:
-    """Where one PCI device sits. Sources: /sys/bus/pci/devices, its links and `numa_node`."""
+    """Place of one PCI device, from /sys/bus/pci/devices, its links and `numa_node`."""
 
-    pci_bus_id: str  # in the spelling in which it was asked for
+    pci_bus_id: str  # in the spelling of the question
     pci_path: Answer[str]  # the bridges above it, for `distance`
     numa_node: Answer[int]
 
 
 def nvml_bus_id(address: str) -> str:
-    """`0000:3b:00.0` as NVML writes it, `00000000:3B:00.0`. ValueError for what is no address."""
+    """Return `0000:3b:00.0` as NVML writes it, `00000000:3B:00.0`. Raises ValueError over any other text."""
     domain, bus, device, function = _parts(address)
     return f"{domain:08X}:{bus:02X}:{device:02X}.{function}"
 
 
 def sysfs_address(address: str) -> str:
-    """`00000000:3B:00.0` as sysfs writes it, `0000:3b:00.0`. ValueError for what is no address."""
+    """Return `00000000:3B:00.0` as sysfs writes it, `0000:3b:00.0`. Raises ValueError over any other text."""
     domain, bus, device, function = _parts(address)
     return f"{domain:04x}:{bus:02x}:{device:02x}.{function}"
 
 
-def pci_path(address: str, root: Path = Path("/")) -> Answer[str]:
-    """The chain above a device, from its host bridge down to itself, with slashes. The address in either spelling."""
-    try:
-        return path_behind(root / "sys" / "bus" / "pci" / "devices" / sysfs_address(address))
-    except ValueError as error:
-        return Missing(Why.UNREADABLE, str(error))
-
-
 def place(address: str, root: Path = Path("/")) -> Place:
-    """The address in either spelling."""
-    path = pci_path(address, root)
-    if isinstance(path, Missing):
-        return Place(address, path, path)
-    return Place(address, path, numa_node(root / "sys" / "bus" / "pci" / "devices" / sysfs_address(address)))
+    """Return the place of a device, given its address in either spelling."""
+    try:
+        device = root / "sys" / "bus" / "pci" / "devices" / sysfs_address(address)
+    except ValueError as error:
+        unknown = Missing(Why.UNREADABLE, str(error))
+        return Place(address, unknown, unknown)
+    path = path_behind(device)
+    return Place(address, path, path if isinstance(path, Missing) else numa_node(device))
 
 
 def path_behind(link: Path) -> Answer[str]:
-    """The same for any link of sysfs that leads to a PCI device."""
+    """Return the chain above a device of sysfs or a link to one, from its host bridge down to itself, with slashes."""
     try:
         return chain_of(PurePath(os.path.realpath(link, strict=True)))
     except OSError as error:
@@ -123,7 +119,7 @@ def path_behind(link: Path) -> Answer[str]:
 
 
 def chain_of(real: PurePath) -> Answer[str]:
-    """The part of a real path of sysfs that names PCI devices, from the last host bridge on; what lies below the last one is left out."""
+    """Return the part of a real path of sysfs that names PCI devices, from the last host bridge on."""
     names = list(real.parts)
     start = max((index for index, name in enumerate(names) if _HOST_BRIDGE.fullmatch(name)), default=len(names))
     chain = names[start : start + 1]
@@ -135,17 +131,17 @@ def chain_of(real: PurePath) -> Answer[str]:
 
 
 def numa_node(device: Path) -> Answer[int]:
-    """Of a PCI device's folder in sysfs. -1 there means that the firmware has not said (sysfs-bus-pci)."""
-    node = read_value(device / "numa_node", _node)
-    return Missing(Why.NOT_SUPPORTED, f"{device.name}: the kernel knows no NUMA node of it") if node == -1 else node
+    """Return the NUMA node of a PCI device's folder in sysfs, where -1 means that the firmware has not set one (sysfs-bus-pci)."""
+    unknown = Missing(Why.NOT_SUPPORTED, f"{device.name}: the kernel knows no NUMA node of it")
+    return then(read_value(device / "numa_node", _node), lambda node: unknown if node == -1 else node)
 
 
 def distance(path_a: str, path_b: str, numa_a: Answer[int], numa_b: Answer[int]) -> Answer[Distance]:
-    """Between two devices by the chains above them. The NUMA nodes count only where the host bridges differ."""
+    """Return the distance by the chains above two devices. The NUMA nodes count only where the host bridges differ."""
     (bridge_a, *chain_a), (bridge_b, *chain_b) = path_a.split("/"), path_b.split("/")
     if bridge_a != bridge_b:
-        return _between_host_bridges(numa_a, numa_b)
-    shared = _num_shared(chain_a, chain_b)
+        return combine(lambda a, b: Distance.NODE if a == b else Distance.SYS, numa_a, numa_b)
+    shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(chain_a, chain_b, strict=False)))
     if shared == 0:
         return Distance.PHB
     # Below a switch's upstream port each device has the downstream port and itself; two functions of one slot only themselves.
@@ -154,25 +150,13 @@ def distance(path_a: str, path_b: str, numa_a: Answer[int], numa_b: Answer[int])
 
 
 def nearest(distances: Mapping[str, Answer[Distance]]) -> Answer[tuple[str, ...]]:
-    """The names at the least distance. One that nobody knows is of no account where another lies below the same host bridge."""
+    """Return the names at the least distance. An unknown distance does not count where another device has the same host bridge."""
     known = {name: _ORDER.index(far) for name, far in distances.items() if not isinstance(far, Missing)}
     unknown = next((far for far in distances.values() if isinstance(far, Missing)), None)
     least = min(known.values(), default=len(_ORDER))
     if unknown is not None and least > _ORDER.index(Distance.PHB):
         return unknown
     return tuple(sorted(name for name, far in known.items() if far == least))
-
-
-def _between_host_bridges(numa_a: Answer[int], numa_b: Answer[int]) -> Answer[Distance]:
-    for numa in (numa_a, numa_b):
-        if isinstance(numa, Missing):
-            return numa
-    return Distance.NODE if numa_a == numa_b else Distance.SYS
-
-
-def _num_shared(chain_a: list[str], chain_b: list[str]) -> int:
-    """How many bridges two chains have in common, from the top."""
-    return next((index for index, (a, b) in enumerate(zip(chain_a, chain_b, strict=False)) if a != b), min(len(chain_a), len(chain_b)))
 
 
 def _parts(address: str) -> tuple[int, int, int, int]:

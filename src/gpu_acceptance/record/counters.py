@@ -14,7 +14,6 @@ from gpu_acceptance.record.figure import NONE, Figure, figure_of, make_figure
 from gpu_acceptance.thresholds.limit import COUNTERS
 
 _MOST_BYTES = 16 << 20  # of one validation; NCCL_DEBUG=INFO leaves 130 kB on a rank of 4 H200
-_TOO_LONG = f"the worker wrote more than {_MOST_BYTES} bytes meanwhile"
 _MOST_NAMED = 4  # kinds of warnings
 _MOST_WARNING = 200  # characters
 _MOST_COUNTERS = 8  # links or XIDs
@@ -38,7 +37,8 @@ class LogWarnings:
         text = self._new_text(log)
         figures = []
         for name, warnings in nccl_log.unexpected_warnings((text or "").split("\n")).items():
-            metric, anomaly = f"{COUNTERS}.warnings.{name}", "" if text is not None else _TOO_LONG
+            metric = f"{COUNTERS}.warnings.{name}"
+            anomaly = f"the worker wrote more than {_MOST_BYTES} bytes meanwhile" if text is None else ""
             detail = each_once((clip(warning, _MOST_WARNING) for warning in warnings), _MOST_NAMED)
             figures.append(make_figure(metric, len(warnings), "count", judged=metric in limited, anomaly=anomaly, detail=detail))
         return tuple(figure for figure in figures if figure.judged or figure.value)

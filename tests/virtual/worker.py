@@ -10,8 +10,9 @@ from typing import Any, Protocol
 from virtual.schedule import Schedule
 
 from gpu_acceptance.base.exit import ExitStatus
+from gpu_acceptance.base.model import LineReader
 from gpu_acceptance.record.row import FORMING
-from gpu_acceptance.worker.messages import FROM_WORKER, Command, LineReader, WorkerMessage
+from gpu_acceptance.worker.messages import FROM_WORKER, Command, WorkerMessage
 
 Message = dict[str, Any]
 Steps = Generator[Any, Any, Any]  # yields what it waits for, and is sent what it waited for

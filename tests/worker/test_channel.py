@@ -4,15 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from gpu_acceptance.base.model import encode
+from gpu_acceptance.base.model import ChannelError, LineReader, encode
 from gpu_acceptance.record.figure import Figure
 from gpu_acceptance.record.outcome import Outcome
-from gpu_acceptance.worker import messages
 from gpu_acceptance.worker.messages import (
     FROM_WORKER,
-    ChannelError,
     Done,
-    LineReader,
     Ready,
     RunFacts,
     TearingDown,
@@ -107,10 +104,11 @@ def test_what_is_no_message_is_named(pipe, line, why):
     assert why in str(caught.value)
 
 
-def test_a_line_without_end_is_refused(pipe, monkeypatch):
-    monkeypatch.setattr(messages, "MAX_LINE_BYTES", 100)
-    reader, write_fd = pipe
-    os.write(write_fd, b"x" * 101)
+def test_a_line_without_end_is_refused(pipe):
+    reader, write_fd = LineReader(pipe[0].fd, FROM_WORKER, 100), pipe[1]
+    os.write(write_fd, b"x" * 60)
+    assert reader.read() == []
+    os.write(write_fd, b"x" * 60)
     with pytest.raises(ChannelError, match="a line of more than 100 bytes"):
         reader.read()
 

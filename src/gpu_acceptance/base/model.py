@@ -1,9 +1,15 @@
-"""Strict models of data from outside: an unknown key, a NaN or a number in quotes is an error, not a guess."""
+"""Strict models of data from outside, and messages of them on a pipe or a socket: one line of JSON each.
+
+An unknown key, a NaN or a number in quotes is an error, not a guess.
+"""
 
 import json
-from typing import Annotated
+import os
+import socket
+from functools import partial
+from typing import Annotated, Generic, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from gpu_acceptance.base.text import MAX_TEXT, one_line
@@ -11,6 +17,9 @@ from gpu_acceptance.base.text import MAX_TEXT, one_line
 CLOSED = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 _OF_A_VALUE = {("bool",), ("int",), ("constrained-int",), ("float",), ("str",)}  # how pydantic names the members of `Value`
 Text = Annotated[str, Field(max_length=MAX_TEXT)]
+
+MAX_LINE_BYTES = 4 << 20
+M = TypeVar("M", bound=BaseModel)
 
 
 class Model(BaseModel):
@@ -65,3 +74,46 @@ def first_problem(error: ValidationError) -> str:
         return f"unknown key {where}{more}"
     at = f"{where}: " if where else ""
     return f"{at}{one_line(first['msg'])}, not {one_line(repr(first['input']))[:80]}{more}"
+
+
+class ChannelError(ValueError):
+    """The other side sent something that is no message, or too much of it."""
+
+
+class LineReader(Generic[M]):
+    """Cuts what arrives on a pipe (its descriptor) or a socket into messages of these kinds."""
+
+    def __init__(self, source: int | socket.socket, kinds: TypeAdapter[M], max_bytes: int = MAX_LINE_BYTES) -> None:
+        self.fd = source if isinstance(source, int) else source.fileno()
+        self._receive = partial(os.read, source) if isinstance(source, int) else source.recv
+        self._kinds: TypeAdapter[M] = kinds
+        self._max_bytes = max_bytes
+        self._pending = b""
+
+    def read(self) -> list[M] | None:
+        """Return the messages that one read completes; None at the end of the stream.
+
+        Blocks as the source does. Raises ChannelError; OSError where the connection broke.
+        """
+        try:
+            data = self._receive(min(1 << 16, self._max_bytes))
+        except BlockingIOError:
+            return []
+        if not data:
+            return None
+        *lines, self._pending = (self._pending + data).split(b"\n")
+        if len(self._pending) > self._max_bytes:
+            raise ChannelError(f"a line of more than {self._max_bytes} bytes")
+        return [self._message(line) for line in lines]
+
+    def _message(self, line: bytes) -> M:
+        try:
+            message: M = self._kinds.validate_json(line)
+            return message
+        except ValidationError as error:
+            raise ChannelError(f"{line[:100]!r} ({first_problem(error)})") from None
+
+
+def encode_line(message: BaseModel) -> bytes:
+    """Return a message as `LineReader` reads it."""
+    return encode(message).encode() + b"\n"

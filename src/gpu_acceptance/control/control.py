@@ -10,6 +10,7 @@ handled at 9 s). So the main thread never calls the store: threads that wait and
 
 import os
 import queue
+import secrets
 import threading
 import time
 from collections import Counter
@@ -26,32 +27,30 @@ with gc_spared():  # hundreds of thousands of objects
     from pydantic import TypeAdapter
     from torch.distributed import PrefixStore, Store
 
-    from gpu_acceptance.control import session as sessions
+    from gpu_acceptance.control import messages
     from gpu_acceptance.control.broadcast import CHANNEL as BROADCAST_CHANNEL
     from gpu_acceptance.control.broadcast import Broadcast
     from gpu_acceptance.control.fan_in import Reader, Speaker, lay_out, ring
-    from gpu_acceptance.control.messages import (
-        ALONE,
-        OF_AN_ATTEMPT,
-        TO_ALL,
-        Final,
-        Leave,
-        Message,
-        OfAttempt,
-        Published,
-        Refused,
-        Stop,
-        StoreLost,
-        read_message,
+    from gpu_acceptance.control.messages import Message, OfAttempt, read_message
+    from gpu_acceptance.control.session import (
+        LONGEST_RUN,
+        NONCE_KEY,
+        Facts,
+        NoStoreError,
+        ReadUntil,
+        Session,
+        announce_session,
+        await_session,
+        begin_session,
+        store_client,
     )
-    from gpu_acceptance.control.session import LONGEST_RUN, Facts, NoStoreError, ReadUntil, Session, store_client
     from gpu_acceptance.control.store_host import CLOSED, listen_here
 
 MAX_MESSAGE_BYTES = 1 << 20  # TCPStore drops the connection above 8 MiB
 _NO_MORE = b"no more"  # a rank's last message to itself
 _PATIENCE_S = 20.0  # for a key that must be there: longer than a network is away that comes back
 CONNECT_S = 60.0
-_ENDS = (Stop, Final, Refused, Leave)
+_ENDS = (messages.Stop, messages.Final, messages.Refused, messages.Leave)
 _LAST_WORD_S = 2.0  # for the listener to read it
 
 
@@ -92,7 +91,7 @@ class Control:
         self._outgoing: queue.SimpleQueue[Callable[[Store], object] | None] = queue.SimpleQueue()  # what the sender does, in order
         self._server = listen_here(0) if place.store_port == 0 else None  # of our own, for a world of one that no launcher started
         self.port = self._server.port if self._server else place.store_port
-        self.nonce = sessions.new_nonce()  # of this rank: what repeats it was said in this run
+        self.nonce = secrets.token_hex(16)  # of this rank: what repeats it was said in this run
         self.session = self._join_session(secret, join_s, session)
         self._speaker = Speaker(self.session, place.rank)
         self._num_sent: Counter[int] = Counter()  # to the queue of each rank
@@ -113,11 +112,11 @@ class Control:
 
     def _join_session(self, secret: Secret, join_s: float, session: Session | None) -> Session:
         if self.place.rank == 0:
-            begun = session or sessions.begin_session(secret)
+            begun = session or begin_session(secret)
             if not secret.is_of_run and self.place.world_size > 1:
-                sessions.announce_session(self._base_client(LONGEST_RUN), secret, begun)
+                announce_session(self._base_client(LONGEST_RUN), secret, begun)
             return begun
-        joined = sessions.await_session(self._base_client, secret, join_s, self._stopped)
+        joined = await_session(self._base_client, secret, join_s, self._stopped)
         if joined is None:
             raise UnreachableError(f"rank 0 did not begin the run in the control store within {join_s:g} s")
         return joined
@@ -140,7 +139,7 @@ class Control:
         """Send a message to one rank, this one included."""
         text = _encode(message)
         if rank == self.place.rank:
-            self._deliver(ALONE, text)
+            self._deliver(messages.ALONE, text)
             return
         self._num_sent[rank] += 1
         key, number = f"to/{rank}", self._num_sent[rank]
@@ -154,10 +153,10 @@ class Control:
 
     def post(self, message: OfAttempt) -> None:
         """Send rank 0 a message about an attempt. It is ignored where rank 0 has gone on to the next one."""
-        line = message.line if isinstance(message, Published) else ""
+        line = message.line if isinstance(message, messages.Published) else ""
         text = _encode(message, len(line.encode()))
         if self.place.rank == 0:
-            self._deliver(OF_AN_ATTEMPT, text, line)
+            self._deliver(messages.OF_AN_ATTEMPT, text, line)
         else:
             self._outgoing.put(self._speaker.say(message.seq, text, line))
 
@@ -178,7 +177,7 @@ class Control:
         text = _encode(message)
         if log := self._broadcast:
             self._outgoing.put(lambda store: log.write(store, text))
-        self._deliver(TO_ALL, text)
+        self._deliver(messages.TO_ALL, text)
 
     def facts(self) -> Facts:
         """Return what each heartbeat tells the others about the messages of this rank."""
@@ -195,8 +194,8 @@ class Control:
             self._outgoing.put(self._broadcast.wake)  # it waits in a place that will stay empty
 
     def all_have_joined(self) -> None:
-        """Rank 0, once every rank has said hello: remove the announcement of the session."""
-        self._outgoing.put(lambda _store: sessions.forget_session(self._base_client(LONGEST_RUN)))
+        """Rank 0, once every rank has said hello: delete the nonce, so that the next run of this launcher does not read it."""
+        self._outgoing.put(lambda _store: self._base_client(LONGEST_RUN).delete_key(NONCE_KEY))
 
     def forget(self, generation: int) -> None:
         """Delete the keys that a generation of workers that is gone left in the store."""
@@ -277,7 +276,7 @@ class Control:
             envelope = self.session.check(key, text)
             if envelope and envelope.sender == self.place.rank:  # a rank's messages to itself do not pass the store
                 self.session.tampering.drop(key)
-            elif envelope and (received := self.session.read_next(key, ALONE, envelope)):
+            elif envelope and (received := self.session.read_next(key, messages.ALONE, envelope)):
                 self._put(received)
 
     def _hear_broadcasts(self, store: Store) -> None:
@@ -312,7 +311,7 @@ class Control:
 
     def _report_store_lost(self, error: Exception) -> None:
         lines = str(error).splitlines() or [type(error).__name__]
-        self._put((self.place.rank, StoreLost(reason=lines[0][:500])))
+        self._put((self.place.rank, messages.StoreLost(reason=lines[0][:500])))
 
 
 def _encode(message: Message, num_more: int = 0) -> str:

@@ -1,4 +1,4 @@
-"""Before a launch: whether the nodes reach each other where their ranks are to meet."""
+"""Before a launch: nodes check that they reach each other where their ranks are to meet."""
 
 import contextlib
 import os
@@ -8,12 +8,12 @@ import socket
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from pydantic import Field
+from pydantic import Field, TypeAdapter
 
-from gpu_acceptance.base.model import Model
+from gpu_acceptance.base.model import LineReader, Model, encode_line
 from gpu_acceptance.base.process import let_open
 from gpu_acceptance.base.text import named
 from gpu_acceptance.control.rank import INCOMPLETE, USAGE
@@ -33,11 +33,12 @@ _SLACK_S = 10.0  # for an answer to come, once there is one
 _EVERY_S = 0.5
 _OTHER_FILES = 64
 _MOST_ADDRESSES = 4
+_SILENT = "what listens there does not answer as a node of this run does"
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where the nodes of a run meet, and which of them this one is. `node` None: whoever has the address is the host."""
+    """Where the nodes of a run meet, and the number of this node. `node` None: the node that has the address is the host."""
 
     address: str
     port: int
@@ -53,7 +54,7 @@ class Place:
 
 
 class Hello(Model):
-    """What a node says first. `token`: unlike that of any other process."""
+    """The first message of a node. `token`: unlike that of any other process."""
 
     run: str = Field(max_length=200)
     num_nodes: int = Field(ge=1, le=MOST_NODES)
@@ -67,33 +68,33 @@ class Hello(Model):
 
 
 class Reply(Model):
-    """The answer: 0 where all have met; or, while `left_s` is there, for how long at most others are awaited."""
+    """The answer, with exit code 0 where all have met; or, with `left_s`, how long at most other nodes are awaited."""
 
     exit_code: int = 0
     text: str = Field(default="", max_length=2000)
     left_s: float | None = None
 
 
-class MeetingHost(threading.Thread):
+_HELLO: TypeAdapter[Hello] = TypeAdapter(Hello)
+_REPLY: TypeAdapter[Reply] = TypeAdapter(Reply)
+
+
+class _Host(threading.Thread):
     """Hears nodes until it has an answer, and gives it to all. `is_reached`: its own hello came, so that the address leads here."""
 
     def __init__(self, place: Place, token: str, listener: socket.socket, say: Callable[[str], None]) -> None:
         super().__init__(daemon=True, name="meeting-host")
         self.is_reached = False
         self.answer: Reply | None = None
+        self.refusal: Reply | None = None  # set from outside: the answer to all who came
         self._place, self._token, self._say = place, token, say
         self._hellos: dict[socket.socket, Hello] = {}
-        self._heard: dict[socket.socket, bytes] = {}
-        self._refusal: Reply | None = None
+        self._readers: dict[socket.socket, LineReader[Hello]] = {}  # of all connections
         self._until = time.monotonic() + place.timeout_s
         self._selector = selectors.DefaultSelector()
         self._listener = listener
         self._listener.setblocking(False)
         self._selector.register(listener, selectors.EVENT_READ)
-
-    def refuse(self, reply: Reply) -> None:
-        """Whoever came gets this answer."""
-        self._refusal = reply
 
     @property
     def _left_s(self) -> float:
@@ -104,80 +105,69 @@ class MeetingHost(threading.Thread):
         answer = None
         while answer is None:
             self._look()
-            answer = self._refusal or self._conclude(self._left_s <= 0)
+            answer = self.refusal or self._conclude(self._left_s <= 0)
             if time.monotonic() >= due and not answer and self.is_reached:
                 self._say(f"waiting for {self._absent()}, {self._left_s:.0f} s more at most")
                 due += SAY_EVERY_S
-        self._end(answer)
+        self._selector.unregister(self._listener)
+        self._listener.close()
+        for connection in self._readers:
+            _send(connection, answer)
+        end = time.monotonic() + _BYE_S
+        while self._hellos and time.monotonic() < end:
+            self._look()  # they hang up first: else the port of this side would stay in use for a minute
+        for connection in list(self._readers):
+            self._drop(connection)
         self.answer = answer
 
     def _look(self) -> None:
         for key, _ in self._selector.select(_LOOK_EVERY_S):
             if key.fileobj is self._listener:
                 self._accept()
-            elif key.fileobj in self._heard:  # not dropped since
+            elif key.fileobj in self._readers:  # not dropped since
                 self._hear(key.fileobj)
-
-    def _end(self, answer: Reply) -> None:
-        """They hang up first: on the other side nothing would be left of a connection, and here its port, for a minute."""
-        self._selector.unregister(self._listener)
-        self._listener.close()
-        for connection in self._heard:
-            _tell(connection, answer)
-        end = time.monotonic() + _BYE_S
-        while self._hellos and time.monotonic() < end:
-            self._look()
-        for connection in list(self._heard):
-            self._drop(connection)
 
     def _accept(self) -> None:
         try:
             connection, _ = self._listener.accept()
         except OSError:
             return  # it hung up, or too many files are open
-        if len(self._heard) >= self._place.num_nodes + MOST_STRANGERS:
+        if len(self._readers) >= self._place.num_nodes + MOST_STRANGERS:
             connection.close()
             return
         connection.settimeout(1)
-        self._heard[connection] = b""
+        self._readers[connection] = LineReader(connection, _HELLO, MAX_LINE_BYTES)
         self._selector.register(connection, selectors.EVENT_READ)
 
     def _drop(self, connection: socket.socket) -> None:
         self._selector.unregister(connection)
-        del self._heard[connection]
+        del self._readers[connection]
         self._hellos.pop(connection, None)
         connection.close()
 
     def _hear(self, connection: socket.socket) -> None:
-        """Whoever says something else than a hello is none of us."""
+        """Take one hello from a connection, and drop it for anything else: then it is no node of this run."""
         try:
-            heard = connection.recv(MAX_LINE_BYTES)
-        except OSError:
-            heard = b""
-        line = self._heard[connection] = self._heard[connection] + heard
-        if heard and not line.endswith(b"\n") and len(line) < MAX_LINE_BYTES:
-            return
-        try:
-            hello = Hello.model_validate_json(line) if heard and connection not in self._hellos else None
-        except ValueError:
-            hello = None
-        if hello is None:
+            hellos = self._readers[connection].read()
+        except (OSError, ValueError):
+            hellos = None
+        if hellos is None or len(hellos) > 1 or (hellos and connection in self._hellos):
             self._drop(connection)
-        else:
-            self._take(connection, hello)
+        elif hellos:
+            self._take(connection, hellos[0])
 
     def _take(self, connection: socket.socket, hello: Hello) -> None:
         place = self._place
         if hello.run != place.run:
             text = f"{hello.name} is of run {hello.run or 'without a name'}, and at {place.where} run {place.run or 'without a name'} meets"
-            _tell(connection, Reply(exit_code=USAGE, text=text))
+            _send(connection, Reply(exit_code=USAGE, text=text))
             self._drop(connection)
             return
         for other in [other for other, known in self._hellos.items() if known.token == hello.token]:
             self._drop(other)  # it came anew before we saw that it had hung up
         self._hellos[connection] = hello
         self.is_reached = self.is_reached or hello.token == self._token
-        _tell(connection, Reply(left_s=self._left_s))
+        _send(connection, Reply(left_s=self._left_s))
 
     def _conclude(self, is_over: bool) -> Reply | None:
         place = self._place
@@ -218,28 +208,27 @@ class MeetingHost(threading.Thread):
         return f"{num_nodes - len(hellos)} of {num_nodes} nodes (here: {here})"
 
 
-def _tell(connection: socket.socket, reply: Reply) -> None:
-    try:
-        connection.sendall(reply.model_dump_json().encode() + b"\n")
-    except OSError:
-        return  # it hung up
+def _send(connection: socket.socket, reply: Reply) -> None:
+    with contextlib.suppress(OSError):  # it hung up
+        connection.sendall(encode_line(reply))
 
 
 def meet(place: Place, say: Callable[[str], None]) -> Reply:
-    """What all nodes that found each other are told alike; else what this one sees. `say` gets a line about every 15 s.
+    """Return the answer that all nodes get that found each other; else what this node sees. `say` gets a line about every 15 s.
 
     Takes `place.timeout_s`, and as long again at most where the host came late. Collective: a process on each node.
     """
     token = secrets.token_hex(8)
     host, taken = None, ""
     if place.node in {None, 0}:
+        let_open(0, place.num_nodes + MOST_STRANGERS + _OTHER_FILES)
         try:
-            let_open(0, place.num_nodes + MOST_STRANGERS + _OTHER_FILES)
-            host = MeetingHost(place, token, _listen(place.port), say)
+            host = _Host(place, token, _listen(place.port), say)
         except OSError as error:
             taken = os.strerror(error.errno) if error.errno else str(error)  # Python puts the address behind it
             if place.node == 0:
-                return _port_taken(place, taken)
+                other = "name another one, the same on every node (MASTER_PORT, --rdzv-endpoint)"
+                return Reply(exit_code=USAGE, text=f"port {place.port} of {place.host} (node 0): {taken}; {other}")
     guest = _Guest(place, token)
     for side in (host, guest):
         if side:
@@ -251,30 +240,35 @@ def meet(place: Place, say: Callable[[str], None]) -> Reply:
 
 
 def _listen(port: int) -> socket.socket:
-    """On all addresses, as the store of torchrun does. Raises OSError."""
+    """Listen on all addresses, as the store of torchrun does. Raises OSError."""
     if socket.has_dualstack_ipv6():
         return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=1024)
     return socket.create_server(("", port), backlog=1024)
 
 
-def _await_answer(place: Place, host: MeetingHost | None, guest: "_Guest", say: Callable[[str], None], taken: str) -> Reply:
+def _await_answer(place: Place, host: _Host | None, guest: "_Guest", say: Callable[[str], None], taken: str) -> Reply:
     begin = time.monotonic()
     end, due = begin + place.timeout_s, begin + SAY_EVERY_S
+    nobody = "no node of this run answers" if place.node is None else "node 0 does not answer"
     while True:
         now = time.monotonic()
         if answer := guest.answer or (host and host.answer):
             return answer
         if host and place.node == 0 and not host.is_reached and now >= begin + min(_REACH_S, place.timeout_s / 2):
-            refusal = _wrong_host(place, guest)
-            host.refuse(refusal)
+            host.refusal = refusal = _wrong_host(place, guest)
             host.join(_SLACK_S)
             return refusal
         if now >= max(end, guest.end):
-            return _nobody_there(place, guest, taken)
+            is_here = _is_here(guest.addresses, _own_addresses())
+            why = guest.reason_with(f"an address of {place.host} itself" if is_here else "")
+            mine = f"; port {place.port} of {place.host}: {taken}" if taken and is_here else ""
+            this = place.host if place.node is None else f"node {place.node} ({place.host})"
+            text = f"{nobody} at {place.where} within {place.timeout_s:g} s: {why}{mine}; this is {this}"
+            return Reply(exit_code=INCOMPLETE, text=text)
         if now >= due:
             due += SAY_EVERY_S
             if not guest.end:
-                say(f"{_unanswered(place)} yet at {place.where}: {guest.reason}; {end - now:.0f} s more at most")
+                say(f"{nobody} yet at {place.where}: {guest.reason}; {end - now:.0f} s more at most")
         time.sleep(0.05)
 
 
@@ -285,81 +279,63 @@ class _Guest(threading.Thread):
         super().__init__(daemon=True, name="meeting-guest")
         self.answer: Reply | None = None
         self.end = 0.0  # until then the host has time; 0 where there is none
-        self._said = ""
         self.addresses: tuple[str, ...] = ()
+        self._problem = ""
         self._place = place
         self._hello = Hello(run=place.run, num_nodes=place.num_nodes, node=place.node, host=place.host, token=token)
 
     @property
     def reason(self) -> str:
-        return self._said or ("Connection timed out" if self.addresses else "the name server does not answer")
+        return self._problem or ("Connection timed out" if self.addresses else "the name server does not answer")
+
+    def reason_with(self, note: str) -> str:
+        """Return the reason, with the addresses of the name and a note, if any, in brackets."""
+        is_name = bool(self.addresses) and self.addresses != (self._place.address,)
+        meaning = f"{self._place.address} is {first_of(self.addresses, _MOST_ADDRESSES)}" if is_name else ""
+        notes = ", ".join(filter(None, [meaning, note]))
+        return f"{self.reason} ({notes})" if notes else self.reason
 
     def run(self) -> None:
         while self.answer is None:
             try:
                 self.answer = self._ask()
             except TimeoutError:
-                pass  # it says less than what was told before
+                pass  # it says less than the problem before
             except (OSError, UnicodeError) as error:  # UnicodeError: a label that is empty or too long
-                self._said = getattr(error, "strerror", None) or str(error)
+                self._problem = getattr(error, "strerror", None) or str(error)
             except ValueError:
-                pass  # said when it took the connection
+                pass  # noted when it took the connection
             self.end = 0.0 if self.answer is None else self.end
             time.sleep(_EVERY_S)
 
     def _ask(self) -> Reply:
-        """Raises OSError where nobody listens, ValueError where somebody else does."""
+        """Raises OSError where nothing listens, ValueError where something else than a host of a meeting does."""
         place = self._place
         found = socket.getaddrinfo(place.address, place.port, type=socket.SOCK_STREAM)
         self.addresses = tuple(dict.fromkeys(str(address[0]).split("%", 1)[0] for *_, address in found))
         with contextlib.closing(socket.create_connection((place.address, place.port), timeout=_ANSWER_S)) as connection:
-            self._said = "what listens there does not answer as a node of this run does"
+            self._problem = _SILENT
+            reader = LineReader(connection, _REPLY, MAX_LINE_BYTES)
             try:
-                connection.sendall(self._hello.model_dump_json().encode() + b"\n")
-                with connection.makefile("rb") as lines:
-                    while (reply := Reply.model_validate_json(lines.readline(MAX_LINE_BYTES))).left_s is not None:
-                        left_s = min(reply.left_s, place.timeout_s)
-                        connection.settimeout(left_s + _SLACK_S)
-                        self.end = time.monotonic() + left_s + _SLACK_S
-                    return reply
+                connection.sendall(encode_line(self._hello))
+                while (replies := reader.read()) is not None:
+                    for reply in replies:
+                        if reply.left_s is None:
+                            return reply
+                        left_s = min(reply.left_s, place.timeout_s) + _SLACK_S
+                        connection.settimeout(left_s)
+                        self.end = time.monotonic() + left_s
             except OSError as error:
                 raise ValueError(str(error)) from None
-
-
-def _port_taken(place: Place, reason: str) -> Reply:
-    text = f"port {place.port} of {place.host} (node 0): {reason}; name another one, the same on every node (MASTER_PORT, --rdzv-endpoint)"
-    return Reply(exit_code=USAGE, text=text)
+        raise ValueError("it hung up")
 
 
 def _wrong_host(place: Place, guest: _Guest) -> Reply:
     own = _own_addresses()
-    here = [] if _is_here(guest.addresses, own) or not guest.addresses else [f"{place.host} has {first_of(own, _MOST_ADDRESSES)}"]
-    why = f"{guest.reason}{_in_brackets(*_meaning(place, guest), *here)}"
+    is_elsewhere = guest.addresses and not _is_here(guest.addresses, own)
+    why = guest.reason_with(f"{place.host} has {first_of(own, _MOST_ADDRESSES)}" if is_elsewhere else "")
     text = f"node 0 is {place.host}, and {place.where} does not lead there: {why}; name the host of node 0 (MASTER_ADDR, --rdzv-endpoint)"
     return Reply(exit_code=USAGE, text=text)
-
-
-def _nobody_there(place: Place, guest: _Guest, taken: str) -> Reply:
-    is_here = _is_here(guest.addresses, _own_addresses())
-    notes = _in_brackets(*_meaning(place, guest), *([f"an address of {place.host} itself"] if is_here else []))
-    mine = f"; port {place.port} of {place.host}: {taken}" if taken and is_here else ""
-    who = place.host if place.node is None else f"node {place.node} ({place.host})"
-    text = f"{_unanswered(place)} at {place.where} within {place.timeout_s:g} s: {guest.reason}{notes}{mine}; this is {who}"
-    return Reply(exit_code=INCOMPLETE, text=text)
-
-
-def _unanswered(place: Place) -> str:
-    return "no node of this run answers" if place.node is None else "node 0 does not answer"
-
-
-def _meaning(place: Place, guest: _Guest) -> list[str]:
-    """What a name stands for, where that is known."""
-    is_name = bool(guest.addresses) and guest.addresses != (place.address,)
-    return [f"{place.address} is {first_of(guest.addresses, _MOST_ADDRESSES)}"] if is_name else []
-
-
-def _in_brackets(*notes: str) -> str:
-    return f" ({', '.join(notes)})" if notes else ""
 
 
 def _own_addresses() -> list[str]:
@@ -367,5 +343,5 @@ def _own_addresses() -> list[str]:
     return [address for address in found if not interfaces.is_loopback(address)]
 
 
-def _is_here(addresses: Sequence[str], own: Sequence[str]) -> bool:
+def _is_here(addresses: Iterable[str], own: list[str]) -> bool:
     return any(address in own or interfaces.is_loopback(address) for address in addresses)

@@ -1,7 +1,6 @@
-"""What supervisors say to each other: every kind of control message, built and read by its fields alone.
+"""Messages between supervisors: every kind of control message, built and read by its fields alone.
 
-A message that lacks a field, has one too many, or has one of another type is none: whoever reads it drops and counts it, as what a
-stranger wrote (session.py).
+A reader drops and counts a message that lacks a field, has one too many, or has one of another type: a stranger wrote it (session.py).
 """
 
 from typing import Annotated, Any, Literal, NamedTuple
@@ -16,12 +15,11 @@ from gpu_acceptance.thresholds.limit import Value
 
 Kind = Literal["form", "run", "end"]  # of an attempt
 Words = Annotated[str, Field(max_length=10_000)]  # of which rank 0 makes a message to all, and rows
-ExitCode = Annotated[int, Field(ge=0, le=6)]
 BadExitCode = Annotated[int, Field(ge=1, le=6)]
 
 
 class ToldRecord(NamedTuple):
-    """A record that a rank told, by its digest."""
+    """A record that a rank sent, by its digest."""
 
     nodeid: str
     attempt: int
@@ -34,16 +32,13 @@ class Message(BetweenProcesses):
 
 
 class OfAttempt(Message):
-    """About one attempt, which `seq` counts."""
+    """A message about one attempt, which `seq` counts."""
 
     seq: int
 
 
-# --- before anything runs ------------------------------------------------------------------------------------------------------
-
-
 class Refused(Message):
-    """The run does not start; the same on every rank. `run_id`: of the folder in which all leave that they heard it."""
+    """The run does not start, on any rank. `run_id`: of the folder in which all ranks note that they heard it."""
 
     type: Literal["refused"] = "refused"
     message: Annotated[str, Field(max_length=200_000)]
@@ -53,7 +48,7 @@ class Refused(Message):
 
 
 class Hello(Message):
-    """A rank is there. `nonce`: what says it back was said in this run."""
+    """A rank is there. An answer that repeats `nonce` belongs to this run."""
 
     type: Literal["hello"] = "hello"
     identity: RankIdentity
@@ -76,7 +71,7 @@ class AskClock(Message):
 
 
 class Clock(Message):
-    """What the clock of a node says. `heard_s`: and what that of rank 0 said when it heard this, set there."""
+    """The clock of a node. `heard_s`: the clock of rank 0 when it received this, set there."""
 
     type: Literal["clock"] = "clock"
     clock_s: FiniteFloat
@@ -84,14 +79,14 @@ class Clock(Message):
 
 
 class Problem(BetweenProcesses):
-    """Why a rank cannot take part."""
+    """A reason why a rank cannot take part."""
 
     message: Words
     exit_code: BadExitCode
 
 
 class Collected(Message):
-    """What a rank collected, and why it cannot go on."""
+    """The validations that a rank collected, and the reasons why it cannot go on."""
 
     type: Literal["collected"] = "collected"
     nodeids: tuple[Words, ...]
@@ -99,15 +94,12 @@ class Collected(Message):
 
 
 class Agreed(Message):
-    """All ranks collected the same: the plan. `mark`: of what this run makes in a folder that all nodes share."""
+    """All ranks collected the same: the plan. `mark`: in the names of files of this run in a folder that all nodes share."""
 
     type: Literal["agreed"] = "agreed"
     plan: RunPlan
     group_timeout_s: FiniteFloat
     mark: str
-
-
-# --- attempts ------------------------------------------------------------------------------------------------------------------
 
 
 class Go(OfAttempt):
@@ -116,7 +108,7 @@ class Go(OfAttempt):
     type: Literal["go"] = "go"
     kind: Kind
     nodeid: str
-    deadline_s: FiniteFloat  # with what it lasts
+    deadline_s: FiniteFloat  # includes lasts_s
     lasts_s: FiniteFloat
     generation: int
     attempt: int
@@ -128,7 +120,7 @@ class Go(OfAttempt):
 
 
 class Vote(OfAttempt):
-    """How the set-up of a rank went."""
+    """The outcome of the set-up on one rank."""
 
     type: Literal["vote"] = "vote"
     outcome: Outcome
@@ -136,7 +128,7 @@ class Vote(OfAttempt):
 
 
 class Enter(OfAttempt):
-    """What the votes came to: all enter the call, or nobody does."""
+    """The result of the votes: all ranks enter the call, or none does."""
 
     type: Literal["enter"] = "enter"
     ok: bool
@@ -145,7 +137,7 @@ class Enter(OfAttempt):
 
 
 class Gather(OfAttempt):
-    """What one rank gives to all."""
+    """A value that one rank gives to all."""
 
     type: Literal["gather"] = "gather"
     key: str
@@ -153,7 +145,7 @@ class Gather(OfAttempt):
 
 
 class Gathered(OfAttempt):
-    """What all ranks gave, by rank."""
+    """The values that all ranks gave, by rank."""
 
     type: Literal["gathered"] = "gathered"
     values: tuple[Value, ...]
@@ -161,20 +153,20 @@ class Gathered(OfAttempt):
 
 
 class Sealable(OfAttempt):
-    """A rank has passed, and is ready for the collective that must pair."""
+    """A rank has passed, and is ready for the collective fence."""
 
     type: Literal["sealable"] = "sealable"
 
 
 class Seal(OfAttempt):
-    """Whether every rank is."""
+    """The ranks enter the collective fence if all are ready."""
 
     type: Literal["seal"] = "seal"
     ok: bool
 
 
 class PeerBad(OfAttempt):
-    """A rank went bad: its peers may wait for it in vain."""
+    """A rank failed: its peers may wait for it in vain."""
 
     type: Literal["peer_bad"] = "peer_bad"
     rank: int
@@ -182,7 +174,7 @@ class PeerBad(OfAttempt):
 
 
 class Published(OfAttempt):
-    """The record of a rank, which comes as the line that stands in its journal."""
+    """The record of a rank. It comes as the line that stands in its journal."""
 
     type: Literal["published"] = "published"
     problem: Words | None  # with its journal
@@ -191,7 +183,7 @@ class Published(OfAttempt):
 
 
 class Verdict(Message):
-    """How a validation ended over all ranks. `ended`: why no further one runs."""
+    """The outcome of a validation over all ranks. `ended`: why no further one runs."""
 
     type: Literal["verdict"] = "verdict"
     nodeid: str
@@ -201,11 +193,8 @@ class Verdict(Message):
     ended: str | None
 
 
-# --- the end -------------------------------------------------------------------------------------------------------------------
-
-
 class StopRequest(Message):
-    """A rank asks for the end of the run. `is_loss`: because it lost the store, its leader or its launcher."""
+    """A rank asks for the end of the run. `is_loss`: it lost the store, its leader or its launcher."""
 
     type: Literal["stop_request"] = "stop_request"
     reason: Words
@@ -221,7 +210,7 @@ class Stop(Message):
 
 
 class AskJournal(Message):
-    """What was concluded, for each rank to confirm. `beside`: the name of the leader's journal."""
+    """The conclusion, for each rank to confirm. `beside`: the name of the leader's journal."""
 
     type: Literal["journal?"] = "journal?"
     beside: str
@@ -231,7 +220,7 @@ class AskJournal(Message):
 
 
 class JournalTold(Message):
-    """What became of a rank's journal, and what it told where something else was judged."""
+    """The state of a rank's journal, and the records that the rank sent where others were judged."""
 
     type: Literal["journal"] = "journal"
     problem: Words
@@ -241,17 +230,17 @@ class JournalTold(Message):
 
 
 class Resend(Message):
-    """A rank's journal, for who leads after a loss; empty where it is too long for one message."""
+    """A rank's journal, for the new leader after a loss; empty where it is too long for one message."""
 
     type: Literal["resend"] = "resend"
     journal: str
 
 
 class Final(Message):
-    """How the run ended, as the last lines on the terminal."""
+    """The end of the run, with the last lines on the terminal."""
 
     type: Literal["final"] = "final"
-    exit_code: ExitCode
+    exit_code: Annotated[int, Field(ge=0, le=6)]
     word: str
     lines: tuple[str, ...]
 
@@ -261,13 +250,13 @@ class Bye(Message):
 
 
 class Leave(Message):
-    """Everybody has said bye."""
+    """All ranks have said bye."""
 
     type: Literal["leave"] = "leave"
 
 
 class StoreLost(Message):
-    """What a rank's own end says to it."""
+    """The control store is lost: a rank's own end of the control plane reports it."""
 
     type: Literal["store_lost"] = "store_lost"
     reason: str
@@ -276,17 +265,17 @@ class StoreLost(Message):
 _ALONE = Hello | Collected | Resend | JournalTold | Bye | AskClock | Clock | Gather | StopRequest | Refused
 _OF_AN_ATTEMPT = Vote | Published | Sealable
 _TO_ALL = Refused | Welcome | Agreed | Go | Enter | Gathered | Seal | PeerBad | Verdict | Stop | AskJournal | Final | Leave
-ALONE: TypeAdapter[Any] = TypeAdapter(Annotated[_ALONE, Field(discriminator="type")])  # what one rank says to one
-OF_AN_ATTEMPT: TypeAdapter[Any] = TypeAdapter(Annotated[_OF_AN_ATTEMPT, Field(discriminator="type")])  # what each rank says to rank 0
-TO_ALL: TypeAdapter[Any] = TypeAdapter(Annotated[_TO_ALL, Field(discriminator="type")])  # what who leads says
+ALONE: TypeAdapter[Any] = TypeAdapter(Annotated[_ALONE, Field(discriminator="type")])  # from one rank to one
+OF_AN_ATTEMPT: TypeAdapter[Any] = TypeAdapter(Annotated[_OF_AN_ATTEMPT, Field(discriminator="type")])  # from each rank to rank 0
+TO_ALL: TypeAdapter[Any] = TypeAdapter(Annotated[_TO_ALL, Field(discriminator="type")])  # from the leader
 
 
 def read_message(kinds: TypeAdapter[Any], text: bytes, line: str = "") -> Message | None:
-    """The message of these kinds that this JSON is, with the line that came behind it; None where it is none."""
+    """Return the message of these kinds, with the line that came behind it; None where the JSON is no such message."""
     try:
         message: Message = kinds.validate_json(text)
     except ValidationError:
         return None
     if line and isinstance(message, Published):
-        object.__setattr__(message, "line", line)  # nobody else has it yet; a copy takes twice as long as to read it
+        object.__setattr__(message, "line", line)  # it is not shared yet; a copy takes twice as long as to read it
     return message

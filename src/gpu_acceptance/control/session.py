@@ -30,7 +30,7 @@ _NOT_THERE = "?"  # no value of ours
 _TORCH_S = 86400.0  # our clock decides: where a wait of torch ends first, it writes a trace and aborts the interpreter at its exit
 _CODE = 32  # hexadecimal digits
 _MOST_DIGITS = 30  # of sender and number
-_NONCE_KEY = "session"
+NONCE_KEY = "session"
 _POLL_S = 0.1
 
 
@@ -277,24 +277,14 @@ class Session:
         return code.hexdigest()[:_CODE]
 
 
-def new_nonce() -> str:
-    """Return what no other run has."""
-    return secrets.token_hex(16)
-
-
 def begin_session(secret: Secret) -> Session:
     """Rank 0: return its session."""
-    return _derive(secret, "" if secret.is_of_run else new_nonce())
+    return _derive(secret, "" if secret.is_of_run else secrets.token_hex(16))
 
 
 def announce_session(store: Store, secret: Secret, session: Session) -> None:
     """Rank 0: tell the others the nonce of this run, which they need where the secret is not of this run alone."""
-    store.set(_NONCE_KEY, _derive(secret).sign(_NONCE_KEY, 0, 1, session.nonce))
-
-
-def forget_session(store: Store) -> None:
-    """Rank 0, once all have heard the nonce: delete it, so that the next run of this launcher does not read it."""
-    store.delete_key(_NONCE_KEY)
+    store.set(NONCE_KEY, _derive(secret).sign(NONCE_KEY, 0, 1, session.nonce))
 
 
 def await_session(connect: Callable[[timedelta], Store], secret: Secret, within_s: float, stopped: Callable[[], object]) -> Session | None:
@@ -304,8 +294,8 @@ def await_session(connect: Callable[[timedelta], Store], secret: Secret, within_
     base, end, seen = _derive(secret), time.monotonic() + within_s, None
     store = connect(timedelta(seconds=within_s))
     while time.monotonic() < end and not stopped():
-        if (data := get_now(store, _NONCE_KEY)) is not None and data != seen:
-            seen, envelope = data, base.check(_NONCE_KEY, data)
+        if (data := get_now(store, NONCE_KEY)) is not None and data != seen:
+            seen, envelope = data, base.check(NONCE_KEY, data)
             if envelope and envelope.sender == 0:
                 return _derive(secret, envelope.text.decode("utf-8", "replace"))
         time.sleep(_POLL_S)

@@ -5,10 +5,11 @@ import selectors
 from typing import NamedTuple
 
 from gpu_acceptance.base.exit import ExitStatus, StopSignals
+from gpu_acceptance.base.model import ChannelError
 from gpu_acceptance.control.control import Control
 from gpu_acceptance.control.messages import Message
 from gpu_acceptance.supervisor.worker_process import WorkerProcess
-from gpu_acceptance.worker.messages import ChannelError, WorkerMessage
+from gpu_acceptance.worker.messages import WorkerMessage
 
 _MOST_READS = 32  # of 64 KiB in one wait; the pipe of a dead worker holds 1 MiB at most
 _MOST_MESSAGES = 100  # in one wait: the two sides take turns, an honest worker is a few messages ahead

@@ -1,4 +1,4 @@
-"""The fork server: a process that has imported what every rank worker imports, and forks each of them. One for each supervisor.
+"""The fork server: a process that has imported all modules of a rank worker, and forks each worker. One for each supervisor.
 
 It opens no GPU, starts no thread, and imports libraries and this package alone: a worker collects its validations itself.
 A worker that it forks is the supervisor's own child: the process between the two ends at once, and the supervisor is a subreaper.
@@ -22,9 +22,9 @@ from gpu_acceptance.base.process import die_with_parent, gc_spared
 from gpu_acceptance.worker.worker import descriptor_environment, run, write_whole_lines
 
 MOST_BYTES = 200_000  # of a request: below what a socket of this kind takes (net.core.wmem_default)
-GO = b"!"  # what the supervisor writes once it holds the worker
+GO = b"!"  # the supervisor writes it once it holds the worker
 _NUM_DESCRIPTORS = 5
-# What workers import in any suite; `starting` has all that the plugin imports, but the plugin itself is pytest's to import and rewrite.
+# Imports of any suite. `starting` has all imports of the plugin; pytest itself must import and rewrite the plugin.
 _IMPORTED = (
     "pytest",
     "torch",
@@ -36,25 +36,21 @@ _IMPORTED = (
 
 
 def main(channel: socket.socket) -> None:
-    """Forks a worker for each request, until the supervisor hangs up; in a fork, is that worker to its end."""
+    """Fork a worker for each request, until the supervisor hangs up. In a fork, be that worker to its end."""
     die_with_parent(int(os.environ["GPU_ACCEPTANCE_SUPERVISOR"]))
     ended = ProcessExit()
-    _import_all()
-    arguments = _serve(channel)
-    ended.belong_to_this_process()
-    run(ended, arguments)
-
-
-def _import_all() -> None:
     write_whole_lines()
-    with gc_spared():  # in the forks as well: a collection would copy all pages of what was imported
+    with gc_spared():  # in the forks as well: a collection would copy all pages of these modules
         for name in _IMPORTED:
             importlib.import_module(name)
     sys.stdout.flush()
-    ctypes.CDLL(None).fflush(None)  # what waits to be written would be written by each fork again
+    ctypes.CDLL(None).fflush(None)  # else each fork would write it again
     if not (trial := os.fork()):
         os._exit(0)
-    os.waitpid(trial, 0)  # OpenBLAS puts its threads down before a fork; what else has threads now does not
+    os.waitpid(trial, 0)  # OpenBLAS ends its threads before a fork; threads that are there now do not end
+    arguments = _serve(channel)
+    ended.belong_to_this_process()
+    run(ended, arguments)
 
 
 def _serve(channel: socket.socket) -> list[str]:
@@ -62,30 +58,33 @@ def _serve(channel: socket.socket) -> list[str]:
         content, descriptors, _, _ = socket.recv_fds(channel, MOST_BYTES, _NUM_DESCRIPTORS)
         if not content:
             sys.exit()
-        _refuse_threads()
+        if (num_threads := len(list(Path("/proc/self/task").iterdir()))) > 1:
+            sys.exit(f"{num_threads} threads in the fork server, of an import: they would not be in a fork; workers are started anew")
         if _fork():
-            return _become_or_hang_up(channel, json.loads(content), descriptors)
+            try:
+                return _become(channel, json.loads(content), descriptors)
+            except BaseException:
+                traceback.print_exc()
+                channel.shutdown(socket.SHUT_RDWR)  # for the server too: the supervisor starts its workers anew
+                os._exit(1)
         for descriptor in descriptors:
             os.close(descriptor)
 
 
-def _refuse_threads() -> None:
-    if (num_threads := len(list(Path("/proc/self/task").iterdir()))) > 1:
-        sys.exit(f"{num_threads} threads in the fork server, of an import: they would not be in a fork; workers are started anew")
-
-
 def _fork() -> bool:
-    """True in the new process, once its parent is the supervisor."""
+    """Return True in the new process, once its parent is the supervisor."""
     if between := os.fork():
         if os.waitstatus_to_exitcode(os.waitpid(between, 0)[1]):
             sys.exit("the fork server could not fork a worker")
         return False
     try:
         has_ended = pidfd_open(os.getpid())
-        _refuse_cuda()
+        cuda = sys.modules["torch"].cuda
+        if cuda.is_initialized() or cuda._is_in_bad_fork():  # torch knows that only in a fork
+            raise RuntimeError("an import initialised CUDA in the fork server: no fork of it could use a GPU; workers are started anew")
         if os.fork():
             os._exit(0)
-    except BaseException:  # nobody else may go on in a copy of the server
+    except BaseException:  # no other code may go on in a copy of the server
         traceback.print_exc()
         os._exit(1)
     select.select([has_ended], [], [])
@@ -93,24 +92,8 @@ def _fork() -> bool:
     return True
 
 
-def _refuse_cuda() -> None:
-    """In a fork, where torch knows it: a context of CUDA cannot be used there, nor made."""
-    cuda = sys.modules["torch"].cuda
-    if cuda.is_initialized() or cuda._is_in_bad_fork():
-        raise RuntimeError("an import initialised CUDA in the fork server: no fork of it could use a GPU; workers are started anew")
-
-
-def _become_or_hang_up(channel: socket.socket, request: dict[str, Any], descriptors: list[int]) -> list[str]:
-    try:
-        return _become(channel, request, descriptors)
-    except BaseException:
-        traceback.print_exc()
-        channel.shutdown(socket.SHUT_RDWR)  # for the server too: the supervisor starts its workers anew
-        os._exit(1)
-
-
 def _become(channel: socket.socket, request: dict[str, Any], descriptors: list[int]) -> list[str]:
-    """The worker, up to its arguments: all that a process of its own would have of its own."""
+    """Turn this fork into the worker, with all that a new process would have of its own. Return the worker's arguments."""
     go, log, *of_worker = descriptors
     command, environment = request["command"], {**request["environment"], **descriptor_environment(*of_worker)}
     os.setsid()
@@ -121,22 +104,17 @@ def _become(channel: socket.socket, request: dict[str, Any], descriptors: list[i
     os.environ.update(environment)
     process_title.show(command, environment)
     sys.orig_argv, sys.argv = command, [str(Path(__file__).with_name("worker.py")), *command[3:]]
-    _seed()
+    sys.modules["torch"].default_generator.seed()  # as a new process is; CUDA's generators are when a GPU is opened, Python's in a fork
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed()
+    if "multiprocessing.process" in sys.modules:
+        sys.modules["multiprocessing.process"].current_process().authkey = os.urandom(32)
     channel.send(str(os.getpid()).encode())
     channel.close()
     if os.read(go, 1) != GO:
         os._exit(0)  # it was given up
     os.close(go)
     return list(command[3:])
-
-
-def _seed() -> None:
-    """As a new process is: from the operating system. Python does it by itself, CUDA's generators do when a GPU is opened."""
-    sys.modules["torch"].default_generator.seed()
-    if "numpy.random" in sys.modules:
-        sys.modules["numpy.random"].seed()
-    if "multiprocessing.process" in sys.modules:
-        sys.modules["multiprocessing.process"].current_process().authkey = os.urandom(32)
 
 
 if __name__ == "__main__":

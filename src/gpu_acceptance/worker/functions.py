@@ -1,4 +1,4 @@
-"""The functions that measurements rely on: a validation that replaces one falsifies its own figures, and those of all that follow."""
+"""Functions that measurements use. A validation that replaces one falsifies its own figures, and those of all that follow."""
 
 import builtins
 import inspect
@@ -28,13 +28,13 @@ import torch.optim
 
 from gpu_acceptance.worker.settings import CONSTANTS, Identity, Setting, Versions, are_same
 
-_OURS = ("gpu_acceptance.measure.", "gpu_acceptance.inventory.", "gpu_acceptance.worker.", "fixtures.")  # what works in a worker
+_OURS = ("gpu_acceptance.measure.", "gpu_acceptance.inventory.", "gpu_acceptance.worker.", "fixtures.")  # the code of a worker
 _MODULES: tuple[types.ModuleType, ...] = (
     *(builtins, os, pytest, random, statistics, subprocess, threading, time),
     *(torch, torch.autograd, torch.cuda, torch.linalg, torch.nn.functional, torch.nn.init, dist, dist.distributed_c10d),
 )
-_USED = {"torch", *sys.stdlib_module_names}  # what our modules use of these is watched as well
-_SHAPES = {"collections", "enum", "types", "typing"}  # classes that only say what something looks like
+_USED = {"torch", *sys.stdlib_module_names}  # whatever our modules use of these is watched as well
+_SHAPES = {"collections", "enum", "types", "typing"}  # classes that only describe types
 _CLASSES: dict[str, type] = {
     "torch.Tensor": torch.Tensor,
     "torch.nn.Module": torch.nn.Module,
@@ -52,76 +52,61 @@ _FUNCTIONS = (
 )
 _TORCH = Path(torch.__file__).parent
 _WRAPPING = (f"{_TORCH}/_dynamo/", f"{_TORCH}/_compile.py", f"{_TORCH}/optim/")
-_TAGGING = f"{_TORCH}/_dynamo/mutation_guard.py"  # of each module that is made; it says of none that it is around it
+_TAGGING = f"{_TORCH}/_dynamo/mutation_guard.py"  # wraps each module that is made, and does not name what it wraps
 _DEEPEST = 10
-_ALL_OF = operator.methodcaller("values")
 
 
 class _Watched:
-    """Functions and classes in a module or a class, all or those of some names, as they were when it was seen first.
-
-    `kinds`: other values that count as well.
-    """
+    """Functions and classes in a module or a class, all or those of some names, as they were at first. `kinds`: other types that count."""
 
     def __init__(self, owner: Any, names: Iterable[str] | None = None, kinds: tuple[type, ...] = ()) -> None:
         self._owner = owner  # held, since it is known by its id
-        self._space: Mapping[str, object] = vars(owner)
-        self._names = frozenset(self._space)
+        self.space: Mapping[str, object] = vars(owner)
+        self._names = frozenset(self.space)
         self._above: tuple[type, ...] = owner.__mro__[1:] if isinstance(owner, type) else ()
         self._kinds = (*_FUNCTIONS, *kinds)
         self._functions: dict[str, object] = {}
         self.is_whole = names is None
-        self.watch(self._space if names is None else names)
+        self.watch(self.space if names is None else names)
 
     def watch(self, names: Iterable[str]) -> None:
-        """These as well, from now on."""
+        """Watch these as well, from now on."""
         new = (self._names & set(names)) - self._functions.keys()
-        self._functions |= {name: self._space[name] for name in new if issubclass(type(self._space[name]), self._kinds)}
+        self._functions |= {name: self.space[name] for name in new if issubclass(type(self.space[name]), self._kinds)}
 
     @property
     def named(self) -> tuple[str, ...]:
-        """What is watched of it where that is not all."""
+        """The names that are watched, where these are not all."""
         return () if self.is_whole else tuple(self._functions)
 
-    @property
-    def space(self) -> Mapping[str, object]:
-        """Where they stand."""
-        return self._space
-
     def replaced(self) -> dict[str, Identity]:
-        """What stands there now, by the name that had another one."""
-        for name, now in self._different():
-            if _is_torchs_own(now, self._functions[name]):
-                self._functions[name] = now
-        return {name: Identity(now) for name, now in (*self._different(), *self._hiding())}
-
-    def _different(self) -> list[tuple[str, object]]:
-        return [(name, self._space.get(name)) for name, value in self._functions.items() if self._space.get(name) is not value]
-
-    def _hiding(self) -> Iterator[tuple[str, object]]:
-        """What is new in a class and hides a function of a class above it."""
-        for name in self._space.keys() - self._names if self._above else ():
+        """Return the new objects, by the names of the replaced ones."""
+        found: dict[str, Identity] = {}
+        for name, value in self._functions.items():
+            if (now := self.space.get(name)) is not value:
+                if _is_torchs_own(now, value):
+                    self._functions[name] = now
+                else:
+                    found[name] = Identity(now)
+        for name in self.space.keys() - self._names if self._above else ():  # new in a class: it may hide a function of a class above it
             above = next((vars(base)[name] for base in self._above if name in vars(base)), None)
-            if _is_function(above) and not _is_torchs_own(self._space[name], above):
-                yield name, self._space[name]
-
-
-def _is_function(value: object) -> bool:
-    """By its type alone: some objects of torch warn when they are asked for their class."""
-    return issubclass(type(value), _FUNCTIONS)
+            # By its type alone: some objects of torch warn when they are asked for their class.
+            if issubclass(type(above), _FUNCTIONS) and not _is_torchs_own(self.space[name], above):
+                found[name] = Identity(self.space[name])
+        return found
 
 
 def _is_torchs_own(now: object, before: object) -> bool:
-    """Whether torch itself has put it around what was there: its compiler and its optimizers do when they are used first."""
+    """Return True for a wrapper of torch itself: its compiler and its optimizers make them when they are used first."""
     if not isinstance(now, types.FunctionType):
         return False
     file = now.__code__.co_filename
-    ends = [before, *_within(before)]  # what is around something is taken off before torch puts itself around
+    ends = [before, *_within(before)]  # torch takes other wrappers off before it adds its own
     return file == _TAGGING or (file.startswith(_WRAPPING) and any(inner is end for inner in _within(now) for end in ends))
 
 
 def _within(function: object) -> Iterator[object]:
-    """What a wrapper says that it calls, what that calls, and so on."""
+    """Yield the function that a wrapper calls, the function that this calls, and so on."""
     for _ in range(_DEEPEST):
         function = getattr(function, "_torchdynamo_orig_callable", None) or getattr(function, "__wrapped__", None)
         if function is None:
@@ -142,15 +127,15 @@ def _classes_of(module: types.ModuleType) -> dict[str, type]:
 
 
 def _watched_of_ours(name: str, module: types.ModuleType) -> Iterator[tuple[str, _Watched]]:
-    """A module with its constants, and what is written in its classes: what `dataclass` adds to them calls nothing that measures."""
+    """Yield a module with its constants, and the methods written in its classes: methods that `dataclass` adds do not measure."""
     yield name, _Watched(module, kinds=CONSTANTS)
     for own in vars(module).values():
         if issubclass(type(own), type) and own.__module__ == name:
-            yield f"{name}.{own.__name__}", _Watched(own, [key for key, value in vars(own).items() if _is_written_in(value, module)])
+            yield f"{name}.{own.__name__}", _Watched(own, [key for key, value in vars(own).items() if _file_of(value) == module.__file__])
 
 
 def _used_in(module: types.ModuleType) -> Iterator[tuple[str, Any, frozenset[str] | None]]:
-    """What a module of ours uses of Python and of torch: names of other modules that its code asks for, and classes (None: as a whole)."""
+    """Yield what a module of ours uses of Python and of torch: modules with the names that its code asks for, and whole classes (None)."""
     names, values = frozenset(_names_in(module)), list(vars(module).values())
     used = list(_modules_among(values, names, set()))
     yield from ((value.__name__, value, names) for value in used)
@@ -160,7 +145,7 @@ def _used_in(module: types.ModuleType) -> Iterator[tuple[str, Any, frozenset[str
 
 
 def _modules_among(values: Iterable[object], names: frozenset[str], seen: set[str]) -> Iterator[types.ModuleType]:
-    """Those of Python and of torch, and in these what bears one of the names: `os.path`, `torch.nn.utils`."""
+    """Yield modules of Python and of torch, and modules in them with one of the names: `os.path`, `torch.nn.utils`."""
     for value in values:
         if isinstance(value, types.ModuleType) and value.__name__.partition(".")[0] in _USED and value.__name__ not in seen:
             seen.add(value.__name__)
@@ -169,7 +154,7 @@ def _modules_among(values: Iterable[object], names: frozenset[str], seen: set[st
 
 
 def _names_in(module: types.ModuleType) -> Iterator[str]:
-    """The names of all attributes that code written in this module asks for."""
+    """Yield the names of all attributes that code written in this module asks for."""
     inner = [value for value in vars(module).values() if isinstance(value, type) and value.__module__ == module.__name__]
     waiting = [getattr(_function_of(value), "__code__", None) for space in (module, *inner) for value in vars(space).values()]
     while waiting:
@@ -179,22 +164,22 @@ def _names_in(module: types.ModuleType) -> Iterator[str]:
             waiting += code.co_consts
 
 
-def _is_written_in(value: object, module: types.ModuleType) -> bool:
-    return getattr(getattr(_function_of(value), "__code__", None), "co_filename", "") == module.__file__
+def _file_of(value: object) -> str:
+    return str(getattr(getattr(_function_of(value), "__code__", None), "co_filename", ""))
 
 
 def _function_of(value: object) -> Any:
-    """What is written behind a method of a class, a property or a cache. By its type: some objects warn when they are asked for a name."""
+    """Return the function behind a method, a property or a cache. By its type: some objects warn when they are asked for a name."""
     if issubclass(type(value), staticmethod | classmethod | _CACHED):
         return inspect.unwrap(value)  # type: ignore[arg-type]
     return value.fget if isinstance(value, property) else value
 
 
 class _AllWatched:
-    """What is watched by full name. Modules of this package and of its fixtures count from when they are seen first.
+    """Everything that is watched, by full name. Modules of this package and of its fixtures count from their import on.
 
-    Nothing is compared where no dict was changed. Else all values are, at once, and functions one by one only where any is another:
-    there are thousands, after each validation.
+    There are thousands of functions after each validation. So nothing is compared where no dict was changed; else all values are compared
+    at once, and functions one by one only where one differs.
     """
 
     def __init__(self) -> None:
@@ -210,15 +195,15 @@ class _AllWatched:
         self._replaced: dict[str, Identity] = {}
 
     def replaced(self) -> dict[str, Identity]:
-        """By full name."""
+        """Return the new objects, by the full names of the replaced ones."""
         if len(sys.modules) != self._num_modules:
             self._num_modules = len(sys.modules)
             self._watch_new_modules()
         seen, self._seen = self._seen, self._versions.read()
         if seen is not None and seen == self._seen:
             return self._replaced
-        sizes = list(map(len, self._spaces))
-        values = (*chain.from_iterable(map(_ALL_OF, self._wholes)), *map(operator.call, self._getters, self._names))
+        sizes = list(map(len, self.spaces))
+        values = (*chain.from_iterable(map(operator.methodcaller("values"), self._wholes)), *map(operator.call, self._getters, self._names))
         if sizes != self._sizes or not are_same(values, self._values):
             self._sizes, self._values = sizes, values
             found = {owner: watched.replaced() for owner, watched in self._watched.items()}
@@ -238,15 +223,15 @@ class _AllWatched:
             for used in _used_in(sys.modules[name]):
                 self._watch(*used)
         every = self._watched.values()
-        self._spaces = [one.space for one in every]
-        self._versions = Versions(self._spaces)
+        self.spaces = [one.space for one in every]
+        self._versions = Versions(self.spaces)
         self._wholes = [one.space for one in every if one.is_whole]
         self._getters = [one.space.get for one in every for _ in one.named]
         self._names = [name for one in every for name in one.named]
 
 
 class _Tables:
-    """Tables of this package and of its fixtures, with other content than when they were seen first, or another one in its place."""
+    """Tables of this package and of its fixtures whose content has changed, or that were replaced."""
 
     def __init__(self) -> None:
         self._num_modules = 0
@@ -256,15 +241,11 @@ class _Tables:
         if len(sys.modules) != self._num_modules:
             self._num_modules = len(sys.modules)
             for module in [module for name, module in sys.modules.items() if name.startswith(_OURS)]:
-                self._tables = dict(_tables_in(module)) | self._tables
+                space = vars(module)
+                tables = {key: table for key, table in space.items() if key.strip("_").isupper() and type(table) in {dict, list, set}}
+                new = {f"{module.__name__}.{key}": (space, key, table, copy(table)) for key, table in tables.items()}
+                self._tables = new | self._tables
         return {name: "changed" for name, (space, key, table, was) in self._tables.items() if space.get(key) is not table or table != was}
-
-
-def _tables_in(module: types.ModuleType) -> Iterator[tuple[str, tuple[Mapping[str, object], str, object, object]]]:
-    space = vars(module)
-    for key, table in list(space.items()):
-        if key.strip("_").isupper() and type(table) in {dict, list, set}:
-            yield f"{module.__name__}.{key}", (space, key, table, copy(table))
 
 
 _TORCHS_KEYS = {"Meta", "FuncTorchBatched"}
@@ -273,7 +254,7 @@ _TORCHS_KEYS = {"Meta", "FuncTorchBatched"}
 class _Kernels:
     """Kernels in Python that were registered for torch's own operations.
 
-    But those that torch registers itself when it is asked first: of its compiler, which only tell a shape, and of vmap.
+    torch registers some itself when it is used first: those of its compiler, which only return a shape, and of vmap. They do not count.
     """
 
     def __init__(self) -> None:

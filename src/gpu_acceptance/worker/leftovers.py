@@ -1,7 +1,7 @@
-"""What a validation may not leave behind in its worker: settings, replaced functions, threads and processes that the next one would meet.
+"""Leftovers of a validation in its worker: settings, replaced functions, threads and processes that the next one would meet.
 
-A setting that can be put back is put back, and no error; the log says which. All else is an error of the validation that left it, and costs
-the workers. What a fixture of a wider scope changes or starts in its set-up is its own until it is torn down.
+A setting that can be put back is put back, without an error; the log names it. Everything else is an error of the validation that left it,
+and costs the workers. Changes of a wider fixture's set-up belong to the fixture until it is torn down.
 """
 
 import faulthandler
@@ -20,11 +20,9 @@ from gpu_acceptance.worker.threads import bare_threads, burning_threads, has_chi
 
 SETTINGS = (*settings.SETTINGS, *process_settings.SETTINGS, *torch_settings.SETTINGS, *functions.SETTINGS)
 
-_ENDS_WITHIN_S = 1.0  # what is just ending is no leftover
+_ENDS_WITHIN_S = 1.0  # a thread that is just ending is no leftover
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 100
-
-
 Values = dict[str, Any]  # by the setting's name
 
 
@@ -40,7 +38,7 @@ class _Unreadable:
 
 @dataclass(frozen=True)
 class Change:
-    """A setting that has another value than it had."""
+    """A setting whose value has changed."""
 
     setting: str
     key: str
@@ -53,7 +51,7 @@ class Change:
 
 @dataclass
 class Held:
-    """What a fixture of a wider scope changed and started in its set-up."""
+    """Changes, threads and processes of a wider fixture's set-up."""
 
     changes: list[Change] = field(default_factory=list)
     threads: set[threading.Thread] = field(default_factory=set)
@@ -61,15 +59,15 @@ class Held:
 
 
 class Leftovers:
-    """How this worker must be before each validation: as it was when this was made, but for what wider fixtures hold."""
+    """The state in which each validation must find this worker: as it was when this was made, except what wider fixtures hold."""
 
     def __init__(self) -> None:
-        self._values = _read(SETTINGS)
+        self._values = _read()
         self._threads, self._bare, self._children = working_threads(), bare_threads(), own_children()
 
     def changes(self, *, at_import: bool = False) -> list[Change]:
-        """What is different now. `at_import`: but for what a library may change when it is imported."""
-        now = _read(SETTINGS)
+        """Return the settings that are different now. `at_import`: without those that a library may change when it is imported."""
+        now = _read()
         if now == self._values:
             return []
         passed_over = {setting.name for setting in SETTINGS if at_import and setting.may_change_at_import}
@@ -77,36 +75,36 @@ class Leftovers:
 
     @contextmanager
     def holding(self) -> Iterator[Held]:
-        """Around the set-up of a wider fixture. What is different after it belongs to the fixture, until `release`."""
-        held, began, threads, children = Held(), _read(SETTINGS), working_threads(), own_children()
+        """Wrap the set-up of a wider fixture. Its changes belong to the fixture, until `release`."""
+        held, began, threads, children = Held(), _read(), working_threads(), own_children()
         yield held
-        held.changes = _changes(began, _read(SETTINGS))
+        held.changes = _changes(began, _read())
         held.threads, held.children = working_threads() - threads, own_children() - children
         self._expect((change.setting, change.key, change.now) for change in held.changes)
         self._threads |= held.threads
         self._children |= held.children
 
     def release(self, held: Held) -> None:
-        """Called when a wider fixture has been torn down: all that it held has to be as it was."""
+        """Expect all that a wider fixture held to be as it was; called when it has been torn down."""
         self._expect((change.setting, change.key, change.before) for change in held.changes)
         self._threads -= held.threads
         self._children -= held.children
 
     def put_back(self) -> list[Change]:
-        """Puts back every setting that is different and can be, and returns what was changed."""
+        """Put back every setting that is different and can be, and return all that were different."""
         faulthandler.cancel_dump_traceback_later()  # nothing tells whether one is due
         changed = self.changes()
         different = {change.setting for change in changed}
         for setting in SETTINGS:
             if setting.name in different and setting.put_back:
-                with suppress(Exception):  # what does not come back is seen by who looks again
+                with suppress(Exception):  # the caller compares again
                     setting.put_back(self._values[setting.name])
         return changed
 
     def running(self, *, is_calm: bool) -> list[str]:
-        """New processes, new threads of the suite or that the interpreter would wait for, and those that go on using a CPU, in words.
+        """Name new processes, new threads of the suite or that the interpreter would wait for, and threads that go on using a CPU.
 
-        What is just ending is given a moment. `is_calm`: other threads have just been seen to use next to no CPU.
+        A thread or process that is just ending gets a moment. `is_calm`: other threads have just been seen to use next to no CPU.
         """
         if is_calm and not has_children() and self._threads.issuperset(threading.enumerate()) and self._bare >= bare_threads():
             self._children = set()
@@ -129,7 +127,7 @@ class Leftovers:
         return sorted(threads) + sorted(processes)
 
     def _expect(self, values: Iterable[tuple[str, str, object]]) -> None:
-        """A value by setting and key, which is empty where the value of the setting is no dict; None for a key that is not there."""
+        """Take values by setting and key. The key is empty where the setting's value is no dict; None is a key that is not there."""
         for name, key, value in values:
             if key:
                 rest = {one: held for one, held in self._values[name].items() if one != key}
@@ -138,8 +136,8 @@ class Leftovers:
                 self._values[name] = value
 
 
-def _read(chosen: Iterable[Setting]) -> Values:
-    return {setting.name: _value(setting) for setting in chosen}
+def _read() -> Values:
+    return {setting.name: _value(setting) for setting in SETTINGS}
 
 
 def _value(setting: Setting) -> Any:
@@ -150,11 +148,12 @@ def _value(setting: Setting) -> Any:
 
 
 def _changes(before: Values, now: Values) -> list[Change]:
-    return [change for name in now if now[name] != before[name] for change in _changes_of(name, before[name], now[name])]
-
-
-def _changes_of(name: str, before: Any, now: Any) -> list[Change]:
-    """One by one where the value is a dict."""
-    if not (isinstance(before, dict) and isinstance(now, dict)):
-        return [Change(name, "", before, now)]
-    return [Change(name, key, before.get(key), now.get(key)) for key in before | now if before.get(key) != now.get(key)]
+    """Return the settings that differ, by key where the value is a dict."""
+    changes: list[Change] = []
+    for name in now:
+        old, new = before[name], now[name]
+        if new != old and isinstance(old, dict) and isinstance(new, dict):
+            changes += [Change(name, key, old.get(key), new.get(key)) for key in old | new if old.get(key) != new.get(key)]
+        elif new != old:
+            changes.append(Change(name, "", old, new))
+    return changes

@@ -1,12 +1,12 @@
-"""What a supervisor and its rank worker say to each other: every kind of message, and the pipe that carries them, one JSON line each."""
+"""Messages between a supervisor and its rank worker, over a pipe: every kind of message, built and read by its fields alone."""
 
 import os
 from collections.abc import Iterator
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter
 
-from gpu_acceptance.base.model import BetweenProcesses, encode, first_problem
+from gpu_acceptance.base.model import BetweenProcesses, LineReader, encode_line
 from gpu_acceptance.inventory.declared import DeclaredNode
 from gpu_acceptance.inventory.gpu import Gpu
 from gpu_acceptance.record.figure import Curve, Figure
@@ -19,7 +19,7 @@ from gpu_acceptance.worker.options import Paths
 
 
 class WorkerMessage(BetweenProcesses):
-    """`seq`: of the attempt in progress, 0 before the first. `pid`: what a forked copy of a test says is not what the worker says."""
+    """A message of the worker. `seq`: of the attempt in progress, 0 before the first. `pid`: tells it from a forked copy of a test."""
 
     type: str
     seq: int = 0
@@ -27,27 +27,27 @@ class WorkerMessage(BetweenProcesses):
 
 
 class Ready(WorkerMessage):
-    """It has collected, and opens no device before it is told."""
+    """The worker has collected. It opens no device before it is told."""
 
     type: Literal["ready"] = "ready"
 
 
 class Step(WorkerMessage):
-    """What it does now on its way to a group."""
+    """The step that the worker takes now on its way to a group."""
 
     type: Literal["step"] = "step"
     name: str
 
 
 class Formed(WorkerMessage):
-    """Its device is open, and its group there where one was asked for."""
+    """The device is open, and the group formed where one was asked for."""
 
     type: Literal["formed"] = "formed"
     facts: dict[str, str]
 
 
 class FormFailed(WorkerMessage):
-    """`failed`: the machine did not keep what the launcher promised; else it is an error."""
+    """The worker could not form. `failed`: the machine is at fault; else it is an error."""
 
     type: Literal["form_failed"] = "form_failed"
     failed: bool
@@ -56,7 +56,7 @@ class FormFailed(WorkerMessage):
 
 
 class SetUp(WorkerMessage):
-    """How the set-up went: the vote of this rank."""
+    """The outcome of the set-up: the vote of this rank."""
 
     type: Literal["setup"] = "setup"
     outcome: Outcome
@@ -72,13 +72,13 @@ class TornDown(WorkerMessage):
 
 
 class Passed(WorkerMessage):
-    """It is through with its call, and waits for its peers."""
+    """The call has passed; the worker waits for its peers."""
 
     type: Literal["passed"] = "passed"
 
 
 class Give(WorkerMessage):
-    """A value for all ranks."""
+    """A value that this rank gives to all."""
 
     type: Literal["gather"] = "gather"
     key: str
@@ -90,7 +90,7 @@ class RoundEnded(WorkerMessage):
 
 
 class AskTelemetry(WorkerMessage):
-    """What did the GPU do between these moments of time.monotonic()?"""
+    """Request for the telemetry between these moments of time.monotonic()."""
 
     type: Literal["telemetry"] = "telemetry"
     begin_s: float
@@ -98,7 +98,7 @@ class AskTelemetry(WorkerMessage):
 
 
 class Done(WorkerMessage):
-    """How the validation ended here. `phase`: of its first bad end, else empty."""
+    """The validation has ended on this rank. `phase`: of its first bad end, else empty."""
 
     type: Literal["done"] = "done"
     outcome: Outcome
@@ -111,7 +111,7 @@ class Done(WorkerMessage):
 
 
 class Goodbye(WorkerMessage):
-    """It ends. `late`: what validations gave after their end."""
+    """The worker ends. `late`: figures that validations gave after their end."""
 
     type: Literal["bye"] = "bye"
     errors: tuple[str, ...]
@@ -126,7 +126,7 @@ class Command(BetweenProcesses):
 
 
 class Place(BetweenProcesses):
-    """Where the worker stands in the job; the fields of a session of the same name."""
+    """The place of the worker in the job; fields of the session of the same names."""
 
     rank: int
     local_rank: int
@@ -149,7 +149,7 @@ class RunFacts(BetweenProcesses):
 
 
 class World(BetweenProcesses):
-    """Where a generation meets. `prefix` is fresh for each: a second group on the same keys hangs (pytorch#55967)."""
+    """The store in which a generation meets. `prefix` is fresh for each: a second group on the same keys hangs (pytorch#55967)."""
 
     store_host: str
     store_port: int
@@ -198,7 +198,7 @@ class MaySeal(Command):
 
 
 class Given(Command):
-    """What all ranks gave."""
+    """The values of all ranks."""
 
     type: Literal["gathered"] = "gathered"
     values: tuple[Value, ...]
@@ -211,75 +211,31 @@ class TelemetryTold(Command):
 
 
 class RoundAnswered(Command):
-    """Which counters rose too far; empty where none did."""
+    """The counters that rose too far; empty where none did."""
 
     type: Literal["round"] = "round"
     alarm: str
 
 
-_FROM_WORKER = Annotated[
-    Ready | Step | Formed | FormFailed | SetUp | TearingDown | TornDown | Passed | Give | RoundEnded | AskTelemetry | Done | Goodbye,
-    Field(discriminator="type"),
-]
-_TO_WORKER = Annotated[
-    Form | Run | Quit | MayEnter | MaySeal | Given | TelemetryTold | RoundAnswered,
-    Field(discriminator="type"),
-]
-FROM_WORKER: TypeAdapter[Any] = TypeAdapter(_FROM_WORKER)
-TO_WORKER: TypeAdapter[Any] = TypeAdapter(_TO_WORKER)
+_FROM_WORKER = (
+    Ready | Step | Formed | FormFailed | SetUp | TearingDown | TornDown | Passed | Give | RoundEnded | AskTelemetry | Done | Goodbye
+)
+_TO_WORKER = Form | Run | Quit | MayEnter | MaySeal | Given | TelemetryTold | RoundAnswered
+FROM_WORKER: TypeAdapter[Any] = TypeAdapter(Annotated[_FROM_WORKER, Field(discriminator="type")])
+TO_WORKER: TypeAdapter[Any] = TypeAdapter(Annotated[_TO_WORKER, Field(discriminator="type")])
 
-
-M = TypeVar("M", bound=WorkerMessage | Command)
-MAX_LINE_BYTES = 4 << 20
 C = TypeVar("C", bound=Command)
 
 
-class ChannelError(RuntimeError):
-    """The other side sent something that is no message, or too much of it."""
-
-
-class LineReader(Generic[M]):
-    """Cuts what arrives on a descriptor into messages of one side."""
-
-    def __init__(self, fd: int, kinds: TypeAdapter[M]) -> None:
-        self.fd = fd
-        self._kinds: TypeAdapter[M] = kinds
-        self._pending = b""
-
-    def read(self) -> list[M] | None:
-        """The messages that one read completes; None at the end of the stream. Blocks as the descriptor does. Raises ChannelError."""
-        try:
-            data = os.read(self.fd, 1 << 16)
-        except BlockingIOError:
-            return []
-        if not data:
-            return None
-        *lines, self._pending = (self._pending + data).split(b"\n")
-        if len(self._pending) > MAX_LINE_BYTES:
-            raise ChannelError(f"a line of more than {MAX_LINE_BYTES} bytes")
-        return [self._message(line) for line in lines]
-
-    def _message(self, line: bytes) -> M:
-        try:
-            message: M = self._kinds.validate_json(line)
-            return message
-        except ValidationError as error:
-            raise ChannelError(f"{line[:100]!r} ({first_problem(error)})") from None
-
-
-def encode_message(message: WorkerMessage | Command) -> bytes:
-    return encode(message).encode() + b"\n"
-
-
 def write_message(fd: int, message: WorkerMessage | Command) -> None:
-    """Writes one message; blocks while the pipe is full."""
-    data = encode_message(message)
+    """Write one message; blocks while the pipe is full."""
+    data = encode_line(message)
     while data:
         data = data[os.write(fd, data) :]
 
 
 class ToSupervisor:
-    """The worker's end of the channel. Where the supervisor is gone, or in a forked copy, the process ends."""
+    """The worker's end of the pipe. Where the supervisor is gone, or in a forked copy, the process ends."""
 
     def __init__(self, read_fd: int, write_fd: int) -> None:
         self.seq = 0  # of the attempt in progress
@@ -289,12 +245,12 @@ class ToSupervisor:
         self._pid = os.getpid()
 
     def commands(self) -> Iterator[Command]:
-        """All that the supervisor says, for ever."""
+        """Yield the supervisor's messages, without an end."""
         while True:
             yield self._receive()
 
     def next(self, kind: type[C]) -> C:
-        """Waits for the next message, which must be of this kind."""
+        """Wait for the next message, which must be of this kind."""
         message = self._receive()
         assert isinstance(message, kind), f"the supervisor sent {message.type}, expected {kind.__name__}"
         return message
@@ -308,7 +264,7 @@ class ToSupervisor:
         while not self._incoming:
             messages = self._reader.read()
             if messages is None:
-                os._exit(1)  # the supervisor is gone; nobody would hear what we measure
+                os._exit(1)  # the supervisor is gone
             self._incoming += messages
         return self._incoming.pop(0)
 

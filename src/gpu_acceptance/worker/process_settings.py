@@ -1,4 +1,4 @@
-"""Settings of the process, kept by the kernel and by the C library, that a validation can change, and that the next one relies on."""
+"""Settings of the process in the kernel and the C library that a validation can change, and on which the next one relies."""
 
 import ctypes
 import os
@@ -6,7 +6,7 @@ import platform
 import re
 import resource
 import signal
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from itertools import count, takewhile
 from typing import Any
@@ -21,13 +21,13 @@ _GET_MEMPOLICY, _IOPRIO_GET = _SYSCALLS.get(platform.machine(), (-1, -1))  # no 
 _IOPRIO_WHO_PROCESS = 1
 _UMASK = re.compile(rb"^Umask:\s+(\d+)$", re.MULTILINE)  # both of proc_pid_status(5)
 _CAUGHT = re.compile(rb"^SigCgt:\s+([0-9a-f]+)$", re.MULTILINE)
-# linux/prctl.h. What the numbers of the second table say is written where the call points to.
+# linux/prctl.h: numbers that read and write. Those of the second table write the answer where the call points to.
 _PRCTL_RETURNED = {"transparent huge pages are off": (42, 41), "timer slack in ns": (30, 29), "can dump core": (3, 4)}
 _PRCTL_WRITTEN = {"signal when the parent ends": (2, 1), "adopts orphans": (37, 36)}
 
 
 def _status(entry: re.Pattern[bytes]) -> str:
-    """What the kernel tells of this process. os.umask() would have to change the mask, under the threads that make files meanwhile."""
+    """Read an entry of /proc/self/status. os.umask() would have to change the mask, under threads that make files meanwhile."""
     descriptor = os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)
     try:
         found = entry.search(os.read(descriptor, 4096))
@@ -37,13 +37,9 @@ def _status(entry: re.Pattern[bytes]) -> str:
 
 
 def _handled_in_c() -> list[str]:
-    """Signals with a handler in C, which Python does not know of: to write a stack (worker.py)."""
+    """Return signals with a handler in C, which Python does not know of: to write a stack (worker.py)."""
     mask = int(_status(_CAUGHT), 16)
     return [number.name for number in HANDLED_IN_C if mask >> (number - 1) & 1]
-
-
-def _timers() -> dict[str, bool]:
-    return {name: signal.getitimer(timer) != (0.0, 0.0) for name, timer in _TIMERS.items()}
 
 
 def _disarm(_before: object) -> None:
@@ -56,7 +52,7 @@ def _resource_limits() -> dict[str, tuple[int, int]]:
 
 
 def _put_back_limits(before: dict[str, tuple[int, int]]) -> None:
-    """The soft ones, and the hard ones where this user may."""
+    """Put back the soft limits, and the hard ones where this user may."""
     for name, limit in _resource_limits().items():
         if limit != before[name]:
             try:
@@ -79,7 +75,7 @@ def _written_by_prctl(option: int) -> int:
 
 
 def _memory_policy() -> int:
-    """Where new pages come from (MPOL_DEFAULT is 0), as set_mempolicy(2) and libnuma set it."""
+    """Return the policy by which new pages are placed (MPOL_DEFAULT is 0), as set_mempolicy(2) and libnuma set it."""
     mode = ctypes.c_int()
     if _LIBC.syscall(_GET_MEMPOLICY, ctypes.byref(mode), None, 0, None, 0):
         return 0  # a container may refuse the question
@@ -87,17 +83,14 @@ def _memory_policy() -> int:
 
 
 class _CEnvironment:
-    """The variables that a library in C finds otherwise than Python does, as putenv and unsetenv leave them.
-
-    Those that a library writes for itself begin with `_`.
-    """
+    """Variables that differ between C libraries and Python, as putenv and unsetenv leave them. Names with `_` are libraries' own."""
 
     def __init__(self) -> None:
         self._addresses: list[int] = []
         self._found: dict[str, str] = {}
 
     def read(self) -> dict[str, str]:
-        """Anew where a string lies elsewhere: each putenv and setenv makes a new one, also those of Python."""
+        """Read again where a string lies elsewhere: each putenv and setenv makes a new one, also those of Python."""
         addresses = list(_elements(ctypes.c_void_p))
         if addresses != self._addresses:
             self._addresses, self._found = addresses, _only_in_c()
@@ -122,37 +115,26 @@ def _only_in_c() -> dict[str, str]:
 
 
 def _elements(kind: Any) -> Iterator[Any]:
-    """Of environ(7), which ends with a null pointer or is one."""
+    """Yield the elements of environ(7), which ends with a null pointer or is one."""
     held = ctypes.POINTER(kind).in_dll(_LIBC, "environ")
     return takewhile(lambda element: element is not None, map(held.__getitem__, count())) if held else iter(())
 
 
-def _settings() -> Iterable[Setting]:
-    of_c = _CEnvironment()
-    yield Setting("environment of C libraries", of_c.read, of_c.put_back, may_change_at_import=True)
-    yield Setting("signals with a handler in C", _handled_in_c)
-    yield Setting("umask", partial(_status, _UMASK), lambda before: os.umask(int(before, 8)))
-    yield Setting("timer", _timers, _disarm)
-    yield Setting("resource limit", _resource_limits, _put_back_limits)
-    yield Setting("rounding of floats", lambda: _LIBC.fegetround(), lambda before: _LIBC.fesetround(before))
-    for name, (get, put) in _PRCTL_RETURNED.items():
-        yield Setting(name, partial(_prctl, get), partial(_prctl, put))
-    for name, (get, put) in _PRCTL_WRITTEN.items():
-        yield Setting(name, partial(_written_by_prctl, get), partial(_prctl, put))
-    yield from _inherited()
-
-
-def _inherited() -> Iterable[Setting]:
-    """Threads, processes and memory that began meanwhile have these too, and keep them: nothing puts that back."""
-    questions: dict[str, Callable[[], object]] = {
-        "blocked signals": lambda: sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
-        "CPU affinity": lambda: sorted(os.sched_getaffinity(0)),
-        "nice": lambda: os.getpriority(os.PRIO_PROCESS, 0),
-        "scheduling policy": lambda: os.sched_getscheduler(0),
-        "I/O priority": lambda: _LIBC.syscall(_IOPRIO_GET, _IOPRIO_WHO_PROCESS, 0),
-        "memory policy": _memory_policy,
-    }
-    yield from (Setting(name, read) for name, read in questions.items())
-
-
-SETTINGS = tuple(_settings())
+_of_c = _CEnvironment()
+SETTINGS: tuple[Setting, ...] = (
+    Setting("environment of C libraries", _of_c.read, _of_c.put_back, may_change_at_import=True),
+    Setting("signals with a handler in C", _handled_in_c),
+    Setting("umask", partial(_status, _UMASK), lambda before: os.umask(int(before, 8))),
+    Setting("timer", lambda: {name: signal.getitimer(timer) != (0.0, 0.0) for name, timer in _TIMERS.items()}, _disarm),
+    Setting("resource limit", _resource_limits, _put_back_limits),
+    Setting("rounding of floats", lambda: _LIBC.fegetround(), lambda before: _LIBC.fesetround(before)),
+    *(Setting(name, partial(_prctl, get), partial(_prctl, put)) for name, (get, put) in _PRCTL_RETURNED.items()),
+    *(Setting(name, partial(_written_by_prctl, get), partial(_prctl, put)) for name, (get, put) in _PRCTL_WRITTEN.items()),
+    # Threads, processes and memory that began meanwhile have these too, and keep them: nothing puts that back.
+    Setting("blocked signals", lambda: sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ()))),
+    Setting("CPU affinity", lambda: sorted(os.sched_getaffinity(0))),
+    Setting("nice", lambda: os.getpriority(os.PRIO_PROCESS, 0)),
+    Setting("scheduling policy", lambda: os.sched_getscheduler(0)),
+    Setting("I/O priority", lambda: _LIBC.syscall(_IOPRIO_GET, _IOPRIO_WHO_PROCESS, 0)),
+    Setting("memory policy", _memory_policy),
+)

@@ -1,4 +1,4 @@
-"""What a rank worker knows while it runs: the state that fixtures hand to a validation."""
+"""The session of a rank worker: the state that fixtures hand to a validation."""
 
 import json
 from collections import Counter
@@ -17,13 +17,11 @@ from gpu_acceptance.record.gpu_telemetry import GpuTelemetry
 from gpu_acceptance.thresholds.limit import COUNTERS, Value, subject_of_metric
 from gpu_acceptance.worker.options import Paths
 
-T = TypeVar("T")
-PIECE = 400  # characters of a text that every rank may give at once, in a job of 1,000 ranks too
-
-
 if TYPE_CHECKING:
     import torch
 
+T = TypeVar("T")
+PIECE = 400  # characters of a text that every rank may give at once, in a job of 1,000 ranks too
 MOST_GATHERED = 2_000  # characters of a value that one rank gives to all
 _ROOM_BYTES = 1 << 16  # in the message that takes one value of every rank to all, for all else
 MOST_FIGURES = 2_000  # a curve of seven collectives over 31 sizes is 434; the record must fit into one message
@@ -36,13 +34,13 @@ class Gather(Protocol):
 
 
 class Telemetry(Protocol):
-    """What this rank's GPU did between two moments of time.monotonic(), at least 1 s apart. None: no GPU. Not collective."""
+    """Returns what this rank's GPU did between two moments of time.monotonic(), at least 1 s apart. None: no GPU. Not collective."""
 
     def __call__(self, begin_s: float, end_s: float) -> GpuTelemetry | None: ...
 
 
 class EndRound(Protocol):
-    """Tells this rank's supervisor that it is alive: from here on the time of the next round counts. Not collective.
+    """Reports to this rank's supervisor that a round has ended: the time of the next round counts from here. Not collective.
 
     Returns which counters of this rank rose further than they may since the validation began; empty where none did.
     """
@@ -51,7 +49,7 @@ class EndRound(Protocol):
 
 
 class Figures:
-    """The figures of one validation. After its end nothing is taken any more, only noted: it would be booked on another."""
+    """The figures of one validation. A figure that comes after its end is only noted as late: it would be booked on another."""
 
     def __init__(self, nodeid: str, late: list[str]) -> None:
         self._nodeid = nodeid
@@ -70,7 +68,7 @@ class Figures:
         detail: str = "",
         labels: Labels = NONE,
     ) -> None:
-        """Notes a figure. Never raises over a value, never communicates. `detail`: which part of the machine it is of."""
+        """Note a figure. Never raises over a value, never communicates. `detail`: the part of the machine that was measured."""
         if subject_of_metric(str(metric)) == COUNTERS:
             raise ValueError(f"{metric}: what rises on a GPU is read by its supervisor; a validation measures under its own subject")
         figure = figure_of(metric, value, unit, judged=judged, spread_percent=spread_percent, detail=detail, labels=labels)
@@ -82,7 +80,7 @@ class Figures:
             self._taken.append(figure)
 
     def add_curve(self, name: str, values: Sequence[float], unit: str) -> None:
-        """Notes what was seen over the steps. Raises ValueError over a name or a unit that cannot be one, and over one that is there."""
+        """Note values over the steps. Raises ValueError over an invalid name or unit, and over a name that is there."""
         curve = curve_of(name, values, unit)
         if self._taken is None:
             self._late.append(f"{self._nodeid} gave {name} after it had ended")
@@ -92,7 +90,7 @@ class Figures:
             self.curves.append(curve)
 
     def close(self) -> list[Figure]:
-        """All that was taken; whatever comes now is late."""
+        """Return all figures. A figure that comes after this is late."""
         taken, self._taken = self._taken or [], None
         return taken
 
@@ -124,7 +122,7 @@ class WorkerSession:
 
 
 def use_before(gpus: Sequence[Gpu], gpu_uuid: str) -> GpuUse:
-    """Of one GPU, among all that the supervisor tells of."""
+    """Return the use of one GPU, among all GPUs that the supervisor lists."""
     unknown = Missing(Why.NOT_THERE, "NVML did not show this GPU before the run began")
     return next((gpu.use for gpu in gpus if gpu.uuid == gpu_uuid and gpu.use), GpuUse(unknown, unknown))
 
@@ -134,7 +132,7 @@ FIGURES = pytest.StashKey[Figures]()  # of the validation in progress
 
 
 def worker_session(config: pytest.Config) -> WorkerSession:
-    """The session of this worker. Refuses where no supervisor started the process: such a run would prove nothing."""
+    """Return the session of this worker. Raises UsageError where no supervisor started the process: the run would prove nothing."""
     session = config.stash.get(WORKER_SESSION, None)
     if session is None:
         raise pytest.UsageError(
@@ -145,7 +143,7 @@ def worker_session(config: pytest.Config) -> WorkerSession:
 
 
 def check_gathered(key: object, value: object, world_size: int) -> None:
-    """Refuses what is too large to pass between ranks, where each of them gives as much."""
+    """Raise ValueError for a value that is too large to pass between ranks, where each of them gives as much."""
     if not isinstance(key, str) or not 0 < len(key) <= 100:
         raise ValueError(f"gather wants a key of 1 to 100 characters, got {key!r:.120}")
     if not isinstance(value, bool | int | float | str) or len(str(value)) > MOST_GATHERED:
@@ -156,10 +154,10 @@ def check_gathered(key: object, value: object, world_size: int) -> None:
 
 
 def take_turns(work: Callable[[], T], *, rank: int, host: str, gather: Gather) -> T:
-    """Runs `work` while no other rank of this host runs its own, and returns what it returns. Collective.
+    """Run `work` while no other rank of this host runs its own, and return its result. Collective.
 
-    Nobody begins before all have come, and nobody leaves before all are done: what one rank does before and after cannot disturb
-    another's turn. One rank of each host works at a time.
+    No rank begins before all have come, or leaves before all are done: so a rank cannot disturb another's turn before or after its own.
+    One rank of each host works at a time.
     """
     hosts = gather("turns: host", host)
     own = hosts[:rank].count(host)
@@ -173,15 +171,15 @@ def take_turns(work: Callable[[], T], *, rank: int, host: str, gather: Gather) -
 
 
 def of_own_node(ranks: WorkerSession, values: list[Value]) -> list[Value]:
-    """Of what every rank gave, what those of this node did: ranks are numbered node by node."""
+    """Return the values of this node's ranks, among those of all ranks: ranks are numbered node by node."""
     first = ranks.rank - ranks.local_rank
     return values[first : first + ranks.local_world_size]
 
 
 def once_per_node(work: Callable[[], str], *, rank: int, node: int, gather: Gather) -> str:
-    """Runs `work` on the first rank of each node while the others wait, and returns its text on all ranks of that node. Collective.
+    """Run `work` on the first rank of each node while the others wait, and return its text on all ranks of that node. Collective.
 
-    By number: nodes of one image may have one name, and one of them would answer for all.
+    Nodes count by their number: nodes of one image may have the same name, and one of them would answer for all.
     """
     first = gather("once per node: node", node).index(node)
     text = work() if rank == first else ""

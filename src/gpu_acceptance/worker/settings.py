@@ -1,4 +1,4 @@
-"""Settings of Python that a validation can change, and that the next one relies on."""
+"""Settings of Python that a validation can change, and on which the next one relies."""
 
 import atexit
 import decimal
@@ -32,15 +32,13 @@ from gpu_acceptance.worker import threads
 _VERSION = object.__basicsize__ + 8  # Include/cpython/dictobject.h: ma_version_tag, behind ma_used
 _OF_PROXY = object.__basicsize__  # Objects/descrobject.c: the dict that a mappingproxy shows
 _SIGNALS = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
-# Handlers in C of the worker itself, which Python does not know of: to write a stack (worker.py). Nobody can put one back.
+# Handlers in C of the worker itself, which Python does not know of: to write a stack (worker.py). They cannot be put back.
 HANDLED_IN_C = (signal.SIGUSR1, signal.SIGSEGV, signal.SIGABRT, signal.SIGFPE, signal.SIGBUS, signal.SIGILL)
-
-
 CONSTANTS = (bool, bytes, complex, float, frozenset, int, str, tuple)
 
 
 class Versions:
-    """Of some dicts, those of classes among them (`vars(owner)`). They must live as long as this does."""
+    """Versions of some dicts, those of classes among them (`vars(owner)`). The dicts must live as long as this does."""
 
     def __init__(self, spaces: Iterable[Mapping[str, object]]) -> None:
         spaces = list(spaces)
@@ -48,7 +46,7 @@ class Versions:
         self._tags = [c_uint64.from_address(_address(space) + _VERSION) for space in spaces] if self._is_counted else []
 
     def read(self) -> tuple[int, ...] | None:
-        """Equal to what it was as long as nothing was set or deleted in any of them; None where that is not known."""
+        """Return the same numbers until something is set or deleted in any of the dicts; None where that is not known."""
         return tuple([tag.value for tag in self._tags]) if self._is_counted else None
 
 
@@ -57,7 +55,7 @@ def _address(space: Mapping[str, object]) -> int:
 
 
 def _is_counted() -> bool:
-    """Tried on a dict and on a class: what is no count here does not change by as little as this."""
+    """Try on a dict and on a class whether the number behind the size counts changes."""
     made, owner = {"value": 1}, type("Owner", (), {"value": 1})
     tags = [c_uint64.from_address(_address(space) + _VERSION) for space in (made, vars(owner))]
     seen = [[tag.value for tag in tags] for _ in range(2)]
@@ -103,35 +101,39 @@ class Identity:
 
 
 def are_same(values: tuple[object, ...], before: tuple[object, ...]) -> bool:
-    """Whether each is the very object that was there: to compare them would ask them, and what they answer is a stranger's.
+    """Return True where each is the very object that was there. To compare them would run their `==`, which may be a stranger's.
 
     All at once, by their addresses, which CPython keeps behind the head of a tuple: one by one takes twenty times as long.
     """
-    return len(values) == len(before) and _addresses(values) == _addresses(before)
+    first, second = (string_at(id(one) + tuple.__basicsize__, len(one) * tuple.__itemsize__) for one in (values, before))
+    return first == second
 
 
-def _addresses(values: tuple[object, ...]) -> bytes:
-    return string_at(id(values) + tuple.__basicsize__, len(values) * tuple.__itemsize__)
+def attribute(owner: Any, name: str, label: str, *, may_change_at_import: bool = False) -> Setting:
+    """Return the setting of an attribute with a plain value."""
+    return Setting(label, lambda: getattr(owner, name), partial(setattr, owner, name), may_change_at_import)
 
 
-def attribute(owner: Any, name: str, label: str = "", *, may_change_at_import: bool = False) -> Setting:
-    """An attribute with a plain value."""
-    put_back = partial(setattr, owner, name)
-    return Setting(label or name, lambda: getattr(owner, name), put_back, may_change_at_import)
+_set_by_imports = partial(Setting, may_change_at_import=True)
 
 
 def _object(owner: Any, name: str) -> Setting:
-    """An attribute whose object must be the same one."""
-    return Setting(
-        f"{owner.__name__}.{name}",
-        lambda: Identity(getattr(owner, name)),
-        lambda value: setattr(owner, name, value.held),
-        may_change_at_import=True,
-    )
+    """Return the setting of an attribute whose object must be the same one."""
+    label = f"{owner.__name__}.{name}"
+    return _set_by_imports(label, lambda: Identity(getattr(owner, name)), lambda value: setattr(owner, name, value.held))
+
+
+def _items(name: str, items: Callable[[], list[Any]]) -> Setting:
+    """Return the setting of a list whose objects must be the same ones."""
+
+    def put_back(before: tuple[Identity, ...]) -> None:
+        items()[:] = [one.held for one in before]
+
+    return _set_by_imports(name, lambda: tuple(map(Identity, items())), put_back)
 
 
 class _Environment:
-    """All variables but those that a library writes there by itself: pytest what runs, torch's compiler where its cache is."""
+    """All variables except those that a library writes itself: pytest the running test, torch's compiler the folder of its cache."""
 
     def __init__(self) -> None:
         self._held: dict[bytes, bytes] = {}
@@ -152,7 +154,7 @@ class _Environment:
 
 
 class _Descriptors:
-    """Whether descriptors are about to run out. What opens one takes the lowest that is free, so that this tells how many are left."""
+    """Descriptors that are about to run out. A new one takes the lowest number that is free, which shows how many are left."""
 
     def __init__(self) -> None:
         self._most = 0
@@ -168,7 +170,7 @@ class _Descriptors:
 
 
 class _Handlers:
-    """Python's handlers by signal. The one that torch's DataLoader sets once for all times is left to it.
+    """Python's handlers by signal, except the one that torch's DataLoader sets once for all times.
 
     torch/utils/data/_utils/signal_handling.py and _set_SIGCHLD_handler in __init__ of torch 2.13: it is not set a second time.
     """
@@ -201,16 +203,16 @@ def _name(number: int) -> str:
 
 
 class _Canary:
-    """An object that only a collection of cycles frees, and none does once somebody has frozen what is there (gc.freeze)."""
+    """An object that only a collection of cycles frees, and that stays once gc.freeze was called."""
 
     def __init__(self) -> None:
         self.itself = self
 
 
 class _Collector:
-    """Python's garbage collector, for whom what was there before the first validation is frozen.
+    """Python's garbage collector. All objects from before the first validation are frozen.
 
-    What is frozen later would never be collected, with all memory that it holds. gc.get_freeze_count() would tell, but counts one by one.
+    Objects that are frozen later would never be collected, with all memory that they hold. gc.get_freeze_count() counts them one by one.
     """
 
     def __init__(self) -> None:
@@ -218,7 +220,7 @@ class _Collector:
         self.is_frozen = False  # by a validation, as the last collection found
 
     def freeze(self) -> None:
-        """What torch and pytest made stays; collecting after each validation looks at the rest alone."""
+        """Freeze all objects of torch and pytest, so that a collection after each validation looks at the rest alone."""
         gc.freeze()
         self._canary, self.is_frozen = _Canary(), False
 
@@ -244,12 +246,8 @@ def _put_back_gc(before: tuple[bool, tuple[int, int, int], int]) -> None:
     gc.set_debug(debug)
 
 
-def _start_method() -> str:
-    return str(multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0])  # the first is the default
-
-
 def _finders() -> tuple[Identity, ...]:
-    """What is asked for a module up to Python's own search along sys.path: the rest finds only what these do not."""
+    """Return the finders of modules up to Python's own search along sys.path: the rest finds only what these do not."""
     found = list(map(Identity, sys.meta_path))
     own = Identity(PathFinder)
     return tuple(found[: found.index(own) + 1] if own in found else found)
@@ -271,21 +269,11 @@ def _put_back_decimal(before: tuple[Any, ...]) -> None:
     decimal.setcontext(decimal.Context(prec, rounding, least, most, capitals, clamp, [], list(traps)))
 
 
-_NUMPY = {"divide": "warn", "over": "warn", "under": "ignore", "invalid": "warn"}  # until somebody imports it
-
-
-def _numpy_errors() -> dict[str, str]:
-    numpy = sys.modules.get("numpy")
-    return numpy.geterr() if numpy else _NUMPY
-
-
-def _outputs() -> tuple[tuple[int, int], ...]:
-    """What descriptors 0 to 2 lead to: libraries warn there, and the supervisor reads it."""
-    return tuple((found.st_dev, found.st_ino) for found in map(os.fstat, (0, 1, 2)))
+_NUMPY = {"divide": "warn", "over": "warn", "under": "ignore", "invalid": "warn"}  # before its import
 
 
 class _Modules:
-    """What a name that was known is imported as now: another object, or None, which nobody can import. Of torch its parts, else the top."""
+    """Modules that were replaced: by another object, or by None, which cannot be imported. All of torch, and others at their top."""
 
     def __init__(self) -> None:
         self._modules: dict[str, object] = {}
@@ -324,63 +312,54 @@ def _forget_exit_functions(before: tuple[Identity, ...]) -> None:
             atexit.unregister(function)
 
 
-def _settings() -> Iterable[Setting]:
-    variables = _Environment()
-    yield Setting("environment", variables.read, variables.put_back)
-    yield Setting("time zone", lambda: (time.timezone, time.tzname), lambda _before: time.tzset())  # of the environment that is back
-    yield Setting("stack size of new threads", threading.stack_size, threading.stack_size)
-    yield Setting("digits of an integer as text", sys.get_int_max_str_digits, sys.set_int_max_str_digits)
-    yield Setting("the working directory", os.getcwd, os.chdir)
-    handlers = _Handlers()
-    yield Setting("handler of", handlers.read, handlers.put_back, may_change_at_import=True)
-    yield Setting("files of descriptors 0, 1, 2", _outputs)
-    yield Setting("more than half of all descriptors that were free are open", _Descriptors().read)
-    yield Setting("faulthandler is enabled", faulthandler.is_enabled)
-    yield Setting("gc (enabled, thresholds, debug)", lambda: (gc.isenabled(), gc.get_threshold(), gc.get_debug()), _put_back_gc)
-    yield Setting("gc frozen", lambda: COLLECTOR.is_frozen, lambda _before: COLLECTOR.thaw(), may_change_at_import=True)
-    yield Setting(
-        "gc.callbacks",
-        lambda: tuple(map(Identity, gc.callbacks)),
-        lambda before: gc.callbacks.__setitem__(slice(None), [one.held for one in before]),
-        may_change_at_import=True,
-    )
-    yield Setting("recursion limit", sys.getrecursionlimit, sys.setrecursionlimit, may_change_at_import=True)
-    yield Setting("switch interval", sys.getswitchinterval, sys.setswitchinterval, may_change_at_import=True)
-    for name in ("stdin", "stdout", "stderr", "excepthook", "unraisablehook"):
-        yield _object(sys, name)
-    yield _object(threading, "excepthook")
-    yield Setting("sys.settrace", lambda: Identity(sys.gettrace()), lambda before: sys.settrace(before.held))
-    yield Setting("sys.setprofile", lambda: Identity(sys.getprofile()), lambda before: sys.setprofile(before.held))
-    yield Setting("threading.settrace", lambda: Identity(threading.gettrace()), lambda before: threading.settrace(before.held))
-    yield Setting("threading.setprofile", lambda: Identity(threading.getprofile()), lambda before: threading.setprofile(before.held))
-    of_locale = partial(locale.setlocale, locale.LC_ALL)
-    yield Setting("locale", of_locale, of_locale, may_change_at_import=True)
-    root = logging.root
-    yield Setting("level of the root logger", lambda: root.level, lambda level: root.setLevel(level), may_change_at_import=True)
-    yield Setting(
-        "filters of the root logger",
-        lambda: tuple(map(Identity, root.filters)),
-        lambda before: root.filters.__setitem__(slice(None), [one.held for one in before]),
-        may_change_at_import=True,
-    )
-    yield attribute(root.manager, "disable", "logging.disable", may_change_at_import=True)
-    yield Setting("tracemalloc", tracemalloc.is_tracing, lambda before: tracemalloc.start() if before else tracemalloc.stop())
-    yield Setting("sys.path", lambda: tuple(sys.path), lambda before: sys.path.__setitem__(slice(None), before), may_change_at_import=True)
-    modules = _Modules()
-    yield Setting("module", modules.read, modules.put_back, may_change_at_import=True)
-    yield Setting(
-        "functions at the end of the process",
-        lambda: tuple(map(Identity, threads.exit_functions())),
-        _forget_exit_functions,
-        may_change_at_import=True,
-    )
-    yield Setting("sys.meta_path", _finders, _put_back_finders, may_change_at_import=True)
-    yield Setting("decimal context", _decimal_context, _put_back_decimal, may_change_at_import=True)
-    yield Setting("numpy.seterr of", _numpy_errors, lambda before: sys.modules["numpy"].seterr(**before), may_change_at_import=True)
-    yield Setting("socket timeout", socket.getdefaulttimeout, socket.setdefaulttimeout)
-    force = partial(multiprocessing.set_start_method, force=True)
-    yield Setting("start method of multiprocessing", _start_method, force, may_change_at_import=True)
-    yield Setting("tempfile.tempdir", tempfile.gettempdir, partial(setattr, tempfile, "tempdir"), may_change_at_import=True)
-
-
-SETTINGS = tuple(_settings())
+_variables, _handlers, _modules = _Environment(), _Handlers(), _Modules()
+_locale = partial(locale.setlocale, locale.LC_ALL)
+_root = logging.root
+_PROCESS = (
+    Setting("environment", _variables.read, _variables.put_back),
+    Setting("time zone", lambda: (time.timezone, time.tzname), lambda _before: time.tzset()),  # of the environment that is back
+    Setting("stack size of new threads", threading.stack_size, threading.stack_size),
+    Setting("the working directory", os.getcwd, os.chdir),
+    _set_by_imports("handler of", _handlers.read, _handlers.put_back),
+    # Libraries warn there, and the supervisor reads it.
+    Setting("files of descriptors 0, 1, 2", lambda: tuple((found.st_dev, found.st_ino) for found in map(os.fstat, (0, 1, 2)))),
+    Setting("more than half of all descriptors that were free are open", _Descriptors().read),
+    Setting("socket timeout", socket.getdefaulttimeout, socket.setdefaulttimeout),
+    _set_by_imports("locale", _locale, _locale),
+    _set_by_imports("tempfile.tempdir", tempfile.gettempdir, partial(setattr, tempfile, "tempdir")),
+    _set_by_imports(
+        "start method of multiprocessing",
+        lambda: str(multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]),  # the default
+        partial(multiprocessing.set_start_method, force=True),
+    ),
+    _set_by_imports("functions at the end of the process", lambda: tuple(map(Identity, threads.exit_functions())), _forget_exit_functions),
+)
+_INTERPRETER = (
+    Setting("digits of an integer as text", sys.get_int_max_str_digits, sys.set_int_max_str_digits),
+    Setting("faulthandler is enabled", faulthandler.is_enabled),
+    Setting("gc (enabled, thresholds, debug)", lambda: (gc.isenabled(), gc.get_threshold(), gc.get_debug()), _put_back_gc),
+    _set_by_imports("gc frozen", lambda: COLLECTOR.is_frozen, lambda _before: COLLECTOR.thaw()),
+    _items("gc.callbacks", lambda: gc.callbacks),
+    _set_by_imports("recursion limit", sys.getrecursionlimit, sys.setrecursionlimit),
+    _set_by_imports("switch interval", sys.getswitchinterval, sys.setswitchinterval),
+    *(_object(sys, name) for name in ("stdin", "stdout", "stderr", "excepthook", "unraisablehook")),
+    _object(threading, "excepthook"),
+    Setting("sys.settrace", lambda: Identity(sys.gettrace()), lambda before: sys.settrace(before.held)),
+    Setting("sys.setprofile", lambda: Identity(sys.getprofile()), lambda before: sys.setprofile(before.held)),
+    Setting("threading.settrace", lambda: Identity(threading.gettrace()), lambda before: threading.settrace(before.held)),
+    Setting("threading.setprofile", lambda: Identity(threading.getprofile()), lambda before: threading.setprofile(before.held)),
+    _set_by_imports("level of the root logger", lambda: _root.level, lambda level: _root.setLevel(level)),
+    _items("filters of the root logger", lambda: _root.filters),
+    attribute(_root.manager, "disable", "logging.disable", may_change_at_import=True),
+    Setting("tracemalloc", tracemalloc.is_tracing, lambda before: tracemalloc.start() if before else tracemalloc.stop()),
+    _set_by_imports("sys.path", lambda: tuple(sys.path), lambda before: sys.path.__setitem__(slice(None), before)),
+    _set_by_imports("module", _modules.read, _modules.put_back),
+    _set_by_imports("sys.meta_path", _finders, _put_back_finders),
+    _set_by_imports("decimal context", _decimal_context, _put_back_decimal),
+    _set_by_imports(
+        "numpy.seterr of",
+        lambda: sys.modules["numpy"].geterr() if sys.modules.get("numpy") else _NUMPY,
+        lambda before: sys.modules["numpy"].seterr(**before),
+    ),
+)
+SETTINGS: tuple[Setting, ...] = (*_PROCESS, *_INTERPRETER)

@@ -1,4 +1,4 @@
-"""Threads and processes of a worker, and which code started them."""
+"""Threads and processes of a worker, and the code that started them."""
 
 import atexit
 import functools
@@ -7,7 +7,8 @@ import sys
 import sysconfig
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic, process_time, sleep, thread_time
 from types import FrameType
@@ -34,7 +35,7 @@ _NUM_WINDOWS = 10  # 1 s; after which they are no more just ending: an OpenMP po
 
 
 def note_who_asks(suite: Path) -> None:
-    """From here on it is known of each thread and of each exit function whether this suite asked for it. Once a process."""
+    """Note from here on the threads and exit functions that this suite asks for. Once a process."""
     _suites.append(f"{suite}/")
     threading.Thread.start = _noting_start(threading.Thread.start)  # type: ignore[method-assign,assignment]
     atexit.register = _noting_register(atexit.register)
@@ -42,12 +43,12 @@ def note_who_asks(suite: Path) -> None:
 
 
 def has_started(thread: threading.Thread) -> bool:
-    """Whether the suite started it."""
+    """Return True for a thread that the suite started."""
     return thread in _threads
 
 
 def exit_functions() -> list[Callable[..., Any]]:
-    """Those of the suite."""
+    """Return the exit functions of the suite."""
     return list(_exit_functions)
 
 
@@ -81,7 +82,7 @@ def _noting_unregister(unregister: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_asked_by_suite(frame: FrameType | None) -> bool:
-    """By the nearest frame that is not of Python's own library, which has timers and pools; else as the thread that asks."""
+    """Decide by the nearest frame that is not of Python's own library, which has timers and pools; else by the thread that asks."""
     while frame is not None:
         file = frame.f_code.co_filename
         if not file.startswith(_STANDARD) or any(part in file for part in _INSTALLED):
@@ -91,14 +92,14 @@ def _is_asked_by_suite(frame: FrameType | None) -> bool:
 
 
 def _is_of_suite(file: str) -> bool:
-    """A wheel carries a suite within this package, and a checkout this package and perhaps its environment within the suite."""
-    is_within = file.startswith(tuple(_suites))
-    others = any(part in file.removeprefix(_suites[0]) for part in _INSTALLED) if is_within else True
-    return is_within and not others and (not file.startswith(_OWN) or _suites[0].startswith(_OWN))
+    """A wheel carries a suite within this package. A checkout has this package, and perhaps its environment, within the suite."""
+    if not file.startswith(tuple(_suites)) or any(part in file.removeprefix(_suites[0]) for part in _INSTALLED):
+        return False
+    return not file.startswith(_OWN) or _suites[0].startswith(_OWN)
 
 
 def has_children() -> bool:
-    """Whether this process has any, also one that has ended and nobody has waited for."""
+    """Return True where this process has a child, also one that has ended and was not waited for."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT | _WALL)
     except ChildProcessError:
@@ -109,7 +110,7 @@ def has_children() -> bool:
 
 
 def own_children(proc: Path = Path("/proc/self")) -> set[int]:
-    """The pids of this process's living children."""
+    """Return the pids of this process's living children."""
     try:
         pids = {int(pid) for task in (proc / "task").iterdir() for pid in (task / "children").read_text().split()}
     except FileNotFoundError:  # a kernel without CONFIG_PROC_CHILDREN, or a thread that just ended: slower, but always there
@@ -118,45 +119,39 @@ def own_children(proc: Path = Path("/proc/self")) -> set[int]:
 
 
 def lasting(pids: set[int]) -> Iterator[tuple[int, str]]:
-    """Those that are there and not meant to stay, each with its command line."""
+    """Yield those that are there and not meant to stay, each with its command line."""
     for pid in pids:
-        command = _command(pid)
-        if command is not None and not any(part in command for part in _MAY_STAY):
-            yield pid, command
-
-
-def _command(pid: int) -> str | None:
-    try:
-        return (Path("/proc") / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace").strip()
-    except OSError:
-        return None
+        with suppress(OSError):  # it is gone
+            command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace").strip()
+            if not any(part in command for part in _MAY_STAY):
+                yield pid, command
 
 
 def bare_threads() -> set[int]:
-    """Idents of threads that run Python and that `threading` did not start, though it may have been asked about them since."""
+    """Return the idents of threads that run Python and that `threading` did not start, though it may know them since."""
     idents = {thread.ident for thread in threading.enumerate() if not isinstance(thread, threading._DummyThread)}
     return {ident for ident in sys._current_frames() if ident not in idents}
 
 
 def working_threads() -> set[threading.Thread]:
-    """Python's threads, but those of a pool that waits for work: torch's compiler keeps one."""
+    """Return Python's threads, except those of a pool that wait for work: torch's compiler keeps one."""
     frames = sys._current_frames()
-    return {thread for thread in threading.enumerate() if thread.is_alive() and not _idles(thread, frames)}
 
+    def idles(thread: threading.Thread) -> bool:
+        code = getattr(frames.get(thread.ident or 0), "f_code", None)
+        return code is not None and code.co_name == "_worker" and code.co_filename.endswith("concurrent/futures/thread.py")
 
-def _idles(thread: threading.Thread, frames: Mapping[int, object]) -> bool:
-    code = getattr(frames.get(thread.ident or 0), "f_code", None)
-    return code is not None and code.co_name == "_worker" and code.co_filename.endswith("concurrent/futures/thread.py")
+    return {thread for thread in threading.enumerate() if thread.is_alive() and not idles(thread)}
 
 
 class Load:
-    """What other threads of this process than the calling one use of a CPU, from its making on."""
+    """The CPU time that other threads of this process than the calling one use, since this was made."""
 
     def __init__(self) -> None:
         self._began_s, self._used_s = monotonic(), _used_by_others_s()
 
     def is_calm(self) -> bool:
-        """Whether that is little. Over less than a few milliseconds it says no rather than yes."""
+        """Return True where that is little. Over less than a few milliseconds the answer is False rather than True."""
         return _used_by_others_s() - self._used_s <= _CALM * (monotonic() - self._began_s)
 
 
@@ -165,7 +160,7 @@ def _used_by_others_s() -> float:
 
 
 def burning_threads(num_calm: int = 1) -> list[str]:
-    """The threads that go on using a CPU, in words; empty as soon as `num_calm` windows in a row were calm. The caller has to be idle."""
+    """Name the threads that go on using a CPU; none once `num_calm` windows in a row were calm. The caller has to be idle."""
     before, calm = _cpu_by_thread_s(), 0
     for _ in range(_NUM_WINDOWS):
         load = Load()

@@ -1,7 +1,7 @@
 """The rank worker: a second pytest on the same rootdir that owns CUDA, the process group, the fixtures and the test bodies.
 
-Started by a supervisor alone, or forked by its fork server (fork_server.py). It may hang, crash or be killed at any time;
-nothing that must survive lives here.
+A supervisor starts it, or its fork server forks it (fork_server.py). It may hang, crash or be killed at any time; nothing that must survive
+lives here.
 """
 
 import ctypes
@@ -16,29 +16,26 @@ from gpu_acceptance.base.exit import ProcessExit
 from gpu_acceptance.base.process import become_subreaper, die_with_parent, finding_package, gc_spared
 from gpu_acceptance.base.scratch import SCRATCH
 
-# What shows, stores or selects is the supervisor's; a worker only runs what it is told to run.
+# The supervisor shows, stores and selects; a worker only runs.
 _PLUGINS_OFF = ("terminal", "cacheprovider", "junitxml", "faulthandler", "pastebin", "stepwise")
+_MODULE = ("-m", "gpu_acceptance.worker.worker")
 _ROOTDIR = "--rootdir="
 _IOLBF = 1  # stdio.h of glibc and musl
 
 
 def worker_command(python: str, rootdir: Path, ini: Path, files: list[str]) -> list[str]:
-    """The command of a worker that collects `files`."""
+    """Return the command of a worker that collects `files`."""
     off = [f"-pno:{name}" for name in _PLUGINS_OFF]
-    return [*_command_of(python), f"{_ROOTDIR}{rootdir}", f"-c{ini}", "--capture=no", *off, *files]
+    return [python, *_MODULE, f"{_ROOTDIR}{rootdir}", f"-c{ini}", "--capture=no", *off, *files]
 
 
 def is_worker(command: list[str]) -> bool:
-    """Whether this Python would be started as a worker."""
-    return command[:3] == _command_of(sys.executable)
-
-
-def _command_of(python: str) -> list[str]:
-    return [python, "-m", "gpu_acceptance.worker.worker"]
+    """Return True for the command of a worker in this Python."""
+    return command[:3] == [sys.executable, *_MODULE]
 
 
 def worker_environment(base: dict[str, str], channel_fds: tuple[int, int], stack_file: Path, inquiry: tuple[int, Path]) -> dict[str, str]:
-    """The environment of a worker: `base` without what would change pytest, and with how to reach its supervisor."""
+    """Return the environment of a worker: `base` without variables that would change pytest, and with the way to its supervisor."""
     return {
         **common_environment(base),
         **descriptor_environment(*channel_fds, inquiry[0]),
@@ -48,66 +45,52 @@ def worker_environment(base: dict[str, str], channel_fds: tuple[int, int], stack
 
 
 def descriptor_environment(read_fd: int, write_fd: int, bell_fd: int) -> dict[str, str]:
-    """What tells a worker its descriptors."""
+    """Return the variables that tell a worker its descriptors."""
     return {"GPU_ACCEPTANCE_CHANNEL": f"{read_fd},{write_fd}", "GPU_ACCEPTANCE_BELL": str(bell_fd)}
 
 
 def common_environment(base: dict[str, str]) -> dict[str, str]:
-    """What all workers of this process have in their environment, and the fork server has in its own."""
-    ours = {"PYTEST_ADDOPTS", "PYTEST_PLUGINS"}  # for the supervisor; and nothing in a worker is a rank of torchrun's any more
+    """Return the environment that all workers of this process and the fork server share.
+
+    NCCL warns in the rank's own log, where its supervisor looks: an empty file name is stdout (its src/debug.cc).
+    """
+    ours = {"PYTEST_ADDOPTS", "PYTEST_PLUGINS"}  # for the supervisor; a worker is no rank of torchrun any more
     kept = {name: value for name, value in base.items() if name not in ours and not name.startswith("TORCHELASTIC_")}
+    level = base.get("NCCL_DEBUG", "")
     return {
         **finding_package(kept),
-        **_nccl_log(base),
-        "HF_HUB_OFFLINE": "1",  # transformers and peft ask a hub for what they miss; nothing is downloaded here, whatever is missing
+        "NCCL_DEBUG": level if level.upper() in {"INFO", "ABORT", "TRACE"} else "WARN",
+        "NCCL_DEBUG_FILE": "",
+        "HF_HUB_OFFLINE": "1",  # transformers and peft ask a hub for missing files; nothing is downloaded here
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         "GPU_ACCEPTANCE_SUPERVISOR": str(os.getpid()),
     }
 
 
-def _nccl_log(base: dict[str, str]) -> dict[str, str]:
-    """NCCL warns, and in the rank's own log, where its supervisor looks: an empty file name is stdout (its src/debug.cc)."""
-    level = base.get("NCCL_DEBUG", "")
-    return {"NCCL_DEBUG": level if level.upper() in {"INFO", "ABORT", "TRACE"} else "WARN", "NCCL_DEBUG_FILE": ""}
-
-
-def _tmp_path_in(scratch: Path) -> tuple[str, ...]:
-    """Has tmp_path of each validation in a folder of this worker alone, and removed once it passed. The supervisor removes the folder.
-
-    Pytest's own place is shared by all pytest of a user: who leaves clears away there what older ones left, for as long as that takes.
-    """
-    scratch.mkdir(mode=0o700)
-    return f"--basetemp={scratch}/of_tests", "-otmp_path_retention_policy=failed"
-
-
 def write_whole_lines() -> None:
-    """C's stdout, where NCCL logs, holds 4 KiB back where it is a file: a warning would come late, or never where the worker is killed."""
+    """Make C's stdout, where NCCL logs, write each line. In a file it holds back 4 KiB: a warning would come late, or never."""
     libc = ctypes.CDLL(None)
     libc.setvbuf(ctypes.c_void_p.in_dll(libc, "stdout"), None, _IOLBF, 0)
 
 
 def tell_stack_when_asked(path: Path) -> None:
-    """SIGUSR1 has the stack of the main thread written to the end of `path`, though it may be stuck in C, or hold the GIL.
+    """Append the stack of the main thread to `path` at SIGUSR1, though that thread may be stuck in C, or hold the GIL.
 
-    Of that thread alone: to show all, faulthandler walks frames of threads that run on meanwhile, and crashes (1 in 10, CPython 3.11.7).
+    Not of all threads: faulthandler would walk frames of threads that run on meanwhile, and crashes (1 in 10, CPython 3.11.7).
     """
     file = path.open("a")  # for as long as the process lives
     faulthandler.register(signal.SIGUSR1, file=file, all_threads=False)
 
 
-def tell_stack_of_a_crash() -> None:
-    """SIGSEGV, SIGABRT and their kin write the Python frames of the thread that crashed into the log of the worker."""
-    faulthandler.enable(all_threads=False)
-
-
 def main(arguments: list[str]) -> int:
+    """Run pytest as a worker; return the exit code of the process."""
     read_fd, write_fd = map(int, os.environ["GPU_ACCEPTANCE_CHANNEL"].split(","))
     bell_fd = int(os.environ["GPU_ACCEPTANCE_BELL"])
     for fd in (read_fd, write_fd, bell_fd):
         os.set_inheritable(fd, False)  # a child of a test must not hold the channel open
     write_whole_lines()
     tell_stack_when_asked(Path(os.environ["GPU_ACCEPTANCE_STACK_FILE"]))
-    tell_stack_of_a_crash()
+    faulthandler.enable(all_threads=False)  # a crash (SIGSEGV, SIGABRT) writes the frames of its thread into the log of the worker
 
     with gc_spared():  # torch as well
         import pytest  # only after the lines above: it takes time, in which the supervisor may die
@@ -120,13 +103,17 @@ def main(arguments: list[str]) -> int:
     answer_when_asked(bell_fd, Path(os.environ["GPU_ACCEPTANCE_COLLECTIVES_FILE"]))
     note_who_asks(Path(next(one.removeprefix(_ROOTDIR) for one in arguments if one.startswith(_ROOTDIR))))
     plugin = WorkerPlugin(read_fd, write_fd, Leftovers())
+    # tmp_path of each validation lies in a folder of this worker alone, and goes once it passed; the supervisor removes the folder.
+    # All pytest of a user share pytest's own place: one that ends removes what older ones left there, for as long as that takes.
     scratch = Path(os.environ[SCRATCH])
-    code = int(pytest.main([*arguments, *_tmp_path_in(scratch)], plugins=[plugin]))
-    return 0 if plugin.said_bye and code in {0, 1} else code or 3  # 1: a validation failed, which has been told; 3: no goodbye
+    scratch.mkdir(mode=0o700)
+    where = (f"--basetemp={scratch}/of_tests", "-otmp_path_retention_policy=failed")
+    code = int(pytest.main([*arguments, *where], plugins=[plugin]))
+    return 0 if plugin.said_bye and code in {0, 1} else code or 3  # 1: a validation failed, which was reported; 3: no goodbye
 
 
 def run(ended: ProcessExit, arguments: list[str]) -> NoReturn:
-    """This process is a worker from here on to its end."""
+    """Be a worker from here on to the end of this process."""
     die_with_parent(int(os.environ["GPU_ACCEPTANCE_SUPERVISOR"]))
     become_subreaper()  # a daemon that a validation leaves becomes our child, where leftovers.py finds it
     ended.code = main(arguments)

@@ -1,4 +1,4 @@
-"""The log of casts over one real store on 127.0.0.1, and the relay of a node over real sockets."""
+"""The log of broadcasts over one real store on 127.0.0.1, and the relay of a node over real sockets."""
 
 import socket
 import subprocess
@@ -15,7 +15,6 @@ from gpu_acceptance.control.messages import Refused
 from gpu_acceptance.control.session import Session
 
 LONG = "long " * 20_000  # more than a relay hands on
-
 THEIRS = "0" * 32
 ANOTHER_USER = """
 import os, socket, sys
@@ -34,8 +33,8 @@ def store(connect):
 
 
 @pytest.fixture
-def join(store):
-    """join(local_rank): the end of a rank of node 0, one of 4."""
+def join():
+    """Return join(local_rank): the end of a rank of node 0, one of 4."""
     ends = []
 
     def join(local_rank, node=0):
@@ -47,18 +46,37 @@ def join(store):
         end.close()
 
 
+@pytest.fixture
+def linked(join, store):
+    """A relay, and a rank that has heard the first broadcast and is linked to it."""
+    relay, other = join(0), join(1)
+    write(relay, store, "welcome")
+    assert [read(end, store) for end in (relay, other)] == ["welcome"] * 2
+    other._meet(store)  # as it does before it waits for the next one
+    assert other._link
+    return relay, other
+
+
 def write(end, store, word):
     end.write(store, encode(Refused(message=word, exit_code=4)))
 
 
 def read(end, store):
-    """The next word, or None."""
-    said = end.await_next(store)
-    return said and said[1].message
+    """Return the next word, or None."""
+    received = end.await_next(store)
+    return received and received[1].message
+
+
+def start_reading(end, client):
+    """Return a thread that reads one word, and the list that it goes into."""
+    words = []
+    thread = threading.Thread(target=lambda: words.append(read(end, client)))
+    thread.start()
+    return thread, words
 
 
 class Counting:
-    """A client of the store; counts the texts that were asked of it."""
+    """A client of the store that counts the texts that were asked of it."""
 
     def __init__(self, store):
         self._store = store
@@ -72,24 +90,16 @@ class Counting:
         return getattr(self._store, name)
 
 
-def test_all_read_all_casts_in_one_order_whoever_wrote_them(join, store):
+def test_all_ranks_read_all_broadcasts_in_one_order_whoever_wrote_them(join, store):
     ends = [join(number) for number in range(3)]
-    texts = [str(number) for number in range(6)]
+    texts = ["0", "1", "2", "again", "again", "again"]
     for number, text in enumerate(texts):
         write(ends[number % 2], store, text)
     assert [[read(end, store) for _ in texts] for end in ends] == [texts] * 3
 
 
-def test_the_same_text_is_written_as_often_as_it_was_said(join, store):
-    end = join(0)
-    for _ in range(3):
-        write(end, store, "again")
-    write(end, store, "over")
-    assert [read(end, store) for _ in range(4)] == ["again"] * 3 + ["over"]
-
-
-def test_a_place_that_a_stranger_left_empty_is_passed_by_all_or_by_none(join, store):
-    """Whoever writes takes an empty place for a free one."""
+def test_an_empty_place_of_a_stranger_is_passed_by_all_ranks_or_by_none(join, store):
+    """A writer takes an empty place for a free one."""
     writer, early, late = join(0), join(0), join(0)
     store.set("cast/1", "")
     assert read(early, store) is None
@@ -98,7 +108,7 @@ def test_a_place_that_a_stranger_left_empty_is_passed_by_all_or_by_none(join, st
     assert [read(late, store) for _ in range(2)] == [None, "go"]
 
 
-def test_what_was_said_before_the_last_attempt_is_not_kept(join, store):
+def test_broadcasts_before_the_last_attempt_are_deleted(join, store):
     end, keys = join(0), []
     for attempt in range(5):
         end.begin_attempt()
@@ -109,80 +119,72 @@ def test_what_was_said_before_the_last_attempt_is_not_kept(join, store):
     assert keys == [[1, 2], [1, 2, 3, 4], [3, 4, 5, 6], [5, 6, 7, 8], [7, 8, 9, 10]]
 
 
-def test_a_relay_spares_the_store_all_casts_but_the_first_and_what_is_long(join, store):
+def test_a_relay_spares_the_store_all_broadcasts_except_the_first_and_long_ones(join, store):
     relay, other, asked = join(0), join(1), Counting(store)
-    texts = ["welcome", "go", "enter", LONG, "verdict"]
-    for number, text in enumerate(texts):
+    for number, text in enumerate(["welcome", "go", "enter", LONG, "verdict"]):
         write(relay, store, text)
         assert read(relay, store) == text
         assert read(other, asked) == text
         if number == 0:
-            other._meet(store)  # as it does before it waits for the next one
+            other._meet(store)
             assert other._link.receive(30) == (1, b"")
     assert asked.num_texts == 2
 
 
-def test_what_was_told_before_a_rank_came_is_read_in_the_log(join, store):
+def test_broadcasts_from_before_a_rank_came_are_read_in_the_log(join, store):
     relay, other = join(0), join(1)
     texts = [str(number) for number in range(9)]
-    for text in texts[:5]:
-        write(relay, store, text)
-        read(relay, store)
-    assert [read(other, store) for _ in texts[:3]] == texts[:3]
-    for text in texts[5:]:
-        write(relay, store, text)
-        read(relay, store)
-    assert [read(other, store) for _ in texts[3:]] == texts[3:]
+    for written, heard in ((texts[:5], texts[:3]), (texts[5:], texts[3:])):
+        for text in written:
+            write(relay, store, text)
+            read(relay, store)
+        assert [read(other, store) for _ in heard] == heard
 
 
-def linked(join, store):
-    """A relay, and a rank that has heard the first cast and is linked to it."""
-    relay, other = join(0), join(1)
-    write(relay, store, "welcome")
-    assert [read(end, store) for end in (relay, other)] == ["welcome"] * 2
-    other._meet(store)
-    assert other._link
-    return relay, other
-
-
-def test_where_the_relay_is_gone_a_rank_reads_the_log_itself(join, store):
-    relay, other = linked(join, store)
+def close(relay, _other, _monkeypatch):
     relay._relay.close()
+
+
+def say_nothing(_relay, _other, monkeypatch):
+    """The process of the relay is stopped: its socket stays open."""
+    monkeypatch.setattr(module, "_PATIENCE_S", 0.05)
+    monkeypatch.setattr(module, "_ON_ITS_WAY_S", 0.06)
+
+
+def send_no_frame(relay, other, _monkeypatch):
+    assert other._link.receive(30) == (1, b"")
+    with relay._relay._lock:
+        (peer,) = relay._relay._peers
+    peer.send(b"short")
+
+
+@pytest.mark.parametrize("fail", [close, say_nothing, send_no_frame])
+def test_a_rank_whose_relay_fails_reads_the_log_itself(linked, store, fail, monkeypatch):
+    relay, other = linked
+    fail(relay, other, monkeypatch)
     for text in ("go", "enter"):
         write(relay, store, text)
         assert read(other, store) == text
     assert other._link is None
 
 
-def test_a_relay_that_says_nothing_of_what_is_in_the_log_is_left(join, store, monkeypatch):
-    """As one does whose process is stopped: its socket stays open."""
-    monkeypatch.setattr(module, "_PATIENCE_S", 0.05)
-    monkeypatch.setattr(module, "_ON_ITS_WAY_S", 0.06)
-    relay, other = linked(join, store)
-    write(relay, store, "go")
-    assert read(other, store) == "go"
-    assert other._link is None
-
-
-def test_a_relay_that_has_nothing_to_say_is_kept(join, store, connect, monkeypatch):
+def test_a_relay_that_has_nothing_to_pass_on_is_kept(linked, store, connect, monkeypatch):
     monkeypatch.setattr(module, "_PATIENCE_S", 0.01)
-    relay, other = linked(join, store)
-    heard, client = [], connect()
-    waits = threading.Thread(target=lambda: heard.append(read(other, client)))
-    waits.start()
-    waits.join(0.3)
-    assert waits.is_alive()
+    relay, other = linked
+    thread, words = start_reading(other, connect())
+    thread.join(0.3)
+    assert thread.is_alive()
     write(relay, store, "go")
     read(relay, store)
-    waits.join(30)
-    assert heard == ["go"]
+    thread.join(30)
+    assert words == ["go"]
 
 
-def test_a_relay_that_is_only_a_little_late_is_kept(join, store, monkeypatch):
-    """The log was asked between the moment when the cast was there and the one when the relay told it."""
+def test_a_relay_that_is_only_a_little_late_is_kept(linked, store, monkeypatch):
+    """The log was asked after the broadcast was there and before the relay passed it on."""
     monkeypatch.setattr(module, "_PATIENCE_S", 0.05)
     monkeypatch.setattr(module, "_ON_ITS_WAY_S", 30)
-    relay, other = linked(join, store)
+    relay, other = linked
     write(relay, store, "go")
     late = threading.Timer(0.3, lambda: read(relay, store))
     late.start()
@@ -191,8 +193,8 @@ def test_a_relay_that_is_only_a_little_late_is_kept(join, store, monkeypatch):
     late.join()
 
 
-def test_a_relay_that_closes_says_nothing_of_what_it_did_not_read(join, store):
-    relay, other = linked(join, store)
+def test_a_relay_that_closes_passes_on_nothing_that_it_did_not_read(linked, store):
+    relay, other = linked
     write(relay, store, "final")
     relay._closing = True
     assert read(relay, store) is None
@@ -200,7 +202,7 @@ def test_a_relay_that_closes_says_nothing_of_what_it_did_not_read(join, store):
     assert read(other, store) == "final"
 
 
-def test_without_sockets_all_read_the_log_themselves(join, store, monkeypatch):
+def test_without_sockets_all_ranks_read_the_log_themselves(join, store, monkeypatch):
     def refuse(*_):
         raise OSError(24, "Too many open files")
 
@@ -211,53 +213,37 @@ def test_without_sockets_all_read_the_log_themselves(join, store, monkeypatch):
         assert [read(end, store) for end in ends] == [text] * 2
 
 
-def test_what_is_no_frame_is_read_in_the_log(join, store):
-    relay, other = linked(join, store)
-    assert other._link.receive(30) == (1, b"")
-    with relay._relay._lock:
-        (peer,) = relay._relay._peers
-    peer.send(b"short")
-    write(relay, store, "go")
-    assert read(other, store) == "go"
-    assert other._link is None
-
-
 @pytest.mark.parametrize("is_linked", [True, False])
-def test_closing_ends_a_wait_and_whoever_else_waits_goes_on(is_linked, join, store, connect):
-    relay, other = linked(join, store) if is_linked else (join(0), join(1))
+def test_closing_ends_a_wait_and_other_ranks_go_on_waiting(is_linked, join, store, connect, request):
+    relay, other = request.getfixturevalue("linked") if is_linked else (join(0), join(1))
     bystander = join(0, node=1)
     if is_linked:
         read(bystander, store)
-    heard, client = [], connect()
-    waits = threading.Thread(target=lambda: heard.append(read(other, client)))
-    waits.start()
-    waits.join(0.1)
+    thread, words = start_reading(other, connect())
+    thread.join(0.1)
     other.close()
     other.wake(store)
-    waits.join(30)
-    assert heard == [None]
+    thread.join(30)
+    assert words == [None]
     write(relay, store, "go")
     assert [read(bystander, store) for _ in range(2)] == [None, "go"]
 
 
-def test_a_peer_that_takes_nothing_is_cut_off_and_holds_nobody():
+def test_a_peer_that_takes_nothing_is_cut_off_and_delays_no_other():
     relay = Relay()
     link = link_to(relay.name)
     assert link
     assert link.receive(30) == (0, b"")
     for number in range(1, 1000):
         relay.tell(number, b"x" * 4096)
-    told = [frame[0] for frame in frames(link)]
-    assert told == list(range(1, len(told) + 1))
-    assert 1 <= len(told) < 999
-    for end in (relay, link):
-        end.close()
-
-
-def frames(link):
+    numbers = []
     with suppress(ValueError):
         while frame := link.receive(30):
-            yield frame
+            numbers.append(frame[0])
+    assert numbers == list(range(1, len(numbers) + 1))
+    assert 1 <= len(numbers) < 999
+    for end in (relay, link):
+        end.close()
 
 
 def test_without_a_relay_there_is_no_link():
@@ -282,7 +268,7 @@ def test_another_user_is_no_peer():
     relay.close()
 
 
-def test_a_link_ends_while_it_waits():
+def test_closing_a_link_ends_a_wait_in_it():
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     link, ended = Link(ours), []
 
@@ -292,10 +278,10 @@ def test_a_link_ends_while_it_waits():
         except (OSError, ValueError) as error:
             ended.append(error)
 
-    waits = threading.Thread(target=wait)
-    waits.start()
-    waits.join(0.1)
+    thread = threading.Thread(target=wait)
+    thread.start()
+    thread.join(0.1)
     link.close()
-    waits.join(30)
+    thread.join(30)
     assert ended
     theirs.close()

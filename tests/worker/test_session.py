@@ -1,14 +1,27 @@
-"""What a worker takes from a validation, and when it takes no more."""
+"""Figures and values that a worker takes from a validation, and turns of ranks, with threads for ranks."""
 
 import json
 import re
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
 from gpu_acceptance.control.control import MAX_MESSAGE_BYTES
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.inventory.gpu import Gpu, GpuProcess, GpuUse
-from gpu_acceptance.worker.session import MOST_FIGURES, Figures, check_gathered, use_before, worker_session
+from gpu_acceptance.worker.session import (
+    MOST_FIGURES,
+    Figures,
+    check_gathered,
+    of_own_node,
+    once_per_node,
+    take_turns,
+    use_before,
+    worker_session,
+)
 
 
 def test_figures_are_taken_until_the_end_and_noted_after_it():
@@ -30,9 +43,9 @@ def test_too_many_figures_are_refused():
         figures.add("a.x.value", 1, "count", judged=False)
 
 
-@pytest.mark.parametrize("value", [1, 1.5, True, "x" * 2000, ""])
-def test_what_may_be_gathered(value):
-    check_gathered("key", value, 2)
+def test_numbers_and_short_texts_may_be_gathered():
+    for value in (1, 1.5, True, "x" * 2000, ""):
+        check_gathered("key", value, 2)
 
 
 @pytest.mark.parametrize(
@@ -45,17 +58,16 @@ def test_what_may_be_gathered(value):
         (7, 1, "gather wants a key of 1 to 100 characters, got 7"),
     ],
 )
-def test_what_may_not(key, value, text):
+def test_other_values_and_keys_may_not(key, value, text):
     with pytest.raises(ValueError, match=text):
         check_gathered(key, value, 2)
 
 
 @pytest.mark.parametrize("world_size", [90, 1024])
-def test_what_all_ranks_gather_fits_into_one_message(world_size):
+def test_the_values_of_all_ranks_fit_into_one_message(world_size):
     """Each character outside ASCII is 6 bytes of JSON, one outside the basic plane 12."""
-    with pytest.raises(
-        ValueError, match=rf"gather wants at most \d+ bytes of JSON from each of {world_size} ranks, got 24002: '😀😀"
-    ) as caught:
+    refused = rf"gather wants at most \d+ bytes of JSON from each of {world_size} ranks, got 24002: '😀😀"
+    with pytest.raises(ValueError, match=refused) as caught:
         check_gathered("key", "😀" * 2000, world_size)
     most = int(re.search(r"at most (\d+)", str(caught.value))[1])
     value = "é" * ((most - 2) // 6)
@@ -74,19 +86,83 @@ def test_fixtures_refuse_without_a_supervisor(pytestconfig):
 TAKEN = GpuUse((GpuProcess(1607, 2**30), GpuProcess(1700, Missing(Why.NOT_SUPPORTED))), Missing(Why.NOT_PERMITTED, "nvml"))
 
 
-def test_who_was_on_a_gpu_before_the_run_is_known_by_its_uuid_in_every_worker():
+def test_the_use_of_a_gpu_before_the_run_is_found_by_its_uuid():
     gpus = [Gpu(index=0, name="NVIDIA H200", uuid="GPU-0", use=GpuUse((), 0)), Gpu(index=1, name="NVIDIA H200", uuid="GPU-1", use=TAKEN)]
     assert use_before(gpus, "GPU-1") == TAKEN
     assert use_before(gpus, "GPU-0") == GpuUse((), 0)
 
 
 @pytest.mark.parametrize("gpus", [[], [Gpu(index=0, name="")], [Gpu(index=0, name="", uuid="GPU-0", use=None)]])
-def test_who_was_on_a_gpu_that_nvml_did_not_show_is_not_known(gpus):
+def test_the_use_of_a_gpu_that_nvml_did_not_show_is_unknown(gpus):
     unknown = Missing(Why.NOT_THERE, "NVML did not show this GPU before the run began")
     assert use_before(gpus, "GPU-0") == GpuUse(unknown, unknown)
 
 
-def test_a_validation_cannot_write_what_its_supervisor_reads():
+def test_a_validation_cannot_write_counters_that_its_supervisor_reads():
     text = "counters.xids: what rises on a GPU is read by its supervisor; a validation measures under its own subject"
     with pytest.raises(ValueError, match=re.escape(text)):
         Figures("a", []).add("counters.xids", 0, "count", judged=True)
+
+
+def run(hosts, work, together=take_turns, place="host"):
+    """Return the result of each rank; ranks meet at a barrier as they do in `gather`. Fails where one does not come."""
+    shared = [None] * len(hosts)
+    barrier = threading.Barrier(len(hosts), timeout=60)
+
+    def rank_runs(rank):
+        def gather(key, value):
+            shared[rank] = (key, value)
+            barrier.wait()
+            got = list(shared)
+            barrier.wait()
+            assert len({key for key, _ in got}) == 1
+            return [value for _, value in got]
+
+        return together(lambda: work(rank), rank=rank, gather=gather, **{place: hosts[rank]})
+
+    with ThreadPoolExecutor(len(hosts)) as pool:
+        return list(pool.map(rank_runs, range(len(hosts))))
+
+
+@pytest.mark.parametrize("hosts", ["a", "aaaa", "aabb", "abab", "aaab", "baa", "abc"])
+def test_one_rank_of_a_host_works_at_a_time_and_each_gets_what_it_made(hosts):
+    lock, working, crowds, overlaps = threading.Lock(), Counter(), [], []
+
+    def work(rank):
+        with lock:
+            working[hosts[rank]] += 1
+            crowds.append(working[hosts[rank]])
+        threading.Event().wait(0.02)
+        with lock:
+            overlaps.append(sum(working.values()))
+            working[hosts[rank]] -= 1
+        return 10 * rank
+
+    assert run(hosts, work) == [10 * rank for rank in range(len(hosts))]
+    assert crowds == [1] * len(hosts)
+    assert max(overlaps) <= len(set(hosts))
+
+
+def test_hosts_do_not_wait_for_each_other():
+    both = threading.Barrier(2, timeout=60)
+    assert run("ab", lambda rank: both.wait() in {0, 1}) == [True, True]
+
+
+@pytest.mark.parametrize("length", [0, 1, 399, 400, 401, 2000])
+@pytest.mark.parametrize("nodes", [(0,), (0, 0, 0, 0), (0, 1, 0, 1), (1, 0, 0)])
+def test_one_rank_of_each_node_works_and_all_of_that_node_get_its_text(nodes, length):
+    worked = []
+
+    def work(rank):
+        worked.append(rank)
+        return str(rank) * length * (1 + 2 * rank)  # texts of nodes differ in length
+
+    first = {node: nodes.index(node) for node in nodes}
+    assert run(nodes, work, once_per_node, "node") == [str(first[node]) * length * (1 + 2 * first[node]) for node in nodes]
+    assert sorted(worked) == sorted(first.values())
+
+
+@pytest.mark.parametrize(("rank", "local_rank", "own"), [(0, 0, "ab"), (1, 1, "ab"), (2, 0, "cd"), (5, 1, "ef")])
+def test_ranks_are_numbered_node_by_node(rank, local_rank, own):
+    ranks = SimpleNamespace(rank=rank, local_rank=local_rank, local_world_size=2)
+    assert of_own_node(ranks, list("abcdef")) == list(own)

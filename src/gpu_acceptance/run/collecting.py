@@ -1,4 +1,4 @@
-"""What pytest collected: validations with their markers, what was left out, and plugins that would run them in their own way."""
+"""The collection of pytest: validations with their markers, omissions, and plugins that would run them in their own way."""
 
 import os
 import sys
@@ -21,28 +21,24 @@ from gpu_acceptance.verdict.reasons import FORMATION
 
 # pytest takes the first answer to each of these hooks. The plugin named here gives the right one.
 _ANSWERED_BY = {"pytest_runtestloop": "main", "pytest_runtest_protocol": "gpu-acceptance"}
-_COMPILES = "train.compiled"  # the parameter without which no compiler is needed
-_LONGEST_S = 1e9  # of a deadline; more is a typo
-RESERVED = (FORMATION, WORKER_END, COUNTERS)  # what the run itself finds
+_COMPILES = "train.compiled"  # parameter; where it is false no compiler is needed
+_LONGEST_S = 1e9  # for a deadline; more is a typing error
+RESERVED = (FORMATION, WORKER_END, COUNTERS)  # rows that the run itself makes
 _MOST_NAMES = 3
 _MAKE_ITEMS = ("pytest_generate_tests", "pytest_collection_modifyitems", "pytest_itemcollected", "pytest_pycollect_makeitem")  # hooks
 
 
 def find_foreign_hooks(config: pytest.Config) -> Iterator[str]:
-    """One sentence for each plugin that pytest would ask before the right one. Ask once all conftests are loaded."""
+    """Yield a sentence for each plugin that pytest would ask before the right one. Call it once all conftests are loaded."""
     for hook, right in _ANSWERED_BY.items():
-        for name in takewhile(right.__ne__, _asked(config, hook)):
+        implementations = reversed(getattr(config.hook, hook).get_hookimpls())  # pluggy asks the last one first
+        names = [one.plugin_name for one in implementations if not (one.wrapper or one.hookwrapper)]  # a wrapper gives no answer
+        for name in takewhile(right.__ne__, names):
             yield f"{one_line(name)} would run validations in its own way ({hook}): leave it out (a plugin: -p no:NAME)"
 
 
-def _asked(config: pytest.Config, hook: str) -> Iterator[str]:
-    """The names of the plugins that answer a hook, first asked first (pluggy keeps them the other way round). A wrapper gives no answer."""
-    implementations = reversed(getattr(config.hook, hook).get_hookimpls())
-    yield from (one.plugin_name for one in implementations if not (one.wrapper or one.hookwrapper))
-
-
 class FormationItem(pytest.Item):
-    """Row 0: the forming of the world, in front of all validations."""
+    """Row 0: the formation of the world, before all validations."""
 
     def runtest(self) -> None:
         raise AssertionError("the supervisor forms the world")
@@ -52,27 +48,30 @@ class FormationItem(pytest.Item):
 
 
 def order(items: list[pytest.Item]) -> None:
-    """Validations that want workers of their own come last: in the midst of the others each costs a formation more."""
+    """Sort validations that want workers of their own to the end: between others each would cost one more formation."""
     items.sort(key=lambda item: item.get_closest_marker("worker") is not None)
 
 
 def read_validation(item: pytest.Item, default_deadline_s: float, parameters: Mapping[str, Value] | None = None) -> Validation:
-    """The validation that an item is. Raises pytest.UsageError over a marker that cannot be right.
+    """Read the validation of an item. Raises pytest.UsageError over a marker that cannot be right.
 
-    `parameters`: of the profile; None on a rank that does not know them, and then nothing lasts: rank 0 announces each deadline.
+    `parameters` are those of the profile. A rank that does not know them passes None: rank 0 announces each deadline.
     """
     if isinstance(item, FormationItem):
         return Validation(FORMATION, default_deadline_s)
     fresh, env = _worker(item)
-    lasts_s = 0.0 if parameters is None else _lasts(item, parameters)
+    lasts_s = 0.0 if parameters is None else _seconds(item, "lasts", 0.0, parameters)
+    needs = _needs(item)
+    if (parameters or {}).get(_COMPILES) is not True:
+        needs.discard(COMPILER)
     return Validation(
         nodeid=item.nodeid,
-        deadline_s=_deadline(item, default_deadline_s) + lasts_s,
+        deadline_s=_seconds(item, "deadline", default_deadline_s) + lasts_s,
         needs_group=not _no_group(item),
         min_ranks=_least(item, "min_ranks"),
         min_ranks_per_node=_least(item, "min_ranks_per_node"),
         min_nodes=_least(item, "min_nodes"),
-        needs=tuple(need for need in _needs(item) if need != COMPILER or (parameters or {}).get(_COMPILES) is True),
+        needs=tuple(need for need in KNOWN if need in needs),
         fresh=fresh,
         env=env,
         lasts_s=lasts_s,
@@ -82,7 +81,7 @@ def read_validation(item: pytest.Item, default_deadline_s: float, parameters: Ma
 def read_validations(
     items: Iterable[pytest.Item], default_deadline_s: float, parameters: Mapping[str, Value] | None = None
 ) -> tuple[dict[str, Validation], list[RefusedError]]:
-    """All of them by node id, and what is wrong with the markers of others. `parameters` as for `read_validation`."""
+    """Read all validations: return those by node id, and problems with markers. `parameters` as for `read_validation`."""
     validations, problems = {}, []
     for item in items:
         try:
@@ -92,24 +91,17 @@ def read_validations(
     return validations, problems
 
 
-def _deadline(item: pytest.Item, default: float) -> float:
-    marker = item.get_closest_marker("deadline")
+def _seconds(item: pytest.Item, name: str, default: float, parameters: Mapping[str, Value] | None = None) -> float:
+    """Return the seconds that a marker gives, itself or by the name of a parameter."""
+    marker = item.get_closest_marker(name)
     if marker is None:
         return default
     value = _only_argument(marker)
+    if parameters is not None:
+        value = parameters.get(value) if isinstance(value, str) else None
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < _LONGEST_S:
-        raise _wrong(item, marker, "one number of seconds above 0")
-    return value
-
-
-def _lasts(item: pytest.Item, parameters: Mapping[str, Value]) -> float:
-    marker = item.get_closest_marker("lasts")
-    if marker is None:
-        return 0.0
-    name = _only_argument(marker)
-    value = parameters.get(name) if isinstance(name, str) else None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < _LONGEST_S:
-        raise _wrong(item, marker, "the name of one parameter of the profile, a number of seconds above 0")
+        wanted = "one number" if parameters is None else "the name of one parameter of the profile, a number"
+        raise _wrong(item, marker, f"{wanted} of seconds above 0")
     return value
 
 
@@ -123,14 +115,13 @@ def _least(item: pytest.Item, name: str) -> int:
     return value
 
 
-def _needs(item: pytest.Item) -> tuple[str, ...]:
-    """Of all its markers, in the order of KNOWN."""
-    found: set[object] = set()
+def _needs(item: pytest.Item) -> set[str]:
+    found: set[str] = set()
     for marker in item.iter_markers("needs"):
         if not marker.args or marker.kwargs or not set(marker.args) <= set(KNOWN):
             raise _wrong(item, marker, f"some of {', '.join(map(repr, KNOWN))}")
         found |= set(marker.args)
-    return tuple(need for need in KNOWN if need in found)
+    return found
 
 
 def _no_group(item: pytest.Item) -> bool:
@@ -141,7 +132,7 @@ def _no_group(item: pytest.Item) -> bool:
 
 
 def _worker(item: pytest.Item) -> tuple[bool, Mapping[str, str]]:
-    """Whether the validation wants workers of its own, and with which variables."""
+    """Return whether the validation wants workers of its own, and their variables."""
     marker = item.get_closest_marker("worker")
     if marker is None:
         return False, {}
@@ -156,9 +147,7 @@ def _worker(item: pytest.Item) -> tuple[bool, Mapping[str, str]]:
 
 
 def _is_variable(name: object, value: object) -> bool:
-    if not isinstance(name, str) or not isinstance(value, str):
-        return False
-    return bool(name) and not {"=", "\0"} & set(name) and "\0" not in value
+    return isinstance(name, str) and isinstance(value, str) and bool(name) and not {"=", "\0"} & set(name) and "\0" not in value
 
 
 def _only_argument(marker: pytest.Mark) -> object:
@@ -172,19 +161,19 @@ def _wrong(item: pytest.Item, marker: pytest.Mark, wanted: str) -> pytest.UsageE
 
 @dataclass(frozen=True)
 class Collected:
-    """One collection: what will run, what speaks against running, and what the verdict must say is missing."""
+    """One collection: validations that will run, problems that refuse the run, and omissions that the verdict states."""
 
     items: Sequence[pytest.Item] = ()
     problems: Sequence[RefusedError] = ()
-    not_collected: Sequence[str] = ()  # a sentence for each file that was skipped as a whole
+    not_collected: Sequence[str] = ()  # a sentence for each file that was skipped entirely
     num_deselected: int = 0
     selection: str = ""
-    seen: Mapping[str, Path] = field(default_factory=dict)  # node id -> file, of all that pytest collected
-    made: Mapping[str, int] = field(default_factory=dict)  # node id of a test function -> how many validations its parameters make
+    seen: Mapping[str, Path] = field(default_factory=dict)  # file by node id, for all that pytest collected
+    made: Mapping[str, int] = field(default_factory=dict)  # number of validations by node id of the test function
 
 
 class Collection:
-    """Watches one collection. A pytest plugin."""
+    """A pytest plugin that watches one collection."""
 
     def __init__(self, config: pytest.Config, stop: StopSignals) -> None:
         self._config = config
@@ -204,7 +193,7 @@ class Collection:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_make_collect_report(self, collector: pytest.Collector) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-        """A module that ends the process when it is imported is a module that cannot be collected."""
+        """Report a module that ends the process at its import as one that cannot be collected."""
         try:
             return (yield)
         except (SystemExit, KeyboardInterrupt) as error:
@@ -217,26 +206,29 @@ class Collection:
         if report.failed:
             self._errors.append(report.longreprtext)
         elif report.skipped:
-            said = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext
-            self._skipped.append(f"{report.nodeid} was skipped as a whole: {said.removeprefix('Skipped: ')}")
+            reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext
+            self._skipped.append(f"{report.nodeid} was skipped as a whole: {reason.removeprefix('Skipped: ')}")
 
     @pytest.hookimpl(trylast=True)
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        """Once all parameters are known. pytest does not say in public how many sets of them there are."""
+        """Count the sets of parameters, once all are known. pytest has no public attribute for them."""
         self._made[metafunc.definition.nodeid] = max(1, len(getattr(metafunc, "_calls", ())))
 
     def pytest_itemcollected(self, item: pytest.Item) -> None:
         self._seen[item.nodeid] = item.path
 
     def result(self, items: Sequence[pytest.Item]) -> Collected:
-        """To be asked from pytest_collection_finish, which pytest calls even where the collection was broken off."""
+        """Return the collection. Call it in pytest_collection_finish, which also comes after an aborted collection."""
         kept = {item.nodeid for item in items}
+        reserved = sorted({item.path for item in items if item.path.stem.removeprefix("test_") in RESERVED})
         return Collected(
             items=items,
-            problems=[RefusedError(f"could not collect: {text}") for text in [*self._errors, *_broken_off()]]
-            + self._reserved(items)
-            + self._of_plugins(items)
-            + [RefusedError(text) for text in find_foreign_hooks(self._config)],
+            problems=[
+                *(RefusedError(f"could not collect: {text}") for text in [*self._errors, *_broken_off()]),
+                *(RefusedError(f"{path}: its name is reserved for what the run itself finds; rename it") for path in reserved),
+                *self._of_plugins(items),
+                *map(RefusedError, find_foreign_hooks(self._config)),
+            ],
             not_collected=self._skipped,
             num_deselected=len(self._seen.keys() - kept),
             selection=self._selection(nothing=not items),
@@ -244,17 +236,13 @@ class Collection:
             made=self._made,
         )
 
-    def _reserved(self, items: Sequence[pytest.Item]) -> list[RefusedError]:
-        paths = sorted({item.path for item in items if item.path.stem.removeprefix("test_") in RESERVED})
-        return [RefusedError(f"{path}: its name is reserved for what the run itself finds; rename it") for path in paths]
-
     def _of_plugins(self, items: Sequence[pytest.Item]) -> list[RefusedError]:
-        """Validations that a plugin multiplied or renamed. Workers load no such plugin and do not know them."""
+        """Refuse validations that a plugin multiplied or renamed: workers load no such plugin and do not know them."""
         timed = next((item.nodeid for item in items if item.get_closest_marker("timeout")), "")
         if timed and self._config.pluginmanager.hasplugin("timeout"):
             return [RefusedError(f"{timed} has the marker timeout: pytest-timeout would end one rank alone; use the marker deadline")]
         plugins = sorted(_plugins_that_make_items(self._config))
-        odd = [item.nodeid for item in items if _has_foreign_parameter(item) or (plugins and _is_renamed(item))]
+        odd = [item.nodeid for item in items if _is_copy(item) or (plugins and _is_renamed(item))]
         if not odd:
             return []
         names = f"one of {_named(plugins)}" if plugins else "a hook"
@@ -262,40 +250,37 @@ class Collection:
         return [RefusedError(f"{text}; leave out the plugin's option, or the plugin (-p no:NAME)")]
 
     def _selection(self, *, nothing: bool) -> str:
-        """Where less than the whole suite was asked for: what was asked for, or which files gave nothing."""
+        """Say what was asked for where it is less than the whole suite, or which files gave no validation."""
         parts = ["nothing was selected"] if nothing else []
-        folder = self._config.rootpath / FOLDER
+        root = self._config.rootpath
+        folder = root / FOLDER
         asked = [self._config.invocation_params.dir / argument for argument in self._config.args]
         if not any(_resolved(path) in {_resolved(folder), *_resolved(folder).parents} for path in asked):
-            names = list(dict.fromkeys(map(self._name_in_suite, asked)))
+            names = list(dict.fromkeys(str(path.relative_to(root) if path.is_relative_to(root) else path) for path in asked))
             parts.append(f"only {_named(names)} {'was' if len(names) == 1 else 'were'} asked for")
         elif files := self._silent_files(folder):
             parts.append(f"{plural(len(files), 'file')} left out: {_named(files)}")
         return ", ".join(parts)
 
-    def _name_in_suite(self, path: Path) -> str:
-        root = self._config.rootpath
-        return str(path.relative_to(root) if path.is_relative_to(root) else path)
-
     def _silent_files(self, folder: Path) -> list[str]:
-        """Files of the suite in which no validation was found; those that were skipped as a whole are told apart."""
+        """Return files of the suite in which no validation was found; files that were skipped entirely are reported elsewhere."""
         seen = {_resolved(path) for path in self._seen.values()}
         own = {"conftest.py", "__init__.py"}
         files = [path for path in sorted(folder.rglob("*.py")) if path.name not in own and _resolved(path) not in seen]
         names = [str(path.relative_to(self._config.rootpath)) for path in files]
-        return [name for name in names if not any(said.startswith(f"{name} ") for said in self._skipped)]
+        return [name for name in names if not any(text.startswith(f"{name} ") for text in self._skipped)]
 
 
 def _plugins_that_make_items(config: pytest.Config) -> set[str]:
-    """The names of plugins that were installed beside ours, or named by `-p`, and may add validations or change them."""
+    """Return the names of installed plugins, or ones named by `-p`, that may add or change validations."""
     manager = config.pluginmanager
     found = {dist.project_name: plugin for plugin, dist in manager.list_plugin_distinfo()}
     found |= {name: manager.get_plugin(name) for name in config.option.plugins or ()}
     return {name for name, plugin in found.items() if any(hasattr(plugin, hook) for hook in _MAKE_ITEMS)}
 
 
-def _has_foreign_parameter(item: pytest.Item) -> bool:
-    """Whether a hook gave it a parameter that neither the function nor one of its fixtures asks for: a copy under another name."""
+def _is_copy(item: pytest.Item) -> bool:
+    """Return True where a hook gave it a parameter that neither the function nor one of its fixtures asks for."""
     parameters = getattr(item, "callspec", None)
     return parameters is not None and not parameters.params.keys() <= set(getattr(item, "fixturenames", ()))
 
@@ -305,7 +290,7 @@ def _is_renamed(item: pytest.Item) -> bool:
 
 
 def _broken_off() -> list[str]:
-    """Why pytest ended the collection before its end, as it is about to say itself."""
+    """Return why pytest aborted the collection, as it is about to say itself."""
     error = sys.exception()
     if error is None:
         return []

@@ -52,7 +52,7 @@ test-system: ## install the Debian packages without which `make test` leaves tes
 	@$(PYTHON) tools/system_packages.py
 
 test: $(VENV)/.ready-dev ## our own tests, on a CPU
-	$(FOR_TESTS) $(VENV)/bin/python -m pytest tests -n 4 --dist=loadfile --no-loadscope-reorder --durations=30 --durations-min=10 $(ARGS)
+	$(FOR_TESTS) $(VENV)/bin/python -m pytest tests -n 6 --dist=loadfile --no-loadscope-reorder --durations=30 --durations-min=10 $(ARGS)
 
 test-fast: $(VENV)/.ready-dev ## those of our own tests that take no launcher and little time
 	$(FOR_TESTS) $(VENV)/bin/python -m pytest tests -n logical --maxprocesses=4 --dist=loadfile --no-loadscope-reorder -m 'not (launcher or repository or slow)' $(ARGS)

@@ -36,11 +36,6 @@ def suite(tmp_path):
     return shipped_suite(tmp_path / "suite", "checkpoint")
 
 
-def statuses(ended):
-    found = [judgement for row in ended.record.rows for judgement in row.judgements]
-    return {judgement.metric.removeprefix("checkpoint."): judgement.status for judgement in found}
-
-
 def test_a_flipped_byte_is_refused_and_the_checkpoint_beside_it_is_gone_on_with(suite, tmp_path):
     shared = tmp_path / "shared"
     old, foreign = shared / f"{PREFIX}old", shared / f"{PREFIX}foreign"
@@ -53,10 +48,9 @@ def test_a_flipped_byte_is_refused_and_the_checkpoint_beside_it_is_gone_on_with(
     (suite / "drill.yaml").write_text(DRILL)
     drill = torchrun(suite, "--limits=drill.yaml", f"--checkpoint-dir={shared}", env=ONE_THREAD)
     assert drill.returncode == 1, drill.output
-    found = statuses(drill)
-    missed = {metric for metric, status in found.items() if status == "missed"}
+    judgements = [one for row in drill.record.rows for one in row.judgements]
+    missed, held = ({one.metric.removeprefix("checkpoint.") for one in judgements if one.status == status} for status in ("missed", "held"))
     assert missed == {"planted.bytes", "ddp.files.changed"}
-    held = {metric for metric, status in found.items() if status == "held"}
     of_others = ("files.changed", "tensors.changed", "losses.differing", "fewer.tensors_changed", "fewer.loss_error")
     assert held == {"directory.shared", *(f"{way}.{name}" for way in ("fsdp", "lora") for name in of_others)}
     kept = shared / (PREFIX + drill.folder.name)

@@ -22,11 +22,6 @@ def suite(tmp_path_factory):
     return made
 
 
-def figures_of(ended, rank):
-    (record,) = [record for record in ended.row("test_kernels").attempts[0].ranks if record.rank == rank]
-    return {figure.metric.removeprefix("corruption."): figure for figure in record.figures}
-
-
 def judgement_of(ended, metric):
     (judgement,) = [one for one in ended.row("test_kernels").judgements if one.metric == f"corruption.{metric}"]
     return judgement
@@ -38,7 +33,7 @@ def test_a_rank_that_agrees_with_itself_is_accepted_and_claims_no_peers(suite):
     assert judgement_of(alone, "peers.hash").status == "not applicable"
     assert judgement_of(alone, "peers.hash").message == "corruption.peers.hash: not applicable: one figure has nothing to be equal to"
     assert (alone.record.conclusion.coverage.limits_expected, alone.record.conclusion.coverage.limits_held) == (7, 7)
-    figures = figures_of(alone, 0)
+    figures = alone.figures("test_kernels")
     assert figures["kernels.run"].detail == "mm_tf32: a CPU has no TF32"
     assert figures["detection.limit_of_one_kernel"].value > figures["detection.limit"].value > 0
     for name in kernels.NAMES:
@@ -53,14 +48,14 @@ def test_a_planted_fault_is_found_on_its_rank_alone_and_the_report_shows_that_it
     line = "REJECTED: 4 limits missed in 2 of 2 validations (cpu profile: no GPU was tested, 4 limits changed by overlay drill.yaml)"
     assert drill.verdict_line == line
     found = judgement_of(drill, "repeats.mismatches")
-    num_planted = figures_of(drill, 1)["planted.flips"].value
+    num_planted = drill.figures("test_kernels", 1)["planted.flips"].value
     assert (found.status, found.ranks, found.value) == ("missed", (1,), num_planted)
     assert num_planted > 0
     assert re.search(r"repetitions differ \(1 element of output 0 at 77, bits 0*8; \d of 3 re-runs differ, planted\)", found.message)
     assert judgement_of(drill, "planted.flips").ranks == (1,)
-    assert figures_of(drill, 0)["peers.hash"].value == figures_of(drill, 1)["peers.hash"].value
+    assert drill.figures("test_kernels")["peers.hash"].value == drill.figures("test_kernels", 1)["peers.hash"].value
     assert [judgement_of(drill, metric).status for metric in ("peers.hash", "inputs.changed", "kernels.run")] == ["held"] * 3
-    clean = figures_of(drill, 0)
+    clean = drill.figures("test_kernels")
     assert (clean["repeats.mismatches"].value, clean["planted.flips"].value) == (0, 0)
     changed = {change.key: (change.old, change.new) for change in drill.record.plan.profile.changes}
     assert changed == {
@@ -69,7 +64,7 @@ def test_a_planted_fault_is_found_on_its_rank_alone_and_the_report_shows_that_it
         "parameter memory.planted_words": ("0", "1"),
         "parameter memory.planted_rank": ("0", "1"),
     }
-    wrong, planted = (one for one in drill.row("test_patterns").judgements if one.status == "missed")
+    wrong, planted = drill.missed("test_patterns").values()
     assert (wrong.metric, wrong.ranks, wrong.value) == ("memory.fill.wrong", (1,), 1)
     assert re.search(r"random: byte 0x\w+ of the tested memory .*, XOR 0x0000010000000000", wrong.message)
     assert (planted.metric, planted.ranks) == ("memory.planted.words", (1,))

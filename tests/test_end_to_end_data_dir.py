@@ -24,5 +24,4 @@ def test_what_was_trained_is_in_the_record_of_a_run_that_may_be_accepted(tmp_pat
     ended = plain_pytest(suite, f"--data-dir={data}", env={"OMP_NUM_THREADS": "1"})
     assert ended.verdict_line.startswith("ACCEPTED (cpu profile: no GPU was tested"), ended.output
     figures = {figure.metric: figure.value for row in ended.record.rows for figure in row.attempts[-1].ranks[0].figures}
-    assert figures["ddp.gpt2.data"] == "tokens.npy: 1,600 tokens"
-    assert figures["ddp.resnet.data"] == "images: 12 of 2 classes"
+    assert (figures["ddp.gpt2.data"], figures["ddp.resnet.data"]) == ("tokens.npy: 1,600 tokens", "images: 12 of 2 classes")

@@ -16,14 +16,10 @@ os.environ["NCCL_ALGO"] = "Tree" if os.environ.get("RANK") == "1" else "Ring"
 """
 
 
-def missed(run, row):
-    return [one for one in run.row(row).judgements if one.status == "missed"]
-
-
 def test_of_three_ranks_the_odd_one_is_named_with_both_values(tmp_path):
     run = torchrun(environment_suite(tmp_path, ODD_VARIABLE), ranks=3)
     assert run.returncode == 1, run.output
-    (judgement,) = missed(run, "test_node")
+    (judgement,) = run.missed("test_node").values()
     assert (judgement.metric, judgement.ranks) == ("environment.node.variables", (1,))
     assert "NCCL_ALGO=Tree" in judgement.message.split(" where most have ")[0]
     assert "NCCL_ALGO=Ring" in judgement.message.split(" where most have ")[1]
@@ -39,7 +35,7 @@ def test_of_three_ranks_the_odd_one_is_named_with_both_values(tmp_path):
 def test_between_two_ranks_neither_is_the_odd_one_and_both_are_named(tmp_path):
     run = torchrun(environment_suite(tmp_path, ODD_VARIABLE))
     assert run.returncode == 1, run.output
-    (judgement,) = missed(run, "test_node")
+    (judgement,) = run.missed("test_node").values()
     assert (judgement.metric, judgement.ranks) == ("environment.node.variables", (0, 1))
     assert "without a majority" in judgement.message
     assert "NCCL_ALGO=Ring" in judgement.message
@@ -54,10 +50,11 @@ def test_a_node_with_another_suite_and_other_limits_is_found_by_their_digests(tm
     overlay.write_text("reason: agreed\nparameters: {gemm.size: 512}\n")
     run, other = two_nodes((suites[0], (), {}), (suites[1], (f"--limits={overlay}",), {}))
     assert (run.returncode, other.returncode) == (1, 1), run.output + other.output
-    profile, suite = sorted(missed(run, "test_versions"), key=lambda one: one.metric)
-    assert (profile.metric, profile.ranks) == ("environment.profile.digest", (0, 1))
+    missed = run.missed("test_versions")
+    assert sorted(missed) == ["environment.profile.digest", "environment.suite.digest"]
+    profile = missed["environment.profile.digest"]
+    assert profile.ranks == (0, 1)
     assert "without a majority" in profile.message
     assert profile.message.count("agreed.yaml ") == 1
     assert run.record.plan.profile.digest[:12] in profile.message
-    assert suite.metric == "environment.suite.digest"
-    assert "without a majority" in suite.message
+    assert "without a majority" in missed["environment.suite.digest"].message

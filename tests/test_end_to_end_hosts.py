@@ -172,7 +172,7 @@ SCENARIOS = {
 @pytest.fixture(scope="module")
 def scenarios(tmp_path_factory):
     """Name -> the end of that scenario, once it is there."""
-    with ThreadPoolExecutor(max_workers=3) as pool:
+    with ThreadPoolExecutor(max_workers=4) as pool:
         futures = {name: pool.submit(scenario, tmp_path_factory.mktemp("hosts")) for name, scenario in SCENARIOS.items()}
         yield lambda name: futures[name].result()
 

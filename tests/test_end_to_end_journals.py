@@ -3,20 +3,19 @@
 import json
 import re
 import shutil
-import subprocess
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 from faults import Fault
-from suite import PYTHON, ROOT, make_suite, plain_pytest, torchrun
+from suite import make_suite, plain_pytest, torchrun
 
 from gpu_acceptance.cli.verbs import main
 from gpu_acceptance.folder.files import read_results, write_results
 from gpu_acceptance.folder.manifest import write_manifest
 from gpu_acceptance.verdict.run_record import conclude_again
 
-pytestmark = [pytest.mark.launcher, pytest.mark.xdist_group("launcher")]
+pytestmark = pytest.mark.launcher
 
 INCOMPLETE = "INCOMPLETE: rebuilt, exit code 6"
 TRUNCATED = Fault("journal cut off in its last line", INCOMPLETE)
@@ -49,11 +48,17 @@ class Built:
     problems: list[str]
 
 
-def build(folder: Path, *arguments: str) -> Built:
-    """`gpu-acceptance report build FOLDER`, as a person would call it."""
-    command = [PYTHON, "-m", "gpu_acceptance", "report", *(arguments or ("build", str(folder)))]
-    done = subprocess.run(command, cwd=ROOT / "src", capture_output=True, text=True, check=False, timeout=180)
-    return Built(done.returncode, done.stdout, done.stderr.splitlines())
+@pytest.fixture
+def build(capsys):
+    """`gpu-acceptance report build FOLDER`, or another verb of it."""
+
+    def build(folder: Path, *arguments: str) -> Built:
+        capsys.readouterr()
+        exit_code = main(["report", *(arguments or ("build", str(folder)))])
+        captured = capsys.readouterr()
+        return Built(exit_code, captured.out, captured.err.splitlines())
+
+    return build
 
 
 def outcomes(folder: Path) -> dict[str, str]:
@@ -67,14 +72,14 @@ def damaged(lines: list[str], kind: str) -> list[str]:
     return [*lines[:index], line, *lines[index + 1 :]]
 
 
-def test_a_whole_journal_gives_all_rows_and_no_acceptance(journal):
+def test_a_whole_journal_gives_all_rows_and_no_acceptance(journal, build):
     built = build(journal.parents[1])
     assert (built.exit_code, built.problems) == (6, [])
     assert outcomes(journal.parents[1])["passes"] == "passed"
     assert built.said.startswith("INCOMPLETE: no reporter saw this run whole: rebuilt from 1 of 1 journals")
 
 
-def test_truncated(journal, seen):
+def test_truncated(journal, build, seen):
     journal.write_bytes(journal.read_bytes()[:-20])
     number = len(journal.read_text().splitlines())
     built = build(journal.parents[1])
@@ -89,7 +94,7 @@ def test_truncated(journal, seen):
     [(MALFORMED, "malformed", "not JSON: key must be a string"), (FUTURE, "future", "unknown key rank.colour")],
     ids=["malformed", "future"],
 )
-def test_one_line_that_cannot_be_read(journal, fault, kind, text, seen):
+def test_one_line_that_cannot_be_read(journal, fault, kind, text, build, seen):
     lines = damaged(journal.read_text().splitlines(), kind)
     journal.write_text("\n".join(lines) + "\n")
     number = next(number for number, line in enumerate(lines, 1) if "'kind'" in line or "colour" in line)
@@ -101,7 +106,7 @@ def test_one_line_that_cannot_be_read(journal, fault, kind, text, seen):
     seen.told(fault, problem, 0)
 
 
-def test_two_runs_in_one_folder(journal, runs, seen):
+def test_two_runs_in_one_folder(journal, runs, build, seen):
     other = journal.with_name("rank-00001.jsonl")
     other.write_bytes((runs["second"].folder / "journal" / "rank-00000.jsonl").read_bytes())
     built = build(journal.parents[1])
@@ -112,7 +117,7 @@ def test_two_runs_in_one_folder(journal, runs, seen):
     seen.told(TWO_RUNS, problem, 0)
 
 
-def test_merging_two_runs(runs, tmp_path):
+def test_merging_two_runs(runs, tmp_path, build):
     built = build(tmp_path, "merge", str(tmp_path / "out"), *(str(run.folder) for run in runs.values()))
     assert built.exit_code in {3, 4}
     assert len(built.problems) == 1
@@ -139,7 +144,7 @@ def test_two_runs_with_one_name(runs, seen):
         ("overwritten", "no longer holds what was written"),
     ],
 )
-def test_a_journal_that_was_harmed_while_the_run_went_on(tmp_path, harm, text, seen):
+def test_a_journal_that_was_harmed_while_the_run_went_on(tmp_path, harm, text, build, seen):
     ended = torchrun(make_suite(tmp_path, "harms_a_journal"), env={"HARM": harm})
     assert ended.rank_exit_codes == {0: 3, 1: 3}, ended.output
     assert ended.outcomes() == {"test_harm": "passed", "test_next": "passed"}
@@ -151,7 +156,7 @@ def test_a_journal_that_was_harmed_while_the_run_went_on(tmp_path, harm, text, s
         seen.told(HARMED, reason.replace(f"{ended.folder}/", ""), 0)
 
 
-def test_a_rejected_run_whose_bad_row_was_cut_out_is_never_accepted(tmp_path, capsys):
+def test_a_rejected_run_whose_bad_row_was_cut_out_is_never_accepted(tmp_path, capsys, build):
     ended = plain_pytest(make_suite(tmp_path, "begins", "misses"))
     assert (ended.returncode, main(["verdict", str(ended.folder)])) == (1, 1)
     rows = tuple(row for row in ended.record.rows if row.subject != "misses")
@@ -168,6 +173,5 @@ def test_a_rejected_run_whose_bad_row_was_cut_out_is_never_accepted(tmp_path, ca
         write_results(ended.folder, record)
         write_manifest(ended.folder)
         assert build(ended.folder, "verify", str(ended.folder)).exit_code == code
-        capsys.readouterr()
         assert main(["verdict", str(ended.folder)]) == 3
         assert said in capsys.readouterr().err

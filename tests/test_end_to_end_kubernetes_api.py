@@ -14,11 +14,6 @@ from gpu_acceptance.thresholds.profile import load_profile, profile_names, shipp
 pytestmark = pytest.mark.launcher
 
 
-def figures_of(ended, name):
-    """Figures of the first rank."""
-    return ended.row(name).attempts[-1].ranks[0].figures
-
-
 @pytest.mark.needs("openssl")
 def test_a_cordoned_node_is_rejected_by_name(tmp_path):
     account = tmp_path / "account"
@@ -36,11 +31,11 @@ def test_a_cordoned_node_is_rejected_by_name(tmp_path):
     coverage = ended.record.conclusion.coverage
     assert (coverage.ranks, coverage.limits_expected, coverage.limits_judged, coverage.limits_held) == (2, 7, 7, 6)
     assert "1 node of the cluster without a pod of this run: not tested" in ended.record.conclusion.line
-    told = {figure.metric: figure.value for name in ("test_node", "test_elsewhere") for figure in figures_of(ended, name)}
-    assert told["kubernetes.nodes.untested_names"] == "node-02 (node.kubernetes.io/unschedulable)"
-    assert told["kubernetes.node.name"] == "node-01"
-    assert told["kubernetes.node.labels"] == "nvidia.com/gpu.present=true"
-    assert told["kubernetes.node.all_taints"] == "nvidia.com/gpu=present:NoSchedule; node.kubernetes.io/unschedulable:NoSchedule"
+    told = {**ended.values("test_node"), **ended.values("test_elsewhere")}
+    assert told["nodes.untested_names"] == "node-02 (node.kubernetes.io/unschedulable)"
+    assert told["node.name"] == "node-01"
+    assert told["node.labels"] == "nvidia.com/gpu.present=true"
+    assert told["node.all_taints"] == "nvidia.com/gpu=present:NoSchedule; node.kubernetes.io/unschedulable:NoSchedule"
     assert len(api.asked) == 3  # by one rank of the two
 
 

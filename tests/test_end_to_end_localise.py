@@ -40,7 +40,7 @@ def made_suite(folder):
 def test_the_node_with_the_slow_link_is_named_and_no_other(ended):
     row = ended.row("test_localise.py::test_pairs")
     assert row.outcome == "failed", ended.output
-    assert [limit.metric for limit in row.judgements if limit.status == "missed"] == ["localise.node.deficit"]
+    assert [*ended.missed("test_localise.py::test_pairs")] == ["localise.node.deficit"]
     (missed,) = row.message.splitlines()
     had = r"[\d.e-]+ with node [013] \(node-[013]\)"
     assert re.fullmatch(
@@ -54,8 +54,7 @@ def test_the_node_with_the_slow_link_is_named_and_no_other(ended):
 
 
 def test_every_rank_knows_the_suspects_and_nothing_that_moved_was_wrong(ended):
-    row = ended.row("test_localise.py::test_pairs")
-    told = [{figure.metric.removeprefix("localise."): figure.value for figure in rank.figures} for rank in row.attempts[-1].ranks]
+    told = [ended.values("test_localise.py::test_pairs", rank) for rank in range(NUM_NODES)]
     suspects = {one["pairs.suspects"] for one in told}
     assert len(suspects) == 1
     assert re.fullmatch(rf"node {SLOW} \(node-{SLOW}\) [\d.]+ %", suspects.pop())

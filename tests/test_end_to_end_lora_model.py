@@ -39,7 +39,7 @@ def test_a_small_checkpoint_learns_to_call(folder, tmp_path):
     assert ended.returncode == 0, ended.output
     assert ended.record.conclusion.line.startswith("ACCEPTED (health, cpu profile: no GPU was tested")
     ranks = ended.row("test_fine_tuning").attempts[-1].ranks
-    first, second = ({figure.metric.removeprefix("lora_model."): figure.value for figure in rank.figures} for rank in ranks)
+    first, second = (ended.values("test_fine_tuning", rank) for rank in (0, 1))
     assert first["source"].startswith("Qwen2ForCausalLM of 545,152 parameters (")
     assert first["before.right_arguments"] <= 0.05 < 0.8 <= first["right_arguments"]
     assert first["held_out.loss"] <= 0.04

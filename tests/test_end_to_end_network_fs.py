@@ -45,10 +45,6 @@ def shorten(file, before, after):
     file.write_text(text.replace(before, after))
 
 
-def figures(ended, row, rank):
-    return {one.metric.removeprefix("shared_fs."): one.value for one in ended.row(row).attempts[-1].ranks[rank].figures}
-
-
 def stop_while_written(export, stop):
     """Once all ranks write."""
     assert wait_until(lambda: len([*export.served.glob("*/data-*")]) == 2, 120)
@@ -60,10 +56,10 @@ def test_a_cache_shows_files_late_and_locks_that_each_client_keeps_to_itself_are
     points = export.mount(), export.mount(CACHED_S)
     first, _ = run(tmp_path, export, points, "-k", "not exclusive")
     assert first.row("test_same").outcome == "passed", first.output
-    assert figures(first, "test_same", rank=0) == {"missing": 0, "wrong": 0, "foreign": 0, "delay": pytest.approx(0, abs=CACHED_S / 2)}
-    assert figures(first, "test_same", rank=1)["missing"] == 0
-    assert CACHED_S / 2 < figures(first, "test_same", rank=1)["delay"] < 20
-    assert figures(first, "test_mount", rank=1)["type"] == "fuse.sshfs"
+    assert first.values("test_same", rank=0) == {"missing": 0, "wrong": 0, "foreign": 0, "delay": pytest.approx(0, abs=CACHED_S / 2)}
+    assert first.values("test_same", rank=1)["missing"] == 0
+    assert CACHED_S / 2 < first.values("test_same", rank=1)["delay"] < 20
+    assert first.values("test_mount", rank=1)["type"] == "fuse.sshfs"
     assert first.row("test_rename").outcome == first.row("test_bandwidth").outcome == "passed"
     locks = first.row("test_locks")
     assert locks.outcome == "failed"

@@ -46,21 +46,16 @@ def ended(tmp_path_factory):
 def test_a_gpu_that_is_slow_both_ways_is_named_and_no_other(ended):
     assert ended.verdict_line.startswith("REJECTED: 2 limits missed in 1 of 5 validations"), ended.output
     row = ended.row("test_p2p.py::test_bandwidth[unidirectional]")
-    missed = {judgement.metric: judgement.ranks for judgement in row.judgements if judgement.status == "missed"}
+    missed = {metric: judgement.ranks for metric, judgement in ended.missed("test_p2p.py::test_bandwidth[unidirectional]").items()}
     assert missed == {f"p2p.unidirectional.{way}.bandwidth": (1,) for way in ("out", "in")}
     assert "p2p.unidirectional.out.bandwidth = 2 GB/s (rank 1 to rank 0, the fastest of 2), need >= 3 GB/s" in row.message
     assert ended.outcomes()["test_latency"] == ended.outcomes()["test_bandwidth[bidirectional]"] == "passed"
 
 
 def test_each_rank_tells_its_row_of_the_matrix(ended):
-    (attempt,) = ended.row("test_p2p.py::test_bandwidth[unidirectional]").attempts
-    told = {
-        (record.rank, figure.metric.rsplit("_", 1)[-1]): figure.value
-        for record in attempt.ranks
-        for figure in record.figures
-        if ".to_rank_" in figure.metric
-    }
-    assert told == {(0, "1"): 2.0, (0, "2"): 4.0, (1, "0"): 2.0, (1, "2"): 2.0, (2, "0"): 4.0, (2, "1"): 2.0}
+    told = [ended.values("test_p2p.py::test_bandwidth[unidirectional]", rank) for rank in range(3)]
+    rates = [{int(metric[-1]): value for metric, value in values.items() if ".to_rank_" in metric} for values in told]
+    assert rates == [{1: 2.0, 2: 4.0}, {0: 2.0, 2: 2.0}, {0: 4.0, 1: 2.0}]
 
 
 def test_only_the_first_rank_of_the_node_measures(ended):
@@ -76,14 +71,11 @@ def test_what_goes_between_nodes_does_not_apply_to_one(ended):
 def test_in_a_loopback_each_rank_met_each_other(ended):
     row = ended.row("test_nic.py::test_loopback")
     assert row.outcome == "passed", ended.output
-    told = {record.rank: {figure.metric: figure for figure in record.figures} for record in row.attempts[-1].ranks}
-    rates = {
-        rank: {int(metric[-1]): figure.value for metric, figure in figures.items() if ".with_rank_" in metric}
-        for rank, figures in told.items()
-    }
-    assert {rank: set(met) for rank, met in rates.items()} == {0: {1, 2}, 1: {0, 2}, 2: {0, 1}}
-    for rank, figures in told.items():
+    told = [ended.figures("test_nic.py::test_loopback", rank) for rank in range(3)]
+    rates = [{int(metric[-1]): figure.value for metric, figure in figures.items() if ".with_rank_" in metric} for figures in told]
+    assert [set(met) for met in rates] == [{1, 2}, {0, 2}, {0, 1}]
+    for rank, figures in enumerate(told):
         best = max(rates[rank], key=rates[rank].get)
-        assert rates[rank][best] == rates[best][rank] == figures["nic.loopback.bandwidth"].value > 0
-        assert figures["nic.loopback.bandwidth"].detail == f"with rank {best}, the fastest of 2, through unknown (no connection told)"
-        assert figures["nic.loopback.wrong"].value == 0
+        assert rates[rank][best] == rates[best][rank] == figures["loopback.bandwidth"].value > 0
+        assert figures["loopback.bandwidth"].detail == f"with rank {best}, the fastest of 2, through unknown (no connection told)"
+        assert figures["loopback.wrong"].value == 0

@@ -42,21 +42,17 @@ def run(tmp_path, *arguments, mounts=((), ()), patience_s=3, spoil=lambda _suite
         return [host.wait() for host in hosts.hosts]
 
 
-def figures(ended, row, rank=0):
-    return {one.metric.removeprefix("shared_fs."): one.value for one in ended.row(row).attempts[-1].ranks[rank].figures}
-
-
 def test_one_directory_on_both_hosts_keeps_every_promise_and_nothing_of_ours(tmp_path, disk):
     folder = disk(8192)  # as much as it needs: memory is taken as files are written
     (folder / "theirs").write_text("stays")
     first, second = run(tmp_path, f"--shared-dir={folder}")
     assert (first.returncode, second.returncode) == (0, 0), first.output
-    assert figures(first, "test_same", rank=1) == {"missing": 0, "wrong": 0, "foreign": 0, "delay": pytest.approx(0, abs=60)}
-    assert figures(first, "test_mount")["type"] == "tmpfs"
-    assert figures(first, "test_rename", rank=1)["rename.torn"] == 0
-    assert figures(first, "test_exclusive")["exclusive.winners"] == 1
-    assert figures(first, "test_locks") == {"locks.holders": 1, "locks.lost": 0, "locks.taken": 10}
-    assert figures(first, "test_bandwidth", rank=1)["read.wrong"] == 0
+    assert first.values("test_same", rank=1) == {"missing": 0, "wrong": 0, "foreign": 0, "delay": pytest.approx(0, abs=60)}
+    assert first.values("test_mount")["type"] == "tmpfs"
+    assert first.values("test_rename", rank=1)["rename.torn"] == 0
+    assert first.values("test_exclusive")["exclusive.winners"] == 1
+    assert first.values("test_locks") == {"locks.holders": 1, "locks.lost": 0, "locks.taken": 10}
+    assert first.values("test_bandwidth", rank=1)["read.wrong"] == 0
     assert first.row("test_small_files").outcome == "not applicable"
     assert [path.name for path in folder.iterdir()] == ["theirs"]
 
@@ -71,7 +67,7 @@ def test_a_directory_of_the_same_name_on_each_host_is_found_out(tmp_path):
     assert row.outcome == "failed"
     assert "shared_fs.missing = 1 ranks (rank 1), need <= 0 ranks" in row.message
     assert "on ranks 0-1 (node-0; node-1)" in row.message or "on rank 0 (node-0)" in row.message, row.message
-    assert figures(first, "test_exclusive")["exclusive.winners"] == 2
+    assert first.values("test_exclusive")["exclusive.winners"] == 2
     locks = first.row("test_locks")
     assert "/number: made by another rank, and not seen within 3 s on rank 1: is the directory shared?" in locks.message
     assert {one.cause for one in locks.attempts[-1].ranks} == {"not shared"}
@@ -88,8 +84,8 @@ def test_files_that_are_shown_late_are_late_and_not_missing(tmp_path):
         )
     row = first.row("test_same")
     assert row.outcome == "passed", first.output
-    assert figures(first, "test_same")["missing"] == 0
-    assert LATE_S - 1 < max(figures(first, "test_same", rank=rank)["delay"] for rank in (0, 1)) < 20
+    assert first.values("test_same")["missing"] == 0
+    assert LATE_S - 1 < max(first.values("test_same", rank=rank)["delay"] for rank in (0, 1)) < 20
 
 
 @contextmanager

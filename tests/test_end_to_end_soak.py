@@ -60,7 +60,7 @@ def test_a_soak_is_accepted_as_one_of_its_length(suite):
     plan = ended.record.plan
     assert (plan.profile.level, plan.profile.parameters["soak.duration_s"], plan.not_at_level) == ("soak", 2, {})
     assert "<dt>level</dt><dd>soak of 2 s</dd>" in (ended.folder / "report.html").read_text()
-    told = [{one.metric.removeprefix("soak."): one.value for one in rank.figures} for rank in ended.row("test_load").attempts[0].ranks]
+    told = [ended.values("test_load", rank) for rank in (0, 1)]
     assert told[0]["load.rounds"] == told[1]["load.rounds"] >= 3
     for figures in told:
         assert figures["load.fraction"] >= 1
@@ -89,13 +89,12 @@ def test_a_link_that_replays_ends_a_soak_of_hours_and_is_named(tmp_path):
     ended = torchrun(suite, "--soak=4h", "-k", "test_load", env={"OMP_NUM_THREADS": "1"})
     row = ended.row("test_load")
     assert (ended.record.conclusion.verdict, str(row.outcome)) == ("REJECTED", "failed"), ended.output
-    missed = {one.metric: one for one in row.judgements if one.status == "missed"}
+    missed = ended.missed("test_load")
     assert set(missed) == {"counters.nvlink.replays", "soak.load.fraction"}
     assert "counters.nvlink.replays = 3 count (link 5: 3), need <= 0" in missed["counters.nvlink.replays"].message
     assert missed["counters.nvlink.replays"].ranks == (1,)
     assert "(ended after round 4: rank 1: counters.nvlink.replays = 3 (link 5: 3))" in missed["soak.load.fraction"].message
-    told = [{one.metric: one.value for one in rank.figures}["soak.load.rounds"] for rank in row.attempts[0].ranks]
-    assert told == [4, 4]
+    assert [ended.values("test_load", rank)["load.rounds"] for rank in (0, 1)] == [4, 4]
 
 
 def test_a_round_that_hangs_is_found_long_before_the_whole_time_is_over(tmp_path):

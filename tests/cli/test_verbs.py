@@ -560,7 +560,7 @@ def test_a_journal_under_the_name_of_another_rank_is_not_merged(tmp_path, capsys
     journals = told().leave(tmp_path / "a", 2, 3) / "journal"
     (journals / "rank-00002.jsonl").write_bytes((journals / "rank-00001.jsonl").read_bytes())
     code, _, err = run(capsys, "report", "merge", tmp_path / "out", tmp_path / "a")
-    said = f"gpu-acceptance: {journals}/rank-00002.jsonl: of rank 1 by its first line, and of another one by its name\n"
+    said = f"gpu-acceptance: {journals}/rank-00002.jsonl: the file's name and its first line disagree: the first line identifies rank 1\n"
     assert (code, err) == (3, said)
     assert not (tmp_path / "out").exists()
 
@@ -573,7 +573,7 @@ def test_a_link_is_no_journal(tmp_path, capsys, verb):
     link.symlink_to(tmp_path / "secret")
     out_dir = tmp_path / "out" if verb == "merge" else run_dir
     code, _, err = run(capsys, "report", verb, *([out_dir] if verb == "merge" else []), run_dir)
-    assert (code, err) == (3, f"gpu-acceptance: {link}: a link, and no journal that a rank wrote here\n")
+    assert (code, err) == (3, f"gpu-acceptance: {link}: a link, not a journal that a rank wrote here\n")
     assert not (out_dir / "results.json").exists()
 
 

@@ -75,7 +75,7 @@ def test_what_a_name_holds_does_not_steer_the_terminal(run_dir):
 def test_a_name_that_no_manifest_can_hold_makes_none(run_dir, name):
     before = (run_dir / "SHA256SUMS").read_bytes()
     (run_dir / os.fsencode(name).decode("utf-8", "surrogateescape")).touch()
-    with pytest.raises(RecordError, match="is a name that no manifest can hold"):
+    with pytest.raises(RecordError, match="has a name that no manifest can hold"):
         write_manifest(run_dir)
     assert (run_dir / "SHA256SUMS").read_bytes() == before
 

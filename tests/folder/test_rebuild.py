@@ -333,7 +333,7 @@ def test_without_a_plan_there_is_nothing_to_judge():
 
 @pytest.mark.parametrize("contents", [[], [JournalContent(Path("rank-00000.jsonl"))]])
 def test_without_an_identity_there_is_no_run(contents):
-    assert refused(contents) == "no journal says which rank it is of: there is nothing to rebuild the run from"
+    assert refused(contents) == "no journal identifies its rank: there is nothing to rebuild the run from"
 
 
 def test_a_journal_that_does_not_say_whose_it_is_counts_for_nobody():

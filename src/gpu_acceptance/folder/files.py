@@ -28,7 +28,7 @@ RESULTS = "results.json"
 
 
 class RecordError(ValueError):
-    """A file of a run folder cannot be used: one readable line that names it. `problem`: without its name, where `path` has that."""
+    """A file of a run folder cannot be used: one readable line that names it. `problem`: the line without the name."""
 
     def __init__(self, problem: str, path: Path | None = None) -> None:
         super().__init__(f"{path}: {problem}" if path else problem)
@@ -36,7 +36,7 @@ class RecordError(ValueError):
 
 
 def write_atomically(path: Path, content: str | bytes, mode: int = 0o666) -> None:
-    """Replace `path` by a file with this content, and `mode` less the umask. After a crash there is the old one or the new one."""
+    """Replace `path` by a file with this content and `mode` less the umask. After a crash the old file or the new one is there."""
     data = content.encode("utf-8") if isinstance(content, str) else content
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
@@ -49,13 +49,13 @@ def write_atomically(path: Path, content: str | bytes, mode: int = 0o666) -> Non
         with contextlib.suppress(OSError):
             temporary.unlink()
         if isinstance(error, OSError):
-            error.filename, error.filename2 = str(path), None  # who asked for it never heard of the other
+            error.filename, error.filename2 = str(path), None  # the caller does not know the other name
         raise
     fsync_folder(path.parent)
 
 
 def fsync_folder(folder: Path) -> None:
-    """What was made or renamed in this folder outlives a crash from now on."""
+    """Flush a folder to disk, so that names made in it outlive a crash."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
@@ -64,12 +64,12 @@ def fsync_folder(folder: Path) -> None:
 
 
 def sha256_of(content: bytes) -> str:
-    """As `sha256sum` writes it."""
+    """Return the digest as `sha256sum` writes it."""
     return hashlib.sha256(content).hexdigest()
 
 
 def read_regular(path: Path) -> bytes:
-    """The bytes of a regular file of reasonable size. RecordError names the file and why there are none."""
+    """Return the bytes of a regular file of reasonable size. RecordError names the file and the reason."""
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123 - a pipe must not block us
             status = os.fstat(file.fileno())
@@ -86,12 +86,12 @@ def read_regular(path: Path) -> bytes:
 
 
 def new_run_id() -> str:
-    """`20261120-064931-3fa2c01b`: sorts by time, unlike for two runs that start together."""
+    """`20261120-064931-3fa2c01b`: sorts by time, and differs for two runs that start together."""
     return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
 
 
 def claim_run_folder(parent: Path, named: str | None) -> str:
-    """Makes the folder of a new run, which two runs cannot both do; returns its run id. Raises FileExistsError where `named` is taken."""
+    """Make the folder of a new run and return its run id; no two runs get the same. Raises FileExistsError where `named` is taken."""
     while True:
         run_id = named or new_run_id()
         try:
@@ -104,15 +104,13 @@ def claim_run_folder(parent: Path, named: str | None) -> str:
 
 
 def node_run_id(host: str, launcher: int | None) -> str:
-    """One id for all ranks of a node, none of which hears rank 0: by the launcher that they share, which no two runs do.
+    """Return one id for all ranks of a node that cannot hear rank 0, from the launcher that they share and no other run has.
 
-    Containers count processes anew, and may start in one second: their namespace and the exact start of the launcher count as well.
+    Containers count processes anew, and may start in one second: the namespace and the exact start of the launcher count as well.
     """
     try:
-        process = psutil.Process(launcher) if launcher else None
-    except psutil.NoSuchProcess:
-        process = None
-    if process is None:
+        process = psutil.Process(launcher or -1)
+    except (psutil.NoSuchProcess, ValueError):
         return new_run_id()
     namespace = Path("/proc/self/ns/pid").readlink()
     mark = hashlib.sha256(f"{host} {namespace} {process.pid} {process.create_time()!r}".encode()).hexdigest()[:8]
@@ -124,7 +122,7 @@ def journal_name(rank: int) -> str:
 
 
 def utc_now() -> str:
-    """As a run writes down when something was: ISO 8601, to the second."""
+    """Return the time as a run records it: ISO 8601, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
@@ -136,11 +134,12 @@ class RunFiles:
     rank: int
 
     def make_folders(self) -> None:
+        """Make the folders below that of the run."""
         for name in ("journal", "logs"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
 
     def refuse_full_disk(self) -> None:
-        """Raises OSError where the folder has no room for what a run leaves."""
+        """Raise OSError where the disk has no room for the files of a run."""
         free = shutil.disk_usage(self.folder).free
         if free < NEEDED_BYTES:
             raise OSError(errno.ENOSPC, f"{free >> 20} MiB free, a run may need {NEEDED_BYTES >> 20} MiB")
@@ -159,11 +158,11 @@ class RunFiles:
 
     @property
     def terminal(self) -> Path:
-        """What pytest would have printed on this rank; rank 0 prints it."""
+        """The output of pytest on this rank; rank 0 prints it."""
         return self.folder / "logs" / f"rank-{self.rank:05d}.pytest.txt"
 
     def flush_terminal(self) -> None:
-        """To the disk that nodes may share: once this rank has said bye, another one takes the digest of what it sees there."""
+        """Flush it to the disk that nodes may share: after the bye of this rank, another one takes the digest of the file."""
         with contextlib.suppress(OSError):
             fd = os.open(self.terminal, os.O_RDONLY | os.O_CLOEXEC)
             try:
@@ -177,7 +176,7 @@ class _Written(BaseModel):
 
 
 class _OtherSchema(BaseModel):
-    """What a record of any schema says of itself."""
+    """The part of a record that every schema has."""
 
     schema_version: int
     plan: _Written | None = None
@@ -186,18 +185,17 @@ class _OtherSchema(BaseModel):
 
 def write_results(run_dir: Path, record: RunRecord) -> Path:
     """Write `results.json` of this run folder."""
-    path = run_dir / RESULTS
-    write_atomically(path, results_content(record))
-    return path
+    write_atomically(run_dir / RESULTS, results_content(record))
+    return run_dir / RESULTS
 
 
 def results_content(record: RunRecord) -> bytes:
-    """What `results.json` of this record holds."""
+    """Return the content of `results.json`."""
     return f"{encode(record)}\n".encode()
 
 
 def read_results(run_dir_or_file: Path) -> RunRecord:
-    """The record of a run, validated. RecordError names the file and what is wrong with it."""
+    """Return the record of a run, validated. RecordError names the file and what is wrong with it."""
     path = run_dir_or_file / RESULTS if run_dir_or_file.is_dir() else run_dir_or_file
     data = read_regular(path)
     try:
@@ -210,11 +208,11 @@ def read_results(run_dir_or_file: Path) -> RunRecord:
     again = conclude_again(record)
     if fault := next(find_concluded_otherwise(record, again), ""):
         raise RecordError(f"{path}: contradicts itself: {one_line(fault)}")
-    return again  # its words are ours
+    return again  # with the words of this version
 
 
 def _of_other_version(data: bytes) -> str:
-    """What to do with a record of another schema; nothing where it is none."""
+    """Return what to do with a record of another schema; empty where it is not one."""
     try:
         found = _OtherSchema.model_validate_json(data)
     except ValidationError:

@@ -1,4 +1,4 @@
-"""The journal of a rank: one line per fact, flushed to disk; and why a run never began, where journals say so."""
+"""The journal of a rank: one line per fact, flushed to disk; and the reason why a run never began."""
 
 import hashlib
 import os
@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from types import TracebackType
 from typing import Annotated, Self
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -40,11 +39,11 @@ class Journal:
         self._written = hashlib.sha256()
 
     def append(self, model: JournalLine) -> None:
-        """Write one line; if the disk refuses it, the lines before it stay whole and OSError says why."""
+        """Write one line. Where the disk refuses it, the lines before it stay whole and OSError has the reason."""
         self.append_line(encode(model))
 
     def append_line(self, line: str) -> None:
-        """The same of a model that is encoded already (encoding.py)."""
+        """Write a model that is encoded already."""
         data = f"{line}\n".encode()
         try:
             written = 0
@@ -58,10 +57,7 @@ class Journal:
         self._written.update(data)
 
     def find_harm(self) -> str:
-        """What became of the file at this journal's path, where it no longer holds what was written; or nothing.
-
-        Something else on the machine may have removed, replaced, cut or overwritten it, and lines that follow are then lost.
-        """
+        """Return what happened to the file, where another program removed, replaced, cut or overwrote it; else an empty text."""
         if self.path.is_symlink():
             return "is now a link"
         try:
@@ -73,7 +69,7 @@ class Journal:
         return "" if hashlib.sha256(data).digest() == self._written.digest() else "no longer holds what was written"
 
     def text(self) -> str:
-        """All that was written, as far as the open file still holds it, whatever is at its path by now."""
+        """Return what was written, as far as the open file still holds it, whatever is at its path by now."""
         return os.pread(self._fd, self._size, 0).decode("utf-8", "replace")
 
     def close(self) -> None:
@@ -85,31 +81,31 @@ class Journal:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
 @dataclass(frozen=True)
 class JournalContent:
-    """All that one journal says, and what is wrong with it: each problem names file and line."""
+    """The facts of one journal, and what is wrong with it: each problem names file and line."""
 
     path: Path
     identity: RankIdentity | None = None  # with all facts of the rank's workers
     plan: RunPlan | None = None
     records: tuple[RankRecord, ...] = ()  # in the order they were written
     refusal: Refusal | None = None
-    closing: Closing | None = None  # the last one: what comes to light while journals are closed is told once more
-    faults: tuple[str, ...] = ()  # of the file
-    beside: tuple[str, ...] = ()  # what other files of its folder say against them all
+    closing: Closing | None = None  # the last one: a late fault closes a journal once more
+    faults: tuple[str, ...] = ()  # in the file
+    beside: tuple[str, ...] = ()  # problems of the folder, which concern all its journals
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """All of it, each with the name of its file."""
+        """All problems, each with the name of its file."""
         return (*(f"{self.path}: {fault}" for fault in self.faults), *self.beside)
 
 
 def read_journal(path: Path) -> JournalContent:
-    """The journal of one rank: never raises for what a file contains. Whatever line can be used is."""
+    """Read the journal of one rank, with each line that can be used. Never raises for the content of a file."""
     try:
         data = read_regular(path)
     except RecordError as error:
@@ -149,7 +145,7 @@ def read_journal(path: Path) -> JournalContent:
 
 
 def _parse_lines(data: bytes) -> Iterator[tuple[int, JournalLine | str]]:
-    """Each line as what it says, or as the text of what is wrong with it. A line without an end was cut off while written."""
+    """Yield each line parsed, or what is wrong with it. A line without an end was cut off while it was written."""
     lines = data.split(b"\n")
     for number, line in enumerate(lines, start=1):
         if not line and number == len(lines):
@@ -163,13 +159,13 @@ def _parse_lines(data: bytes) -> Iterator[tuple[int, JournalLine | str]]:
 
 @lru_cache(maxsize=1)
 def _parse_plan(line: bytes) -> JournalLine:
-    """Every rank of a run has the same plan in its journal, and it is the longest line of most."""
+    """Parse a plan once: every rank of a run has the same, and it is the longest line of most journals."""
     return _LINE.validate_json(line)
 
 
 @dataclass(frozen=True)
 class NeverBegan:
-    """What ranks left of a run that they refused before they agreed what to run."""
+    """A run that ranks refused before they agreed what to run."""
 
     path: Path  # of the journal of the lowest rank
     run_id: str
@@ -179,7 +175,7 @@ class NeverBegan:
 
 
 class NothingRanError(RecordError):
-    """There is no run to rebuild, and no doubt about that."""
+    """There is no run to rebuild, because nothing ran."""
 
     def __init__(self, never: NeverBegan) -> None:
         super().__init__(f"{never.path}: no report, because nothing ran: {never.why}")
@@ -187,7 +183,7 @@ class NothingRanError(RecordError):
 
 
 def find_why_it_never_began(contents: Iterable[JournalContent]) -> NeverBegan | None:
-    """None where nobody says so, or where any journal has a plan or a record: then something may have run."""
+    """Return None without a refusal, or where any journal has a plan or a record: then something may have run."""
     found: list[tuple[RankIdentity, Refusal, Path]] = []
     for content in contents:
         if content.plan or content.records:
@@ -198,15 +194,9 @@ def find_why_it_never_began(contents: Iterable[JournalContent]) -> NeverBegan | 
         return None
     found.sort(key=lambda one: one[0].rank)
     identity, refusal, path = found[0]
-    return NeverBegan(path, identity.run_id, _why(found), refusal.exit_code, refusal.ended_at)
-
-
-def _why(found: Iterable[tuple[RankIdentity, Refusal, Path]]) -> str:
-    """The words alone where all ranks agree, else who said what."""
-    ranks: dict[str, set[int]] = defaultdict(set)
-    for identity, refusal, _ in found:
-        ranks[refusal.message].add(identity.rank)
-    if len(ranks) == 1:
-        return next(iter(ranks))
+    ranks = defaultdict[str, set[int]](set)
+    for one, told, _ in found:
+        ranks[told.message].add(one.rank)
     said = [f'{named("rank", who)} said "{message}"' for message, who in ranks.items()]
-    return ", ".join(first_few(said, _MOST_SAID, "and {} more"))
+    why = refusal.message if len(ranks) == 1 else ", ".join(first_few(said, _MOST_SAID, "and {} more"))
+    return NeverBegan(path, identity.run_id, why, refusal.exit_code, refusal.ended_at)

@@ -1,4 +1,4 @@
-"""The digests of all files of a run, written last; which files differ from them; and who signed them."""
+"""The manifest of a run: the digests of all its files, written last; files that differ from it; and its signature."""
 
 import hashlib
 import os
@@ -28,7 +28,7 @@ _GOOD = re.compile(rf'Good "{NAMESPACE}" signature (?:for .* )?with (\S+ key \S+
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a manifest says, and its own digest."""
+    """The digests of a manifest, and its own."""
 
     digests: dict[str, str]  # file, relative to the folder of the run -> SHA-256
     sha256: str
@@ -36,7 +36,7 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Difference:
-    """One file that is not as the manifest says, or a journal that is unlike the results. Its name may be a machine's text."""
+    """One file that differs from the manifest, or a journal that differs from the results. Its name may be a machine's text."""
 
     kind: Kind
     name: str
@@ -47,11 +47,11 @@ class Difference:
 
 
 def write_manifest(run_dir: Path) -> Manifest:
-    """Write `SHA256SUMS` over all files that this folder holds now. Raises RecordError over what cannot be in it, and OSError."""
+    """Write `SHA256SUMS` over all files that this folder holds now. Raises RecordError for a file that cannot be in it, and OSError."""
     digests = {}
     for name, problem in _files(run_dir):
         if problem or not _NAME.fullmatch(name):
-            raise RecordError(f"{run_dir}: {one_line(repr(name))} {problem or 'is a name that no manifest can hold'}")
+            raise RecordError(f"{run_dir}: {one_line(repr(name))} {problem or 'has a name that no manifest can hold'}")
         digests[name] = _digest(run_dir / name)
     content = "".join(f"{digest}  {name}\n" for name, digest in sorted(digests.items())).encode()
     write_atomically(run_dir / MANIFEST, content)
@@ -59,7 +59,7 @@ def write_manifest(run_dir: Path) -> Manifest:
 
 
 def read_manifest(run_dir: Path) -> Manifest:
-    """The manifest of this folder, validated. RecordError names file and line."""
+    """Return the manifest of this folder, validated. RecordError names file and line."""
     path = run_dir / MANIFEST
     if path.is_symlink():
         raise RecordError(f"{path}: not a regular file")
@@ -83,12 +83,12 @@ def read_manifest(run_dir: Path) -> Manifest:
 
 
 def find_manifest(run_dir: Path) -> Manifest | None:
-    """That of a run which has one; None for a run of an earlier version, and one whose reporter was killed before its last step."""
+    """Return the manifest; None for a run of an earlier version, or whose reporter was killed before its last step."""
     return read_manifest(run_dir) if os.path.lexists(run_dir / MANIFEST) else None
 
 
 def differences(run_dir: Path, manifest: Manifest, within: str = "") -> Iterator[Difference]:
-    """Each file below `within` that differs from the manifest, is missing, or is there and not in it, by name."""
+    """Yield each file below `within` that differs from the manifest, is missing, or is not in it, by name."""
     there = {name: problem for name, problem in _files(run_dir) if name.startswith(within)}
     for name in sorted({*there, *(name for name in manifest.digests if name.startswith(within))}):
         if name not in there:
@@ -102,16 +102,14 @@ def differences(run_dir: Path, manifest: Manifest, within: str = "") -> Iterator
 
 
 def refuse_changed(run_dir: Path, name: str = RESULTS) -> None:
-    """Raises RecordError where this file is not the one of the manifest beside it; where there is none, nothing is known of it."""
+    """Raise RecordError where this file is not the one of the manifest beside it. Without a manifest it is not checked."""
     manifest = find_manifest(run_dir)
-    if manifest is None:
-        return
-    if any(one.name == name for one in differences(run_dir, manifest, name)):
+    if manifest and any(one.name == name for one in differences(run_dir, manifest, name)):
         raise RecordError(f"{run_dir / name}: not the file that {MANIFEST} beside it names: changed since the end of the run")
 
 
 def _files(run_dir: Path) -> Iterator[tuple[str, str]]:
-    """Each file below the folder but the manifest and its signature, and what keeps it from being a regular one."""
+    """Yield each file below the folder but the manifest and its signature, and why it is not a regular file, if it is not."""
     for folder, folders, names in os.walk(run_dir, onerror=_raise):
         links = [name for name in folders if (Path(folder) / name).is_symlink()]
         for name in (*links, *names):
@@ -133,22 +131,22 @@ def _digest(path: Path) -> str:
 
 
 class SignatureError(ValueError):
-    """Why a signature does not count, on one line."""
+    """The reason why a signature does not count, on one line."""
 
 
 def make_signature(run_dir: Path, key: Path) -> bytes:
-    """A signature of this run's manifest. May ask for a passphrase. Raises RecordError."""
+    """Return a signature of this run's manifest. May ask for a passphrase. Raises RecordError."""
     manifest = read_regular(run_dir / MANIFEST)
     made = _ssh_keygen(["sign", "-f", str(key), "-n", NAMESPACE], manifest, asks=True)
     if made.returncode:
-        raise RecordError(f"{key}: ssh-keygen made no signature with it: {_said(made)}")
+        raise RecordError(f"{key}: ssh-keygen made no signature with it: {_errors(made)}")
     return made.stdout
 
 
 def find_signer(run_dir: Path, allowed: Path) -> str:
-    """Who of the file `allowed` (ssh-keygen(1), ALLOWED SIGNERS) signed this run's manifest: `buyer@example.org (ED25519 key SHA256:...)`.
+    """Return the signer of this run's manifest, one of those in the file `allowed` (ssh-keygen(1), ALLOWED SIGNERS).
 
-    Raises SignatureError where nobody of them did, RecordError where that cannot be told.
+    `buyer@example.org (ED25519 key SHA256:...)`. Raises SignatureError where none of them signed, RecordError where that is unknown.
     """
     read_regular(allowed)
     signature = run_dir / SIGNATURE
@@ -157,19 +155,19 @@ def find_signer(run_dir: Path, allowed: Path) -> str:
     read_regular(signature)
     found = _ssh_keygen(["find-principals", "-f", str(allowed), "-s", str(signature)])
     if found.returncode:
-        raise SignatureError(f"not by a key that {one_line(str(allowed))} names: {_said(found)}")
+        raise SignatureError(f"not by a key that {one_line(str(allowed))} names: {_errors(found)}")
     manifest, problem = read_regular(run_dir / MANIFEST), ""
     for name in found.stdout.decode("utf-8", "replace").replace(",", "\n").splitlines():
         checked = _ssh_keygen(["verify", "-f", str(allowed), "-I", name, "-n", NAMESPACE, "-s", str(signature)], manifest)
         good = _GOOD.fullmatch(checked.stdout.decode("utf-8", "replace"))
         if not checked.returncode and good:
             return f"{one_line(name)} ({good[1]})"
-        problem = _said(checked)
+        problem = _errors(checked)
     raise SignatureError(f"not a signature of this {MANIFEST}: {problem}")
 
 
 def _ssh_keygen(arguments: list[str], data: bytes = b"", *, asks: bool = False) -> subprocess.CompletedProcess[bytes]:
-    """`ssh-keygen -Y`; `asks`: it may wait for a passphrase. Raises RecordError where there is none, or none that answers."""
+    """Run `ssh-keygen -Y`; `asks`: it may wait for a passphrase. Raises RecordError where it is missing or does not answer."""
     path = shutil.which("ssh-keygen")
     if not path:
         raise RecordError("ssh-keygen is not in the PATH of this machine; it comes with OpenSSH (Debian, Ubuntu: openssh-client)")
@@ -181,7 +179,7 @@ def _ssh_keygen(arguments: list[str], data: bytes = b"", *, asks: bool = False) 
         raise RecordError(f"{path} did not answer within {_ANSWERS_WITHIN_S:g} s") from None
 
 
-def _said(ended: subprocess.CompletedProcess[bytes]) -> str:
-    """What it says in its last words; what it is about to sign is no news."""
+def _errors(ended: subprocess.CompletedProcess[bytes]) -> str:
+    """Return the messages of ssh-keygen, but not the one that it is about to sign."""
     lines = [line.strip() for line in ended.stderr.decode("utf-8", "replace").splitlines()]
-    return one_line("; ".join(line for line in lines if line and line != "Signing data on standard input")) or "it said nothing"
+    return one_line("; ".join(line for line in lines if line and line != "Signing data on standard input")) or "without a message"

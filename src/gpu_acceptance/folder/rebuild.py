@@ -1,8 +1,8 @@
-"""A run rebuilt from its journals alone, also from copies of several nodes."""
+"""Rebuild a run from its journals alone, also from copies of several nodes."""
 
 import os
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -27,21 +27,17 @@ Records = dict[str, dict[int, list[RankRecord]]]  # by node id and attempt
 
 
 def read_run_folder(run_dir: Path) -> list[JournalContent]:
-    """All journals of a run folder by rank, each with its problems; empty where there are none.
+    """Return all journals of a run folder by rank, each with its problems.
 
     A journal that the manifest of the folder does not confirm is used, and the record says so: a rank that was given up writes on.
     """
-    contents = [read_journal(path) for path in journal_paths(run_dir)]
-    unlike = tuple(_unlike_the_manifest(run_dir))
-    return [replace(one, beside=unlike) for one in contents]
-
-
-def _unlike_the_manifest(run_dir: Path) -> Iterator[str]:
-    manifest = find_manifest(run_dir)
+    manifest, unlike = find_manifest(run_dir), list[str]()
     for one in differences(run_dir, manifest, "journal/") if manifest else ():
-        if one.kind != "extra":
-            what = "is missing, and" if one.kind == "missing" else "is not the file that"
-            yield f"{run_dir / one.name}: {what} {MANIFEST} beside it names{' it' if one.kind == 'missing' else ''}"
+        if one.kind == "missing":
+            unlike.append(f"{run_dir / one.name}: is missing, and {MANIFEST} beside it names it")
+        elif one.kind == "differs":
+            unlike.append(f"{run_dir / one.name}: is not the file that {MANIFEST} beside it names")
+    return [replace(read_journal(path), beside=tuple(unlike)) for path in journal_paths(run_dir)]
 
 
 def journal_paths(run_dir: Path) -> list[Path]:
@@ -49,9 +45,9 @@ def journal_paths(run_dir: Path) -> list[Path]:
 
 
 def last_written(contents: Sequence[JournalContent]) -> str:
-    """When the last line was written to any of the journals, in ISO 8601 and UTC: the best there is for the end of the run.
+    """Return when the last line of any journal was written, in ISO 8601 and UTC: the best guess for the end of the run.
 
-    An archive may have lost the times of its files, and a clock may be off: not before the run began, and not after now.
+    An archive may have lost the times of its files, and a clock may be off: the result is never before the begin nor after now.
     """
     moment = datetime.fromtimestamp(max(content.path.stat().st_mtime for content in contents), UTC)
     with suppress(ValueError):
@@ -67,9 +63,9 @@ def rebuild(
     end: RunEnd = WHOLE,
     control: ControlMessages | None = None,
 ) -> RunRecord:
-    """The run as its journals tell it, in whatever order they come. `why` nobody else reports it, `end`: what is known of it before that.
+    """Rebuild a run from its journals, in any order. `why` it has no other report; `end`: what else is known of its end.
 
-    `control`: what a rank that was there saw of strangers. Where nobody was there, journals that were closed say both. Raises RecordError.
+    `control`: counts of strangers' messages that a rank saw. Both are also in journals that were closed. Raises RecordError.
     """
     usable = _one_per_rank(contents)
     if never := find_why_it_never_began(contents):
@@ -80,43 +76,43 @@ def rebuild(
         lost = end.control_lost or closing.end.control_lost
         end = RunEnd(interrupted=end.interrupted or closing.end.interrupted, control_lost=lost)
         control = control or closing.control
-    records = _records(usable)
+    records: Records = defaultdict(lambda: defaultdict(list))
+    for record in (record for content, _ in usable for record in content.records):
+        records[record.nodeid][record.attempt].append(record)
     rows = [_row(validation, records.get(validation.nodeid, {}), plan, job) for validation in _validations(plan, records)]
-    return make_run_record(
-        plan,
-        job,
-        rows,
-        ended_at=ended_at,
-        end=end.model_copy(
-            update={"not_concluded": tuple(_not_concluded(contents, job, why)), "took_no_part": tuple(_took_no_part(contents))}
-        ),
-        journals=tuple(job.by_rank),
-        control=control,
+    problems = sorted({problem for content in contents for problem in content.problems})
+    not_concluded = (
+        f"no reporter saw this run whole: rebuilt from {len(job.by_rank)} of {job.world_size} journals ({why})",
+        *first_few(problems, _MOST_PROBLEMS, "... and {} more problems in journals"),
     )
+    refused = {f"rank {one.identity.rank}: {one.refusal.message}" for one in contents if one.identity and one.refusal}
+    end = end.model_copy(update={"not_concluded": not_concluded, "took_no_part": tuple(sorted(refused))})
+    return make_run_record(plan, job, rows, ended_at=ended_at, end=end, journals=tuple(job.by_rank), control=control)
 
 
 def _one_per_rank(contents: Sequence[JournalContent]) -> list[tuple[JournalContent, RankIdentity]]:
-    """The journals that say whose they are, by rank; identical copies count once."""
+    """Return the journals that name their rank, by rank; identical copies count once."""
+
+    def facts(content: JournalContent) -> tuple[object, ...]:
+        return content.identity, content.plan, content.records, content.refusal, content.closing, len(content.problems)
+
     by_rank: dict[int, tuple[JournalContent, RankIdentity]] = {}
     for content in sorted(contents, key=lambda content: str(content.path)):
         if content.identity is None:
             continue
         other, _ = by_rank.setdefault(content.identity.rank, (content, content.identity))
-        if _said(other) != _said(content):
+        if facts(other) != facts(content):
             raise RecordError(f"{other.path} and {content.path}: two journals of rank {content.identity.rank} that differ")
         if content.path.name != journal_name(content.identity.rank):
-            raise RecordError(f"{content.path}: of rank {content.identity.rank} by its first line, and of another one by its name")
+            rank = content.identity.rank
+            raise RecordError(f"{content.path}: the file's name and its first line disagree: the first line identifies rank {rank}")
     if not by_rank:
-        raise RecordError("no journal says which rank it is of: there is nothing to rebuild the run from")
+        raise RecordError("no journal identifies its rank: there is nothing to rebuild the run from")
     return [by_rank[rank] for rank in sorted(by_rank)]
 
 
-def _said(content: JournalContent) -> tuple[object, ...]:
-    return content.identity, content.plan, content.records, content.refusal, content.closing, len(content.problems)
-
-
 def _agreed_plan(usable: Sequence[tuple[JournalContent, RankIdentity]]) -> RunPlan:
-    """The plan that all journals share; those of ranks that were lost before they wrote it have none."""
+    """Return the plan that all journals share. A rank that was lost before it wrote the plan has none."""
     planned = [(content, content.plan) for content, _ in usable if content.plan]
     if not planned:
         raise RecordError("no journal has a plan: the run ended before it was agreed what to run, and there is nothing to judge")
@@ -139,16 +135,8 @@ def _difference(plan: RunPlan, other: RunPlan) -> str:
     return f"their plans differ in {', '.join(names)}" if names else ""
 
 
-def _records(usable: Sequence[tuple[JournalContent, RankIdentity]]) -> Records:
-    records: Records = defaultdict(lambda: defaultdict(list))
-    for content, _ in usable:
-        for record in content.records:
-            records[record.nodeid][record.attempt].append(record)
-    return records
-
-
 def _validations(plan: RunPlan, records: Records) -> list[PlannedValidation]:
-    """Row 0, then the plan's order, then whatever else was attempted: nothing found is left out."""
+    """Return row 0, then the plan's order, then all else that was attempted: nothing found is left out."""
     planned = {validation.nodeid: validation for validation in plan.validations}
     nodeids = dict.fromkeys([*([FORMATION] if FORMATION in {*planned, *records} else []), *planned, *sorted(records)])
     return [planned.get(nodeid) or PlannedValidation(nodeid=nodeid, deadline_s=plan.profile.deadline_s) for nodeid in nodeids]
@@ -165,7 +153,7 @@ def _row(validation: PlannedValidation, records: dict[int, list[RankRecord]], pl
 
 
 def _attempt(nodeid: str, number: int, found: Sequence[RankRecord], job: Job) -> Attempt:
-    """One attempt with a record for every rank: those that left none are lost."""
+    """Return one attempt with a record for every rank: those that left none are lost."""
     generation = max(record.generation for record in found)
     lost = [
         RankRecord(
@@ -181,27 +169,16 @@ def _attempt(nodeid: str, number: int, found: Sequence[RankRecord], job: Job) ->
     return Attempt(number=number, ranks=causes_before_victims(sorted([*found, *lost], key=lambda record: record.rank)))
 
 
-def _not_concluded(contents: Sequence[JournalContent], job: Job, why: str) -> list[str]:
-    problems = sorted({problem for content in contents for problem in content.problems})
-    found = f"rebuilt from {len(job.by_rank)} of {job.world_size} journals"
-    shown = first_few(problems, _MOST_PROBLEMS, "... and {} more problems in journals")
-    return [f"no reporter saw this run whole: {found} ({why})", *shown]
-
-
-def _took_no_part(contents: Sequence[JournalContent]) -> list[str]:
-    return sorted({f"rank {one.identity.rank}: {one.refusal.message}" for one in contents if one.identity and one.refusal})
-
-
 def find_journals(folders: Sequence[Path]) -> dict[str, Path]:
-    """File name -> one journal of that name; copies of it are the same to the byte. RecordError names what does not fit."""
+    """Return file name -> one journal of that name. RecordError names copies that differ, links, and folders without journals."""
     found: dict[str, Path] = {}
     for folder in folders:
         paths = journal_paths(folder)
         if not paths:
             raise RecordError(f"{folder}: no journal/rank-*.jsonl in this folder")
         for path in paths:
-            if path.is_symlink():  # to any file of this machine, which would then be given away as a journal
-                raise RecordError(f"{path}: a link, and no journal that a rank wrote here")
+            if path.is_symlink():  # to any file of this machine, which would then leave it as a journal
+                raise RecordError(f"{path}: a link, not a journal that a rank wrote here")
             other = found.setdefault(path.name, path)
             if other != path and read_regular(other) != read_regular(path):
                 raise RecordError(f"{other} and {path}: two journals of one rank that differ")
@@ -209,7 +186,7 @@ def find_journals(folders: Sequence[Path]) -> dict[str, Path]:
 
 
 def only_copies(folders: Sequence[Path]) -> list[Path]:
-    """Folders of which each journal is in an earlier one as well."""
+    """Return folders of which each journal is in an earlier one as well."""
     found, without = set[str](), []
     for folder in folders:
         names = {path.name for path in journal_paths(folder)}
@@ -220,7 +197,7 @@ def only_copies(folders: Sequence[Path]) -> list[Path]:
 
 
 def copy_journals(journals: Mapping[str, Path], out: Path) -> None:
-    """Copy each journal into `out/journal`, unless it is there already; a copy keeps the time at which its last line was written."""
+    """Copy each journal into `out/journal`, unless it is there already. A copy keeps the time of its last line."""
     folder = out / "journal"
     folder.mkdir(parents=True, exist_ok=True)
     for name, path in journals.items():

@@ -1,11 +1,13 @@
-"""Both versions of cgroups, alone and together: the tightest bound on the way up holds."""
+"""Bounds of a process: cgroups of both versions, in which the tightest bound on the way up holds, and resource limits."""
+
+import shutil
 
 import pytest
-from host_root import CGROUP, fill, x86_node
+from host_root import CGROUP, LIMITS, fill, x86_node
 
 from gpu_acceptance.inventory import cgroup
 from gpu_acceptance.inventory.answer import Missing, Why
-from gpu_acceptance.inventory.cgroup import Cgroup
+from gpu_acceptance.inventory.cgroup import Allowance, Cgroup
 
 TOP = "sys/fs/cgroup"
 V1_NONE = "9223372036854771712\n"  # 2**63 less a page of 4 KiB
@@ -38,12 +40,8 @@ def v1(tmp_path):
     )
 
 
-def test_version_2_without_bounds(v2):
+def test_a_cgroup_without_bounds(v2):
     assert cgroup.read_cgroup(v2) == Cgroup("unlimited", "unlimited", "0-7", "0-1")
-
-
-def test_version_1_without_bounds(v1):
-    assert cgroup.read_cgroup(v1) == Cgroup("unlimited", "unlimited", "0-7", "0")
 
 
 def test_version_2_the_tightest_ancestor_counts(v2):
@@ -62,14 +60,20 @@ def test_version_2_the_tightest_ancestor_counts(v2):
     assert (found.cpu_quota_cpus, found.memory_bytes) == (2.5, 64 * 2**30)
 
 
-def test_version_1_the_tightest_ancestor_counts(v1):
-    fill(v1, {f"{TOP}/cpu,cpuacct/cpu.cfs_quota_us": "150000\n", f"{TOP}/memory/memory.limit_in_bytes": "68719476736\n"})
-    found = cgroup.read_cgroup(v1)
-    assert (found.cpu_quota_cpus, found.memory_bytes) == (1.5, 64 * 2**30)
-
-
-def test_version_1_on_large_pages_has_another_word_for_no_bound(v1):
-    assert cgroup.read_cgroup(fill(v1, {f"{TOP}/memory/memory.limit_in_bytes": "9223372036854710272\n"})).memory_bytes == "unlimited"
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, Cgroup("unlimited", "unlimited", "0-7", "0")),
+        (
+            {"cpu,cpuacct/cpu.cfs_quota_us": "150000\n", "memory/memory.limit_in_bytes": "68719476736\n"},
+            Cgroup(1.5, 64 * 2**30, "0-7", "0"),
+        ),
+        # Kernels with large pages write no bound in another way.
+        ({"memory/memory.limit_in_bytes": "9223372036854710272\n"}, Cgroup("unlimited", "unlimited", "0-7", "0")),
+    ],
+)
+def test_version_1_the_tightest_ancestor_counts(v1, files, expected):
+    assert cgroup.read_cgroup(fill(v1, {f"{TOP}/{name}": text for name, text in files.items()})) == expected
 
 
 def test_a_job_on_a_part_of_the_cpus(v2):
@@ -109,12 +113,11 @@ def test_a_cgroup_that_no_mount_shows_is_never_without_bounds(v2, path):
 
 
 def test_a_mount_that_starts_elsewhere_does_not_show_it(v1):
-    found = cgroup.read_cgroup(fill(v1, {"proc/self/cgroup": "4:memory:/docker/other\n"}))
-    assert found.memory_bytes.missing is Why.NOT_THERE
+    assert cgroup.read_cgroup(fill(v1, {"proc/self/cgroup": "4:memory:/docker/other\n"})).memory_bytes.missing is Why.NOT_THERE
 
 
 @pytest.mark.parametrize("text", ["max", "100000 0", "-1 100000", "lots 100000", ""])
-def test_a_quota_that_is_none_is_never_no_bound(v2, text):
+def test_a_quota_of_another_form_never_counts_as_no_bound(v2, text):
     assert cgroup.read_cgroup(fill(v2, {f"{TOP}{CGROUP}/cpu.max": text})).cpu_quota_cpus.missing is Why.UNREADABLE
 
 
@@ -124,15 +127,11 @@ def test_a_bound_that_cannot_be_read_is_never_skipped(v2):
     assert cgroup.read_cgroup(v2).memory_bytes.missing is Why.UNREADABLE
 
 
-def test_a_quota_without_a_period(v1):
+def test_a_quota_without_a_period_is_unreadable_and_without_both_files_there_is_no_bound(v1):
     fill(v1, {f"{TOP}/cpu,cpuacct/cpu.cfs_quota_us": "150000\n"})
     (v1 / TOP / "cpu,cpuacct/cpu.cfs_period_us").unlink()
     assert cgroup.read_cgroup(v1).cpu_quota_cpus.missing is Why.UNREADABLE
-
-
-def test_a_kernel_without_cpu_bandwidth_control(v1):
-    for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us"):
-        (v1 / TOP / "cpu,cpuacct" / name).unlink()
+    (v1 / TOP / "cpu,cpuacct/cpu.cfs_quota_us").unlink()  # a kernel without CPU bandwidth control
     assert cgroup.read_cgroup(v1).cpu_quota_cpus == "unlimited"
 
 
@@ -151,3 +150,34 @@ def test_without_proc(v2, file):
     (v2 / "proc/self" / file).unlink()
     found = cgroup.read_cgroup(v2)
     assert set(vars(found).values()) == {Missing(Why.NOT_THERE, str(v2 / "proc/self" / file))}
+
+
+def test_the_allowances_of_a_server(v2):
+    found = cgroup.read_allowances(v2)
+    assert found.memlock_bytes == Allowance("unlimited", "unlimited")
+    assert found.stack_bytes == Allowance(8388608, "unlimited")
+    assert found.nofile == Allowance(1024, 1048576)
+    assert found.nproc == Allowance(8254567, 8254567)
+    assert found.shm.size_bytes == shutil.disk_usage(v2).total
+    assert found.cgroup.memory_bytes == "unlimited"
+
+
+def test_a_row_that_is_not_there(v2):
+    fill(v2, {"proc/self/limits": LIMITS.replace("Max locked memory ", "Max unlocked memory ")})
+    found = cgroup.read_allowances(v2)
+    assert found.memlock_bytes == Missing(Why.NOT_THERE, f"{v2 / 'proc/self/limits'} has no Max locked memory")
+    assert found.nofile == Allowance(1024, 1048576)
+
+
+@pytest.mark.parametrize("row", ["8388608 bytes", "8388608 infinite bytes", "-1 -1 bytes", "1 2 3 bytes"])
+def test_a_row_of_another_form(v2, row):
+    fill(v2, {"proc/self/limits": f"Max locked memory         {row}\n"})
+    assert cgroup.read_allowances(v2).memlock_bytes == Missing(Why.UNREADABLE, f"{v2 / 'proc/self/limits'}: Max locked memory is {row!r}")
+
+
+def test_without_proc_and_shm(v2):
+    (v2 / "proc/self/limits").unlink()
+    shutil.rmtree(v2 / "dev")
+    found = cgroup.read_allowances(v2)
+    assert found.nproc == Missing(Why.NOT_THERE, str(v2 / "proc/self/limits"))
+    assert found.shm == Missing(Why.NOT_THERE, str(v2 / "dev/shm"))

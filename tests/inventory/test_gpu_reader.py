@@ -6,9 +6,9 @@ import pynvml
 import pytest
 from inventory.fake_nvml import FIELDS, MiB, by, fails, fields, fill, install, out, processes
 
-from gpu_acceptance.inventory import gpu_reader
+from gpu_acceptance.inventory import gpu, gpu_reader
 from gpu_acceptance.inventory.answer import Missing, Why
-from gpu_acceptance.inventory.gpu import GpuProcess, NvLink, PeerLink
+from gpu_acceptance.inventory.gpu import EVENT_REASONS, GpuProcess, NvLink, PeerLink, event_reasons_of
 
 UNSUPPORTED = Missing(Why.NOT_SUPPORTED)
 
@@ -44,23 +44,23 @@ def test_a_healthy_h200_answers_all_but_what_it_does_not_have(monkeypatch):
 
 
 def test_the_values_are_those_of_nvml(monkeypatch):
-    gpu = read_gpu(monkeypatch)
-    assert (gpu.name, gpu.serial, gpu.pci_bus_id, gpu.module_id) == ("NVIDIA H200", "1653924100001", "00000000:00:06.0", 2)
-    assert (gpu.total_bytes, gpu.used_bytes, gpu.free_bytes) == (143_771 * MiB, 616 * MiB, 143_155 * MiB)
-    assert (gpu.ecc.is_on, gpu.ecc.aggregate.dram_uncorrected, gpu.ecc.sram_threshold_exceeded) == (True, 0, False)
-    assert (gpu.remapping.is_pending, gpu.remapping.num_banks_full) == (False, 3072)
-    assert (gpu.clocks.sm_mhz, gpu.clocks.max_sm_mhz, gpu.clocks.max_memory_mhz) == (345, 1980, 3201)
-    assert (gpu.power.draw_w, gpu.power.limit_w, gpu.power.default_limit_w, gpu.power.max_limit_w) == (79.78, 700.0, 700.0, 700.0)
-    assert (gpu.throttling.reasons, gpu.throttling.sw_power_cap_ns) == (("gpu idle",), 1_500_000_000)
-    assert (gpu.temperature.gpu_c, gpu.temperature.memory_c, gpu.temperature.margin_c) == (34, 35, 53)
-    assert (gpu.pcie.generation, gpu.pcie.width, gpu.pcie.num_replays) == (5, 16, 0)
-    assert gpu.nvlinks[17] == NvLink(17, True, 26_562, "switch", 0, 2, 0)
-    assert (gpu.fabric.state, gpu.fabric.status, gpu.fabric.cluster_uuid) == (
+    found = read_gpu(monkeypatch)
+    assert (found.name, found.serial, found.pci_bus_id, found.module_id) == ("NVIDIA H200", "1653924100001", "00000000:00:06.0", 2)
+    assert (found.total_bytes, found.used_bytes, found.free_bytes) == (143_771 * MiB, 616 * MiB, 143_155 * MiB)
+    assert (found.ecc.is_on, found.ecc.aggregate.dram_uncorrected, found.ecc.sram_threshold_exceeded) == (True, 0, False)
+    assert (found.remapping.is_pending, found.remapping.num_banks_full) == (False, 3072)
+    assert (found.clocks.sm_mhz, found.clocks.max_sm_mhz, found.clocks.max_memory_mhz) == (345, 1980, 3201)
+    assert (found.power.draw_w, found.power.limit_w, found.power.default_limit_w, found.power.max_limit_w) == (79.78, 700.0, 700.0, 700.0)
+    assert (found.throttling.reasons, found.throttling.sw_power_cap_ns) == (("gpu idle",), 1_500_000_000)
+    assert (found.temperature.gpu_c, found.temperature.memory_c, found.temperature.margin_c) == (34, 35, 53)
+    assert (found.pcie.generation, found.pcie.width, found.pcie.num_replays) == (5, 16, 0)
+    assert found.nvlinks[17] == NvLink(17, True, 26_562, "switch", 0, 2, 0)
+    assert (found.fabric.state, found.fabric.status, found.fabric.cluster_uuid) == (
         "completed",
         "success",
         "00000000-0000-0000-0000-000000000000",
     )
-    assert (gpu.virtualization, gpu.compute_mode, gpu.recovery_action, gpu.processes) == ("pass-through", "default", "none", ())
+    assert (found.virtualization, found.compute_mode, found.recovery_action, found.processes) == ("pass-through", "default", "none", ())
 
 
 def test_every_counter_of_memory_errors_is_its_own(monkeypatch):
@@ -71,21 +71,18 @@ def test_every_counter_of_memory_errors_is_its_own(monkeypatch):
     assert dataclasses.astuple(ecc.aggregate) == (17, 117, 12, 112)
 
 
-def test_what_the_driver_asks_for_and_why_clocks_are_low_are_words(monkeypatch):
-    recovery = fields({**FIELDS, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION": 1})
-    gpu = read_gpu(monkeypatch, nvmlDeviceGetFieldValues=recovery, nvmlDeviceGetCurrentClocksEventReasons=out(0x1044))
-    assert gpu.recovery_action == "reset the GPU"
-    assert gpu.throttling.reasons == ("sw power cap", "hw thermal slowdown", "bits 0x1000")
-
-
-def test_a_number_that_nobody_knows_yet_is_said_to_be_unknown(monkeypatch):
+def test_numbers_of_enumerations_are_words(monkeypatch):
     assert read_gpu(monkeypatch, nvmlDeviceGetComputeMode=out(9)).compute_mode == "unknown (9)"
+    recovery = fields({**FIELDS, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION": 1})
+    found = read_gpu(monkeypatch, nvmlDeviceGetFieldValues=recovery, nvmlDeviceGetCurrentClocksEventReasons=out(0x1044))
+    assert found.recovery_action == "reset the GPU"
+    assert found.throttling.reasons == ("sw power cap", "hw thermal slowdown", "bits 0x1000")
 
 
 def test_processes_come_with_their_memory(monkeypatch):
     unknown = pynvml.NVML_VALUE_NOT_AVAILABLE_ulonglong.value
-    gpu = read_gpu(monkeypatch, nvmlDeviceGetComputeRunningProcesses_v3=processes((900, 3 * MiB), (17, unknown)))
-    assert gpu.processes == (GpuProcess(17, UNSUPPORTED), GpuProcess(900, 3 * MiB))
+    found = read_gpu(monkeypatch, nvmlDeviceGetComputeRunningProcesses_v3=processes((900, 3 * MiB), (17, unknown)))
+    assert found.processes == (GpuProcess(17, UNSUPPORTED), GpuProcess(900, 3 * MiB))
 
 
 def test_peers_are_asked_in_both_directions(monkeypatch):
@@ -97,22 +94,16 @@ def test_peers_are_asked_in_both_directions(monkeypatch):
 @pytest.mark.parametrize(
     ("code", "why"),
     [
-        (pynvml.NVML_ERROR_NOT_SUPPORTED, Why.NOT_SUPPORTED),
-        (pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, Why.NOT_SUPPORTED),
-        (pynvml.NVML_ERROR_NO_PERMISSION, Why.NOT_PERMITTED),
-        (pynvml.NVML_ERROR_GPU_IS_LOST, Why.UNREADABLE),
-        (pynvml.NVML_ERROR_UNKNOWN, Why.UNREADABLE),
+        (pynvml.NVML_ERROR_NOT_SUPPORTED, UNSUPPORTED),
+        (pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, UNSUPPORTED),
+        (pynvml.NVML_ERROR_NO_PERMISSION, Missing(Why.NOT_PERMITTED, "nvmlDeviceGetPcieReplayCounter: Insufficient Permissions")),
+        (pynvml.NVML_ERROR_GPU_IS_LOST, Missing(Why.UNREADABLE, "nvmlDeviceGetPcieReplayCounter: GPU is lost")),
+        (pynvml.NVML_ERROR_UNKNOWN, Missing(Why.UNREADABLE, "nvmlDeviceGetPcieReplayCounter: Unknown Error")),
     ],
 )
-def test_an_error_of_nvml_is_a_reason_and_touches_nothing_else(monkeypatch, code, why):
-    gpu = read_gpu(monkeypatch, nvmlDeviceGetPcieReplayCounter=fails(code))
-    assert gpu.pcie.num_replays.missing == why
-    assert gpu.pcie.width == 16
-
-
-def test_an_unreadable_answer_names_the_question(monkeypatch):
-    gpu = read_gpu(monkeypatch, nvmlDeviceGetPcieReplayCounter=fails(pynvml.NVML_ERROR_GPU_IS_LOST))
-    assert gpu.pcie.num_replays == Missing(Why.UNREADABLE, "nvmlDeviceGetPcieReplayCounter: GPU is lost")
+def test_an_error_of_nvml_is_a_reason_and_leaves_the_other_values(monkeypatch, code, why):
+    found = read_gpu(monkeypatch, nvmlDeviceGetPcieReplayCounter=fails(code))
+    assert (found.pcie.num_replays, found.pcie.width) == (why, 16)
 
 
 def test_values_that_come_together_are_missing_together(monkeypatch):
@@ -122,27 +113,27 @@ def test_values_that_come_together_are_missing_together(monkeypatch):
 
 def test_functions_that_an_older_driver_lacks_are_not_supported(monkeypatch):
     old = dict.fromkeys(("nvmlDeviceGetRepairStatus", "nvmlDeviceGetUnrepairableMemoryFlag_v1", "nvmlDeviceGetMarginTemperature"))
-    gpu = read_gpu(monkeypatch, **old)
-    assert (gpu.channel_repair_is_pending, gpu.has_unrepairable_memory, gpu.temperature.margin_c) == (UNSUPPORTED,) * 3
+    found = read_gpu(monkeypatch, **old)
+    assert (found.channel_repair_is_pending, found.has_unrepairable_memory, found.temperature.margin_c) == (UNSUPPORTED,) * 3
 
 
 def test_functions_that_an_older_nvidia_ml_py_lacks_are_not_supported(monkeypatch):
     for name in ("nvmlDeviceGetRepairStatus", "NVML_FI_DEV_MEMORY_TEMP", "c_nvmlEccSramErrorStatus_v1_t"):
         monkeypatch.delattr(pynvml, name)
-    gpu = read_gpu(monkeypatch)
-    assert gpu.tpc_repair_is_pending == Missing(Why.NOT_SUPPORTED, "this nvidia-ml-py has no nvmlDeviceGetRepairStatus")
-    assert gpu.temperature.memory_c == Missing(Why.NOT_SUPPORTED, "this nvidia-ml-py has no NVML_FI_DEV_MEMORY_TEMP")
-    assert gpu.ecc.sram_threshold_exceeded == Missing(Why.NOT_SUPPORTED, "this nvidia-ml-py has no c_nvmlEccSramErrorStatus_v1_t")
+    found = read_gpu(monkeypatch)
+    assert found.tpc_repair_is_pending == Missing(Why.NOT_SUPPORTED, "this nvidia-ml-py has no nvmlDeviceGetRepairStatus")
+    assert found.temperature.memory_c == Missing(Why.NOT_SUPPORTED, "this nvidia-ml-py has no NVML_FI_DEV_MEMORY_TEMP")
+    assert found.ecc.sram_threshold_exceeded == Missing(Why.NOT_SUPPORTED, "this nvidia-ml-py has no c_nvmlEccSramErrorStatus_v1_t")
 
 
 def test_a_gpu_that_does_not_answer_at_all_is_listed_with_nothing(monkeypatch):
     install(monkeypatch, nvmlDeviceGetHandleByIndex_v2=fails(pynvml.NVML_ERROR_GPU_IS_LOST))
     reading = gpu_reader.read()
     assert len(reading.gpus) == 2
-    gpu = reading.gpus[1]
-    assert gpu.index == 1
-    assert gpu.name == Missing(Why.UNREADABLE, "nvmlDeviceGetHandleByIndex: GPU is lost")
-    assert set(missing_in(gpu).values()) == {Why.UNREADABLE}
+    found = reading.gpus[1]
+    assert found.index == 1
+    assert found.name == Missing(Why.UNREADABLE, "nvmlDeviceGetHandleByIndex: GPU is lost")
+    assert set(missing_in(found).values()) == {Why.UNREADABLE}
 
 
 def test_without_nvml_everything_is_not_there(monkeypatch):
@@ -168,7 +159,7 @@ def test_a_fabric_that_is_not_ready_says_so(monkeypatch):
 UUIDS = [f"GPU-0000000{n}-0000-4000-8000-00000000000{n}" for n in (1, 2)]
 
 
-def test_of_the_gpus_of_other_ranks_only_the_names_are_asked(monkeypatch):
+def test_only_the_names_of_other_ranks_gpus_are_read(monkeypatch):
     install(monkeypatch)
     whole, own = gpu_reader.read(), gpu_reader.read(UUIDS[1])
     assert own.gpus[1] == whole.gpus[1]
@@ -183,3 +174,17 @@ def test_the_link_of_one_gpu_is_read_alone(monkeypatch):
     assert gpu_reader.read_pcie(UUIDS[1]) == gpu_reader.read().gpus[1].pcie
     install(monkeypatch, nvmlInitWithFlags=fails(pynvml.NVML_ERROR_DRIVER_NOT_LOADED))
     assert gpu_reader.read_pcie(UUIDS[1]).generation == Missing(Why.NOT_THERE, "NVML does not start: Driver Not Loaded")
+
+
+def test_the_bits_of_event_reasons_are_those_of_nvidia_ml_py():
+    names = ("GpuIdle", "ApplicationsClocksSetting", "SwPowerCap", "HwSlowdown", "SyncBoost", "SwThermalSlowdown", "HwThermalSlowdown")
+    names += ("HwPowerBrakeSlowdown", "DisplayClockSetting")
+    bits = [getattr(pynvml, f"nvmlClocksEventReason{name}") for name in names]
+    assert list(EVENT_REASONS) == bits
+    named = [gpu.GPU_IDLE, gpu.SW_POWER_CAP, gpu.HW_SLOWDOWN, gpu.SW_THERMAL, gpu.HW_THERMAL, gpu.HW_POWER_BRAKE]
+    assert [event_reasons_of(bit) for bit in named] == [
+        *(("gpu idle",), ("sw power cap",), ("hw slowdown",)),
+        *(("sw thermal slowdown",), ("hw thermal slowdown",), ("hw power brake slowdown",)),
+    ]
+    assert event_reasons_of(0) == ()
+    assert event_reasons_of(0x1 | 0x600) == ("gpu idle", "bits 0x600")

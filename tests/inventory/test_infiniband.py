@@ -1,4 +1,4 @@
-"""What is read of RDMA devices in trees as sysfs has them, and of files that say nothing good."""
+"""RDMA devices from a tree of files, and the two ways of GPUDirect RDMA."""
 
 from contextlib import suppress
 
@@ -34,6 +34,8 @@ def test_a_connectx_7_on_infiniband(tmp_path):
     assert device.node_guid == device.sys_image_guid == "a088:c203:0016:8f42"
     assert (device.pci_address, device.pci_path, device.numa_node) == ("0000:18:00.0", IB_PATH, 0)
     assert device.netdevs == (Netdev("ibp24s0", 4092),)
+    gpu = "pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:01.0/0000:19:00.0"
+    assert distance(gpu, device.pci_path, 0, device.numa_node) == Distance.PIX
     (port,) = device.ports
     assert (port.number, port.link_layer, port.state, port.phys_state) == (1, "InfiniBand", "ACTIVE", "LinkUp")
     assert port.rate == Rate(400.0, "4X", "NDR")
@@ -81,19 +83,9 @@ def test_devices_and_ports_in_order(tmp_path):
     assert [port.number for port in devices[0].ports] == [1, 2, 10]
 
 
-def test_the_path_of_a_device_tells_which_gpu_is_near(tmp_path):
-    add_device(tmp_path, "mlx5_0", IB_PATH, ports={"1": NDR_PORT})
-    device = only_device(tmp_path)
-    gpu = "pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:01.0/0000:19:00.0"
-    assert distance(gpu, device.pci_path, 0, device.numa_node) == Distance.PIX
-
-
-def test_a_machine_without_rdma_has_no_such_class(tmp_path):
+def test_a_machine_without_rdma(tmp_path):
     assert infiniband.read(tmp_path).devices == Missing(Why.NOT_THERE, str(tmp_path / "sys/class/infiniband"))
-
-
-def test_a_driver_without_a_device_has_an_empty_class(tmp_path):
-    (tmp_path / "sys/class/infiniband").mkdir(parents=True)
+    (tmp_path / "sys/class/infiniband").mkdir(parents=True)  # a driver without a device
     assert infiniband.read(tmp_path).devices == ()
 
 
@@ -121,11 +113,7 @@ def test_a_device_may_have_counters_of_its_own(tmp_path):
     ("content", "why"),
     [
         ("N/A (no PMA)", Why.NOT_SUPPORTED),
-        ("-1", Why.UNREADABLE),
-        ("1_000", Why.UNREADABLE),
-        ("", Why.UNREADABLE),
-        ("twelve", Why.UNREADABLE),
-        ("9" * 21, Why.UNREADABLE),
+        *((content, Why.UNREADABLE) for content in ("-1", "1_000", "", "twelve", "9" * 21)),
     ],
 )
 def test_a_counter_without_a_number_is_missing_and_never_0(content, why, tmp_path):
@@ -152,7 +140,7 @@ def test_a_counter_without_a_number_is_missing_and_never_0(content, why, tmp_pat
         ("fw_ver", "x" * 101),
     ],
 )
-def test_what_a_file_cannot_say_is_unreadable_and_the_rest_stays(file, content, tmp_path):
+def test_a_file_of_another_form_is_unreadable_and_the_rest_stays(file, content, tmp_path):
     folder = add_device(tmp_path, "mlx5_0", IB_PATH, ports={"1": NDR_PORT})
     fill(folder, {file: content})
     device = only_device(tmp_path)
@@ -168,7 +156,7 @@ def test_a_port_that_is_no_number_makes_the_ports_unreadable(tmp_path):
     assert only_device(tmp_path).ports.missing == Why.UNREADABLE
 
 
-def test_what_may_not_be_read_is_said_file_by_file():
+def test_a_file_that_may_not_be_read_is_missing_by_itself():
     with reachable_root() as root:
         folder = add_device(root, "mlx5_0", IB_PATH, ports={"1": NDR_PORT})
         (folder / "ports/1/counters/link_downed").chmod(0o000)
@@ -193,8 +181,48 @@ def test_no_text_breaks_a_parser(text):
 
 
 def test_this_machine():
+    assert isinstance(infiniband.read_gpudirect().has_kernel_5_12, bool)
     found = infiniband.read()
     if isinstance(found.devices, Missing):
         assert found.devices.missing in {Why.NOT_THERE, Why.NOT_PERMITTED}
     else:
         assert all(device.name for device in found.devices)
+
+
+OPEN = """NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  (dvs-builder@U22-I3-H05-01-2)  Tue May 19 2026
+GCC version:  gcc version 13.3.0 (Ubuntu 13.3.0-6ubuntu2~24.04.1)"""
+CLOSED = """NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023
+GCC version:  gcc version 12.3.0 (Ubuntu 12.3.0-1ubuntu1~22.04)"""
+
+
+def node(root, *, version=OPEN, kernel="6.8.0-45-generic", modules=("nvidia", "nvidia_peermem")):
+    fill(root, {"proc/driver/nvidia/version": version, "proc/sys/kernel/osrelease": kernel})
+    for module in ("kernel", *modules):
+        (root / "sys/module" / module).mkdir(parents=True)
+    return infiniband.read_gpudirect(root)
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "expected"),
+    [
+        ({}, "peermem_module", "nvidia_peermem"),
+        ({"modules": ("nv_peer_mem",)}, "peermem_module", "nv_peer_mem"),
+        ({"modules": ("nvidia",)}, "peermem_module", Why.NOT_THERE),
+        ({}, "has_open_kernel_modules", True),
+        ({"version": CLOSED}, "has_open_kernel_modules", False),
+        *(
+            ({"version": version}, "has_open_kernel_modules", Why.UNREADABLE)
+            for version in ("", "NVRM version: something else", "Open Kernel Module")
+        ),
+        *(({"kernel": release}, "has_kernel_5_12", True) for release in ("5.12.0", "6.18.44", "10.0-rc1", "6.8.0-45-generic")),
+        *(({"kernel": release}, "has_kernel_5_12", False) for release in ("5.11.22-generic", "4.18.0-553.el8_10.x86_64")),
+        *(({"kernel": release}, "has_kernel_5_12", Why.UNREADABLE) for release in ("", "six", "6", "v5.15.0")),
+    ],
+)
+def test_a_fact_of_gpudirect(changes, field, expected, tmp_path):
+    found = getattr(node(tmp_path, **changes), field)
+    assert (found.missing if isinstance(found, Missing) else found) == expected
+
+
+def test_a_node_without_the_driver(tmp_path):
+    assert {answer.missing for answer in vars(infiniband.read_gpudirect(tmp_path)).values()} == {Why.NOT_THERE}

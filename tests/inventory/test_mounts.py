@@ -1,14 +1,72 @@
-"""The file systems of a job, and none behind a server is ever asked for its size."""
+"""Mounted file systems. None that needs a server is ever asked for its size."""
 
 import shutil
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 from host_root import MOUNTINFO, fill, x86_node
 
 from gpu_acceptance.inventory import mounts
 from gpu_acceptance.inventory.answer import Missing, Why
-from gpu_acceptance.inventory.mounts import Space
+from gpu_acceptance.inventory.mounts import MountEntry
+
+EXAMPLE = "36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue"
+
+
+def read(tmp_path, text):
+    return mounts.read_mountinfo(fill(tmp_path, {"proc/self/mountinfo": text}))
+
+
+def test_the_example_of_the_manual(tmp_path):
+    entry = MountEntry(
+        folder=PurePosixPath("/mnt1"),
+        mount_point=PurePosixPath("/mnt2"),
+        options=("rw", "noatime"),
+        fs_type="ext3",
+        source="/dev/root",
+        super_options=("rw", "errors=continue"),
+    )
+    assert read(tmp_path, f"{EXAMPLE}\n") == (entry,)
+
+
+def test_none_many_and_other_optional_fields(tmp_path):
+    lines = [
+        "1 0 0:1 / / rw - tmpfs tmpfs rw",
+        "2 1 0:2 / /a rw shared:2 master:1 unbindable - tmpfs  rw",
+        "3 1 0:4 net:[4026] /b rw - nsfs nsfs rw",
+    ]
+    found = read(tmp_path, "\n".join(lines) + "\n")
+    assert [str(entry.mount_point) for entry in found] == ["/", "/a", "/b"]
+    assert found[1].source == ""  # the kernel says nothing there
+
+
+def test_blanks_and_line_breaks_in_names(tmp_path):
+    found = read(tmp_path, r"1 0 0:1 / /my\040disk\012\134040 rw - fuse.sshfs me@host:/a\040b rw" + "\n")
+    assert str(found[0].mount_point) == "/my disk\n\\040"
+    assert found[0].source == "me@host:/a b"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "rubbish",
+        EXAMPLE.replace(" - ", " "),
+        EXAMPLE.replace("/mnt2", "mnt2"),
+        EXAMPLE.replace("/mnt2", "//mnt2"),
+        EXAMPLE.replace("/mnt2", "/a/../../etc"),
+        EXAMPLE.replace("/mnt2", r"/a\000b"),
+        EXAMPLE.removesuffix(" rw,errors=continue"),
+    ],
+)
+def test_a_line_of_another_form_is_no_list_of_mounts(tmp_path, line):
+    found = read(tmp_path, f"{EXAMPLE}\n{line}\n{EXAMPLE}\n")
+    assert found.missing is Why.UNREADABLE
+    assert str(tmp_path / "proc/self/mountinfo") in found.detail
+
+
+def test_without_proc(tmp_path):
+    assert mounts.read_mountinfo(tmp_path) == Missing(Why.NOT_THERE, str(tmp_path / "proc/self/mountinfo"))
 
 
 @pytest.fixture
@@ -37,7 +95,7 @@ def by_point(found):
     return {mount.mount_point: mount for mount in found.mounts}
 
 
-def test_those_that_a_job_works_on_and_those_behind_a_network(node):
+def test_the_mounts_of_a_job_and_those_behind_a_network(node):
     found = mounts.read(node)
     assert {mount.mount_point: (mount.fs_type, mount.source, mount.read_only) for mount in found.mounts} == {
         "/dev/shm": ("tmpfs", "tmpfs", False),
@@ -64,18 +122,19 @@ def test_a_file_system_behind_a_server_is_not_asked(node, asked, fs_type):
     assert sorted(asked) == ["/", "/dev/shm", "/raid"]
 
 
-def test_nor_one_whose_path_leads_through_such_a_server(node, asked):
+@pytest.mark.parametrize(
+    ("line", "folder", "mount_point"),
+    [
+        ("70 61 259:9 / /projects/disk rw - ext4 /dev/nvme1n1 rw", "/projects/disk/job", "/projects/disk"),  # its path leads through NFS
+        ("70 27 0:60 / /raid rw - autofs systemd-1 rw,fd=40", "/raid/job", "/raid"),  # a question would mount it
+    ],
+)
+def test_a_file_system_is_not_asked_where_the_way_to_it_needs_a_server(node, asked, line, folder, mount_point):
     (node / "proc/self/cwd").unlink()
-    (node / "proc/self/cwd").symlink_to("/projects/disk/job")
-    found = with_lines(node, "70 61 259:9 / /projects/disk rw - ext4 /dev/nvme1n1 rw")
-    assert found.working_folder_mount_point == "/projects/disk"
-    assert by_point(found)["/projects/disk"].space.missing is Why.NOT_SUPPORTED
-    assert sorted(asked) == ["/", "/dev/shm"]
-
-
-def test_nor_one_that_asking_would_mount(node, asked):
-    found = with_lines(node, "70 27 0:60 / /raid rw - autofs systemd-1 rw,fd=40")
-    assert by_point(found)["/raid"].space.missing is Why.NOT_SUPPORTED
+    (node / "proc/self/cwd").symlink_to(folder)
+    found = with_lines(node, line)
+    assert found.working_folder_mount_point == mount_point
+    assert by_point(found)[mount_point].space.missing is Why.NOT_SUPPORTED
     assert sorted(asked) == ["/", "/dev/shm"]
 
 
@@ -114,11 +173,7 @@ def test_without_a_list_nothing_is_said(node):
     assert {answer.missing for answer in vars(found).values()} == {Why.UNREADABLE}
 
 
-def test_space_of_a_file_system_that_has_none():
-    assert mounts.space_of(Path("/proc")) == Missing(Why.NOT_SUPPORTED, "/proc: this file system gives no size")
-
-
-def test_space_counts_what_this_user_can_have(tmp_path):
+def test_space_is_what_this_user_can_have(tmp_path):
     found = mounts.space_of(tmp_path)
-    assert isinstance(found, Space)
     assert 0 <= found.free_bytes <= found.size_bytes
+    assert mounts.space_of(Path("/proc")) == Missing(Why.NOT_SUPPORTED, "/proc: this file system gives no size")

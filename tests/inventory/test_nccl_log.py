@@ -1,6 +1,7 @@
-"""NCCL's log: real ones of 4 H200, lines of networks that none of them had, and text that is none."""
+"""NCCL's own log: choices, connections and warnings, from logs of real runs and lines of its source."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_acceptance.inventory.answer import Missing, Why
-from gpu_acceptance.inventory.nccl_log import ALGORITHMS, Choice, Connection, Passage, parse
+from gpu_acceptance.inventory.nccl_log import ALGORITHMS, HARMLESS_WARNINGS, Choice, Connection, Passage, parse, unexpected_warnings
 
 LOGS = Path(__file__).parent / "nccl_logs"
 PIDS = {"plain": 922, "shm": 983, "socket": 1043, "tree": 1107}
@@ -207,3 +208,48 @@ def test_a_process_reads_what_nccl_wrote_for_it_and_not_what_it_wrote_for_others
 
 def test_stdout_that_is_no_file_cannot_be_read_back():
     assert "stdout is no file, so that NCCL's log cannot be read back" in said_of_its_own_log(stdout=subprocess.DEVNULL)
+
+
+CONFIG = "libibverbs: Warning: couldn't open config directory '/etc/libibverbs.d'."
+
+
+def test_a_real_warning_is_named_from_its_place_on():
+    found = unexpected_warnings((LOGS / "tree.txt").read_text(encoding="utf-8").splitlines())
+    text = "NCCL WARN Error : no algorithm/protocol available for function AllGather with datatype ncclInt8. NCCL_ALGO was set to TREE."
+    assert found == {"nccl": [f"enqueue.cc:1859 {text}"], "libibverbs": []}
+
+
+@pytest.mark.parametrize("name", ["plain", "shm", "socket"])
+def test_real_logs_without_a_warning(name):
+    assert unexpected_warnings((LOGS / f"{name}.txt").read_text(encoding="utf-8").splitlines()) == {"nccl": [], "libibverbs": []}
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("n:1:2 [0] NCCL WARN Cuda failure 999", "NCCL WARN Cuda failure 999"),
+        ("[x] n:1:2 [-1] net.cc:7 (ncclNetInit) NCCL WARN no", "net.cc:7 (ncclNetInit) NCCL WARN no"),
+    ],
+)
+def test_other_forms(line, text):
+    assert unexpected_warnings([line])["nccl"] == [text]
+
+
+def test_libibverbs():
+    driver = "libibverbs: Warning: no userspace device-specific driver found for /sys/class/infiniband_verbs/uverbs0"
+    assert unexpected_warnings([driver, CONFIG])["libibverbs"] == [driver]
+
+
+def test_a_known_warning_with_more_behind_it_is_not_known():
+    assert unexpected_warnings([f"{CONFIG} and more"])["libibverbs"] == [f"{CONFIG} and more"]
+
+
+@pytest.mark.parametrize("line", ["NCCL WARN", "invalid usage (run with NCCL_DEBUG=WARN for details)", "n:1:2 [0] NCCL INFO WARN"])
+def test_what_is_no_warning(line):
+    assert unexpected_warnings([line]) == {"nccl": [], "libibverbs": []}
+
+
+def test_each_harmless_one_has_a_reason_and_is_on_the_page():
+    page = (LOGS.parents[2] / "docs" / "limits.md").read_text(encoding="utf-8")
+    assert all(HARMLESS_WARNINGS.values())
+    assert [pattern for pattern in HARMLESS_WARNINGS if re.split(r"[\[\\(]", pattern)[0].rstrip(" '") not in page] == []

@@ -1,4 +1,4 @@
-"""What Slurm says of a job, from commands that print what those of 22.05 printed, with some lines of newer ones."""
+"""A job of Slurm, from commands that print the output of 22.05, with some lines of newer versions."""
 
 import os
 import pwd
@@ -176,48 +176,85 @@ def test_commands_are_told_where_slurm_is_and_nothing_of_the_job(commands):
     }
 
 
-# --- controllers, nodes, partition --------------------------------------------------------------------------------------------
+def of_node_2(state, more=""):
+    return {"nodes": (NODE.format(name="node2", state="MIXED", more=""), NODE.format(name="node2", state=state, more=more))}
 
 
-def test_a_second_controller_that_is_down(commands):
-    commands.print("ping", "Slurmctld(primary) at head-01 is UP\nSlurmctld(backup) at head-02 is DOWN\n", code="1")
-    assert commands.differing() == {"controller.down": (1, "backup at head-02")}
-
-
-def test_no_controller_answers(commands):
-    commands.print("ping", "Slurmctld(primary) at head-01 is DOWN\n*****************************************\n", code="1")
-    assert commands.differing() == {"controller.up": (0, ""), "controller.down": (1, "primary at head-01")}
+PRIMARY, BACKUP = "Slurmctld(primary) at head-01 is UP\n", "Slurmctld(backup) at head-02 is DOWN\n"
+NO_CGROUP = Missing(Why.NOT_SUPPORTED, "no cgroup")
+TOLD_CPUS = "CPUs 0-1,4; Slurm gave 16"
 
 
 @pytest.mark.parametrize(
-    ("state", "more", "said"),
+    ("changes", "attributes", "differing"),
     [
-        ("MIXED+DRAIN", " Reason=fan State=UP [root@1795504588]", "node2 MIXED+DRAIN (fan State=UP [root@1795504588])"),
-        ("ALLOCATED+COMPLETING", "", "node2 ALLOCATED+COMPLETING"),
-        ("DOWN*", " Reason=Not responding [slurm@1795504588]", "node2 DOWN+* (Not responding [slurm@1795504588])"),
-        ("ALLOCATED+NOT_RESPONDING", "", "node2 ALLOCATED+NOT_RESPONDING"),
-        ("ALLOCATED+SOMETHING_NEW", "", "node2 ALLOCATED+SOMETHING_NEW"),
-        ("IDLE", "", "node2 IDLE"),
+        ({"ping": (PRIMARY, PRIMARY + BACKUP), "code": ("0", "1")}, {}, {"controller.down": (1, "backup at head-02")}),
+        (
+            {"ping": ("UP\n", "DOWN\n*******\n"), "code": ("0", "1")},
+            {},
+            {"controller.up": (0, ""), "controller.down": (1, "primary at head-01")},
+        ),
+        (
+            of_node_2("MIXED+DRAIN", " Reason=fan State=UP [root@1795504588]"),
+            {},
+            {"allocation.unsound": (1, "node2 MIXED+DRAIN (fan State=UP [root@1795504588])")},
+        ),
+        (
+            of_node_2("DOWN*", " Reason=Not responding [slurm@1795504588]"),
+            {},
+            {"allocation.unsound": (1, "node2 DOWN+* (Not responding [slurm@1795504588])")},
+        ),
+        *(
+            (of_node_2(state), {}, {"allocation.unsound": (1, f"node2 {state}")})
+            for state in ("ALLOCATED+COMPLETING", "ALLOCATED+NOT_RESPONDING", "ALLOCATED+SOMETHING_NEW", "IDLE")
+        ),
+        *(  # plans are no faults
+            (of_node_2(state), {}, {})
+            for state in ("ALLOCATED", "MIXED+RESERVED", "ALLOCATED+MAINTENANCE", "MIXED+PLANNED", "ALLOCATED+CLOUD", "MIXED-")
+        ),
+        (
+            {},
+            {"homes": ["7 node1", "7 node1", "8 node3", " "]},
+            {
+                "allocation.unused": (1, "node2"),
+                "allocation.doubled": (1, "node1"),
+                "allocation.strangers": (2, "job and node ' ', job and node '8 node3'"),
+            },
+        ),
+        ({"partition": ("State=UP", "State=DRAIN")}, {}, {"partition.up": (False, "main DRAIN")}),
+        (
+            {"config": ("proctrack/cgroup", "proctrack/linuxproc")},
+            {},
+            {"isolation.processes": (False, "ProctrackType=proctrack/linuxproc")},
+        ),
+        ({}, {"bound": [0, 1, 4]}, {"cpus.lacking": (13, TOLD_CPUS), "cpus.beyond": (0, TOLD_CPUS)}),
+        (
+            {},
+            {"bound": range(20)},
+            {"cpus.lacking": (0, "CPUs 0-19; Slurm gave 16"), "cpus.beyond": (4, "CPUs 0-19; Slurm gave 16")},
+        ),
+        ({}, {"limit_bytes": 20_000 * MIB}, {"memory.lacking": (12_000, "20000 MiB; Slurm gave 32000")}),
+        ({}, {"limit_bytes": 31_999 * MIB + 1}, {"memory.lacking": (1, "31999 MiB; Slurm gave 32000")}),
+        ({}, {"limit_bytes": "unlimited"}, {"memory.lacking": (0, "60000 MiB; Slurm gave 32000")}),
+        # Slurm does not count memory: what it says the node has.
+        ({"job": ("Mem=32000", "Mem=0")}, {"limit_bytes": "unlimited"}, {"memory.lacking": (4000, "60000 MiB; Slurm gave 64000")}),
+        ({}, {"limit_bytes": NO_CGROUP}, {"memory.lacking": (NO_CGROUP, "")}),
+        *(
+            ({}, {"num_gpus": seen}, {name: (number, f"{seen} seen; Slurm gave 8") for name, number in found.items()})
+            for seen, found in (
+                (0, {"gpus.lacking": 8, "gpus.beyond": 0}),
+                (7, {"gpus.lacking": 1, "gpus.beyond": 0}),
+                (9, {"gpus.lacking": 0, "gpus.beyond": 1}),
+            )
+        ),
+        ({"job": ("EndTime=1795508189", "EndTime=1795504989")}, {}, {"time.unplanned": (3200, "289 s left")}),
     ],
 )
-def test_a_node_of_the_job_that_is_not_sound(commands, state, more, said):
-    commands.change("nodes", NODE.format(name="node2", state="MIXED", more=""), NODE.format(name="node2", state=state, more=more))
-    assert commands.differing() == {"allocation.unsound": (1, said)}
-
-
-@pytest.mark.parametrize("state", ["ALLOCATED", "MIXED+RESERVED", "ALLOCATED+MAINTENANCE", "MIXED+PLANNED", "ALLOCATED+CLOUD", "MIXED-"])
-def test_what_is_planned_is_no_fault(commands, state):
-    commands.change("nodes", "State=MIXED", f"State={state}")
-    assert commands.differing() == {}
-
-
-def test_nodes_without_a_torchrun_with_two_and_one_of_another_job(commands):
-    commands.homes = ["7 node1", "7 node1", "8 node3", " "]
-    assert commands.differing() == {
-        "allocation.unused": (1, "node2"),
-        "allocation.doubled": (1, "node1"),
-        "allocation.strangers": (2, "job and node ' ', job and node '8 node3'"),
-    }
+def test_one_difference_is_found_and_no_other(commands, changes, attributes, differing):
+    for file, (old, new) in changes.items():
+        commands.change(file, old, new)
+    vars(commands).update(attributes)
+    assert commands.differing() == differing
 
 
 def facts(commands):
@@ -241,18 +278,6 @@ def test_many_nodes_are_counted_and_not_all_named(commands):
     assert more == f"and {1200 - len(shown)} more"
 
 
-def test_a_partition_that_takes_no_jobs(commands):
-    commands.change("partition", "State=UP", "State=DRAIN")
-    assert commands.differing() == {"partition.up": (False, "main DRAIN")}
-
-
-# --- what the configuration keeps apart ---------------------------------------------------------------------------------------
-
-
-def isolation(commands):
-    return {metric.removeprefix("isolation."): value for metric, (value, _) in commands.found().items() if metric.startswith("isolation.")}
-
-
 @pytest.mark.parametrize(
     ("plugin", "cores", "wanted"),
     [
@@ -262,76 +287,27 @@ def isolation(commands):
         ("task/cgroup", "yes", {"cpus": True, "memory": True, "gpus": True}),
     ],
 )
-def test_what_this_configuration_binds(commands, plugin, cores, wanted):
+def test_a_configuration_and_what_it_isolates(commands, plugin, cores, wanted):
     commands.change("config", "task/cgroup,task/affinity", plugin)
     commands.change("config", "Cores          = yes", f"Cores          = {cores}")
-    assert isolation(commands) == {**wanted, "processes": True}
+    found = {metric: value for metric, (value, _) in commands.found().items() if metric.startswith("isolation.")}
+    assert found == {f"isolation.{name}": value for name, value in {**wanted, "processes": True}.items()}
 
 
-def test_processes_that_may_outlive_their_job(commands):
-    commands.change("config", "proctrack/cgroup", "proctrack/linuxproc")
-    assert commands.differing() == {"isolation.processes": (False, "ProctrackType=proctrack/linuxproc")}
-
-
-# --- what was given, and what is there ----------------------------------------------------------------------------------------
-
-
-def test_cpus_given_and_not_bound_and_bound_and_not_given(commands):
-    commands.bound = [0, 1, 4]
-    assert commands.differing() == {
-        "cpus.lacking": (13, "CPUs 0-1,4; Slurm gave 16"),
-        "cpus.beyond": (0, "CPUs 0-1,4; Slurm gave 16"),
-    }
-    commands.bound = range(20)
-    assert commands.differing() == {
-        "cpus.lacking": (0, "CPUs 0-19; Slurm gave 16"),
-        "cpus.beyond": (4, "CPUs 0-19; Slurm gave 16"),
-    }
-
-
-@pytest.mark.parametrize(("limit", "usable"), [(20_000 * MIB, 20_000), (31_999 * MIB + 1, 31_999)])
-def test_less_memory_than_was_given(commands, limit, usable):
-    commands.limit_bytes = limit
-    assert commands.differing() == {"memory.lacking": (32_000 - usable, f"{usable} MiB; Slurm gave 32000")}
-
-
-def test_without_a_limit_the_memory_of_the_machine_counts(commands):
-    commands.limit_bytes = "unlimited"
-    assert commands.differing() == {"memory.lacking": (0, "60000 MiB; Slurm gave 32000")}
-
-
-def test_where_slurm_counts_no_memory_it_is_what_it_says_the_node_has(commands):
-    commands.change("job", "Mem=32000", "Mem=0")
-    commands.limit_bytes = "unlimited"
-    assert commands.differing() == {"memory.lacking": (4000, "60000 MiB; Slurm gave 64000")}
-
-
-def test_memory_of_which_nothing_is_known(commands):
-    commands.limit_bytes = Missing(Why.NOT_SUPPORTED, "no cgroup")
-    assert commands.differing() == {"memory.lacking": (Missing(Why.NOT_SUPPORTED, "no cgroup"), "")}
-
-
-@pytest.mark.parametrize(("seen", "lacking", "beyond"), [(0, 8, 0), (7, 1, 0), (9, 0, 1)])
-def test_gpus_given_and_not_there_and_there_and_not_given(commands, seen, lacking, beyond):
-    commands.num_gpus = seen
-    said = f"{seen} seen; Slurm gave 8"
-    assert commands.differing() == {"gpus.lacking": (lacking, said), "gpus.beyond": (beyond, said)}
-
-
-def test_each_node_has_its_own_share(commands):
-    commands.environ["SLURMD_NODENAME"] = "node2"
-    assert slurm.promise(slurm.job(commands.environ), "node2", commands.environ) == slurm.Share("node2", 8, 16_000, 8)
-
-
-@pytest.mark.parametrize(("gres", "number"), [("", 0), ("(null)", 0), ("gpu:2(IDX:0,7)", 2), ("shard:4(IDX:0-1)", 0), ("gpu:3(CNT:3)", 3)])
-def test_gpus_of_a_share(commands, gres, number):
-    commands.change("job", "GRES=gpu:h200:8(IDX:0-7)", f"GRES={gres}")
-    assert slurm.promise(slurm.job(commands.environ), "node1", commands.environ).num_gpus == number
-
-
-def test_nodes_that_have_alike_stand_on_one_line(commands):
-    commands.print("job", JOB.replace("Nodes=node1 ", "Nodes=node[1-2] "))
-    assert slurm.promise(slurm.job(commands.environ), "node2", commands.environ) == slurm.Share("node[1-2]", 16, 32_000, 8)
+@pytest.mark.parametrize(
+    ("node", "old", "new", "share"),
+    [
+        ("node2", "", "", slurm.Share("node2", 8, 16_000, 8)),
+        ("node2", "Nodes=node1 ", "Nodes=node[1-2] ", slurm.Share("node[1-2]", 16, 32_000, 8)),  # nodes with equal shares
+        *(
+            ("node1", "GRES=gpu:h200:8(IDX:0-7)", f"GRES={gres}", slurm.Share("node1", 16, 32_000, number))
+            for gres, number in (("", 0), ("(null)", 0), ("gpu:2(IDX:0,7)", 2), ("shard:4(IDX:0-1)", 0), ("gpu:3(CNT:3)", 3))
+        ),
+    ],
+)
+def test_each_node_has_its_own_share(commands, node, old, new, share):
+    commands.print("job", JOB.replace(old, new, 1))
+    assert slurm.promise(slurm.job(commands.environ), node, commands.environ) == share
 
 
 def test_a_node_of_which_the_job_has_nothing(commands):
@@ -342,14 +318,12 @@ def test_a_node_of_which_the_job_has_nothing(commands):
     )
 
 
-# --- a step and back, time ----------------------------------------------------------------------------------------------------
-
-
 def lost(commands):
     return commands.found()["round_trip.lost"]
 
 
 def test_a_step_goes_to_all_nodes_beside_the_one_that_runs(commands):
+    commands.print("srun.sh", f"printf '0: Welcome to node1\\n1: \\n'; {ALL_SAY_IT}")  # a prolog of the site may print other lines first
     assert lost(commands) == (0, "")
     (asked,) = [line for line in commands.asked if line.startswith("--jobid")]
     assert asked.startswith("--jobid=7 --nodes=2 --ntasks=2 --overlap --ntasks-per-node=1 --immediate=30 ")
@@ -368,11 +342,6 @@ def test_a_step_goes_to_all_nodes_beside_the_one_that_runs(commands):
 def test_a_node_that_does_not_say_the_nonce_is_lost(commands, said):
     commands.print("srun.sh", said)
     assert lost(commands) == (1, "node2")
-
-
-def test_a_prolog_of_the_site_may_say_something_first(commands):
-    commands.print("srun.sh", f"printf '0: Welcome to node1\\n1: \\n'; {ALL_SAY_IT}")
-    assert lost(commands) == (0, "")
 
 
 def test_a_step_that_cannot_be_made_says_why(commands):
@@ -399,11 +368,6 @@ def test_without_srun_nothing_is_known(commands):
     assert next(slurm_health.round_trip(made))[1] == made
 
 
-def test_a_job_that_ends_before_the_run_reckons_with_it(commands):
-    commands.change("job", "EndTime=1795508189", "EndTime=1795504989")
-    assert commands.differing() == {"time.unplanned": (3200, "289 s left")}
-
-
 @pytest.mark.parametrize("ends", ["Unknown", "NONE"])
 def test_a_job_without_an_end(commands, ends):
     commands.change("job", "EndTime=1795508189", f"EndTime={ends}")
@@ -419,8 +383,6 @@ def test_a_run_that_does_not_know_when_its_job_ends(commands, planned):
     lack = Missing(Why.NOT_THERE, f"SLURM_JOB_END_TIME={planned!r}: this run does not know when the job ends")
     assert commands.differing() == {"time.unplanned": (lack, "3489 s left")}
 
-
-# --- leftovers ----------------------------------------------------------------------------------------------------------------
 
 LISTPIDS = "PID      JOBID    STEPID   LOCALID GLOBALID\n"
 
@@ -451,13 +413,13 @@ def test_the_list_of_processes(commands):
 
 
 @pytest.mark.parametrize("text", ["", "No job steps exist on this node.\n", LISTPIDS + "ten 7 0 - -\n", LISTPIDS + "10 7\n"])
-def test_what_is_no_list_of_processes(text):
+def test_a_text_that_is_no_list_of_processes(text):
     with pytest.raises(ValueError, match="no list of processes: "):
         slurm_health.leftover_pids(text)
 
 
 @pytest.mark.needs("root")
-def test_what_an_earlier_job_left_is_named_and_what_came_later_is_not(of_nobody):
+def test_processes_of_an_earlier_job_are_named_and_later_ones_are_not(of_nobody):
     nobody = pwd.getpwnam("nobody").pw_uid
     left, of_another_job, own, later = of_nobody(), of_nobody(), of_nobody(), of_nobody()
     listed = {own: "7", of_another_job: "8"}
@@ -468,7 +430,7 @@ def test_what_an_earlier_job_left_is_named_and_what_came_later_is_not(of_nobody)
     assert f"sleep {left}" in said
 
 
-def test_of_root_nobody_can_say_what_was_left():
+def test_leftovers_of_root_are_unknown():
     found = slurm_health.leftovers_of(0, {1: "7"}, "7", 1)
     assert found == Missing(Why.NOT_SUPPORTED, "the job runs as root, to whom the processes of the system belong too")
     assert next(slurm_health.leftovers(found))[1] == found
@@ -496,9 +458,6 @@ def test_a_process_that_ends_meanwhile_is_none(monkeypatch):
     assert slurm_health.leftovers_of(12345, {own.pid: "7"}, "7", own.pid) == ()
 
 
-# --- what is no answer --------------------------------------------------------------------------------------------------------
-
-
 def test_a_command_that_is_not_there(commands):
     commands.environ["PATH"] = "/nowhere"
     missing = Missing(Why.NOT_THERE, "scontrol is not on PATH")
@@ -512,18 +471,17 @@ def test_a_job_that_the_controller_does_not_know(commands):
 
 
 @pytest.mark.parametrize("number", ["", "7 8", "all", "-1", "7\n"])
-def test_what_is_no_number_of_a_job_is_not_asked_for(commands, number):
+def test_a_number_that_is_no_job_is_not_asked_for(commands, number):
     commands.environ["SLURM_JOB_ID"] = number
     assert slurm.job(commands.environ) == Missing(Why.NOT_THERE, f"SLURM_JOB_ID={number!r} is no number of a job")
     assert not (commands.folder / "asked").exists()
 
 
 @pytest.mark.parametrize("name", ["", "node 1", "--help\n"])
-def test_what_is_no_name_of_a_node_is_not_asked_for(commands, name):
+def test_a_name_that_is_no_node_is_not_asked_for(commands, name):
     commands.environ["SLURMD_NODENAME"] = name
     lack = Missing(Why.NOT_THERE, f"SLURMD_NODENAME={name!r}: Slurm sets it in each step of a job")
-    assert slurm.own_node(commands.environ) == lack
-    assert slurm_health.read_leftovers(commands.environ) == lack
+    assert slurm.own_node(commands.environ) == slurm_health.read_leftovers(commands.environ) == lack
 
 
 @pytest.mark.parametrize(
@@ -543,7 +501,7 @@ def test_what_is_no_name_of_a_node_is_not_asked_for(commands, name):
         ("ping", "Slurmctld", "slurmctld", "controllers of Slurm: names none: "),
     ],
 )
-def test_what_is_of_another_form_is_unreadable(commands, file, old, new, said):
+def test_an_answer_of_another_form_is_unreadable(commands, file, old, new, said):
     commands.change(file, old, new)
     unreadable = {metric: value for metric, (value, _) in commands.differing().items() if isinstance(value, Missing)}
     assert unreadable
@@ -576,13 +534,13 @@ WORDS = [*JOB.split(), *NODE.split(), *PARTITION.split(), *CONFIG.split(), "\n",
 
 @given(st.one_of(st.text(), st.lists(st.sampled_from(WORDS)).map(" ".join)))
 @pytest.mark.parametrize("parse", [*PARSERS, slurm_health.leftover_pids])
-def test_whatever_a_command_prints_is_read_or_refused_in_words(parse, text):
+def test_any_output_is_parsed_or_a_value_error(parse, text):
     try:
         parse(text)
     except ValueError as error:
         assert str(error)  # noqa: PT017 - either is fine, an error of another kind is not
 
 
-def test_who_is_in_a_job():
+def test_a_process_of_a_job():
     assert slurm.is_in_job({"SLURM_JOB_ID": "7"})
     assert not slurm.is_in_job({})

@@ -1,11 +1,17 @@
+"""Versions of software, and libraries as a process has them mapped: from text, and from real processes."""
+
+import mmap
 import platform
 import subprocess
 import sys
 
 import pytest
 import torch
+from host_root import MAPS, fill, x86_node
 
 from gpu_acceptance.inventory import nvml, versions
+from gpu_acceptance.inventory.answer import Missing, Why
+from gpu_acceptance.inventory.versions import MappedLibrary
 
 
 def test_versions_that_are_there_are_read_without_opening_a_gpu():
@@ -80,3 +86,82 @@ def test_what_is_no_checkout_says_none(tmp_path):
 def test_a_driver_that_is_known_is_not_asked_for_again():
     assert versions.read("580.159.04")["driver"] == "580.159.04"
     assert "driver" not in versions.read("")
+
+
+def nccl(tmp_path, *paths):
+    lines = "".join(f"7f0a1000000{number}-7f0a20000000 r-xp 00000000 103:02 919191 {path}\n" for number, path in enumerate(paths))
+    return versions.read_libraries(fill(tmp_path, {"proc/self/maps": lines})).nccl
+
+
+def test_a_torch_process(tmp_path):
+    found = versions.read_libraries(x86_node(tmp_path))
+    assert found.nccl == (MappedLibrary("/opt/venv/nvidia/nccl/lib/libnccl.so.2", "2", deleted=False),)
+    assert [library.file_version for library in found.cudart] == ["13"]
+    assert [library.file_version for library in found.cuda] == ["580.159.04"]
+    assert [library.file_version for library in found.nvidia_ml] == ["580.159.04"]
+    assert [library.file_version for library in found.ibverbs] == ["1.14.39.0"]
+
+
+def test_another_process_is_named_by_its_number(tmp_path):
+    fill(tmp_path, {"proc/4242/maps": MAPS.replace("libcudart.so.13", "libcudart-d0da41ae.so.12")})
+    assert [library.file_version for library in versions.read_libraries(tmp_path, 4242).cudart] == ["12"]
+    assert versions.read_libraries(tmp_path, 4243).cudart == Missing(Why.NOT_THERE, str(tmp_path / "proc/4243/maps"))
+
+
+def test_two_copies_of_one_library_are_both_named(tmp_path):
+    found = nccl(tmp_path, "/usr/lib/libnccl.so.2.28.9", "/opt/x y/libnccl.so.2.27.3", "/usr/lib/libnccl.so.2.28.9")
+    assert [(library.path, library.file_version) for library in found] == [
+        ("/usr/lib/libnccl.so.2.28.9", "2.28.9"),
+        ("/opt/x y/libnccl.so.2.27.3", "2.27.3"),
+    ]
+
+
+def test_a_library_that_was_replaced_on_disk(tmp_path):
+    assert nccl(tmp_path, "/usr/lib/libnccl.so.2.28.9 (deleted)") == (MappedLibrary("/usr/lib/libnccl.so.2.28.9", "2.28.9", deleted=True),)
+
+
+def test_a_name_without_a_version(tmp_path):
+    (found,) = nccl(tmp_path, "/opt/libnccl.so")
+    assert found.file_version == Missing(Why.NOT_THERE, "the file's name has none")
+
+
+@pytest.mark.parametrize(
+    "path", ["/opt/libnccl-net.so.0", "/opt/libnccl.so.conf", "/opt/libnccl.so.2/data", "/opt/my-libnccl.so.2", "[heap]", ""]
+)
+def test_other_files_are_other_files(tmp_path, path):
+    assert nccl(tmp_path, path) == Missing(Why.NOT_THERE, f"{tmp_path / 'proc/self/maps'} has no libnccl")
+
+
+def test_a_process_that_has_ended_has_no_libraries_and_no_answer(tmp_path):
+    assert nccl(tmp_path).missing is Why.UNREADABLE
+    fill(tmp_path, {"proc/self/maps": MAPS + "rubbish\n"})
+    assert versions.read_libraries(tmp_path).cuda == Missing(Why.UNREADABLE, f"{tmp_path / 'proc/self/maps'} says 'rubbish'")
+
+
+def test_a_file_that_this_process_has_mapped(tmp_path):
+    path = tmp_path / "libnccl.so.2.28.9"
+    path.write_bytes(b"x" * 4096)
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ):
+        assert MappedLibrary(str(path), "2.28.9", deleted=False) in versions.read_libraries().nccl
+        path.unlink()
+        assert MappedLibrary(str(path), "2.28.9", deleted=True) in versions.read_libraries().nccl
+
+
+HOLD = """
+import mmap, sys
+file = open(sys.argv[1], "rb")
+held = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+print("mapped", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_file_that_another_process_has_mapped(tmp_path):
+    path = tmp_path / "libibverbs.so.1.14.39.0"
+    path.write_bytes(b"x" * 4096)
+    with subprocess.Popen([sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "mapped\n"
+        found = versions.read_libraries(pid=process.pid).ibverbs
+        process.stdin.close()
+    assert found == (MappedLibrary(str(path), "1.14.39.0", deleted=False),)
+    assert versions.read_libraries(pid=process.pid).ibverbs.missing is Why.NOT_THERE

@@ -1,4 +1,4 @@
-"""Statistics of a window equal a naive computation over its samples; merging loses no mean, no extreme and no throttle time."""
+"""Series of samples: bins, windows, and the same statistics after bins were merged."""
 
 import itertools
 import math

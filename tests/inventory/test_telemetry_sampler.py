@@ -1,17 +1,23 @@
-"""One sample through nvidia-ml-py, over a stand-in for the C library: what is asked, and what happens where a source has no answer."""
+"""Samples of a GPU over a stand-in for the C library, and the thread that takes them."""
 
+import ctypes
+import itertools
+import re
+import threading
+import time
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pynvml
 import pytest
-from inventory.fake_nvml import COUNTERS, FIELDS, MiB, by, fails, fields, install, out
+from inventory.fake_nvml import FIELDS, MiB, by, fails, fields, install, out
+from waiting import wait_until
 
-from gpu_acceptance.inventory import telemetry_sampler as reader_module
+from gpu_acceptance.inventory import telemetry_sampler
 from gpu_acceptance.inventory.answer import Missing, Why
-from gpu_acceptance.inventory.nvml import NoNvmlError
-from gpu_acceptance.inventory.telemetry import SOURCES, unread
-from gpu_acceptance.inventory.telemetry_sampler import RARE_S, open_reader
+from gpu_acceptance.inventory.telemetry import GAP_PERIODS, SOURCES
+from gpu_acceptance.inventory.telemetry_sampler import RARE_S, Sampler, open_reader
 
 UUID = "GPU-00000001-0000-4000-8000-000000000001"
 NVLINK = ("NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX", "NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX")
@@ -20,7 +26,7 @@ NOT_SUPPORTED = Missing(Why.NOT_SUPPORTED)
 
 
 class Clock:
-    """Time passes where somebody sleeps, here or in the reader; then every source is due again after `sleep(RARE_S)`."""
+    """Time passes only in a sleep, here or in the reader; every source is due again after `sleep(RARE_S)`."""
 
     def __init__(self):
         self.now_s = 1000.0
@@ -35,7 +41,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(reader_module, "time", clock)
+    monkeypatch.setattr(telemetry_sampler, "time", clock)
     return clock
 
 
@@ -116,7 +122,7 @@ def test_a_counter_of_pcie_that_may_have_begun_again_more_often_tells_nothing(op
     assert sample.pcie_tx_gb_per_s == Missing(Why.UNREADABLE, detail)
 
 
-def test_what_moves_slowly_is_asked_less_often_and_stands_until_then(opened, clock):
+def test_slow_values_are_read_less_often_and_stand_until_then(opened, clock):
     asked = []
     counting = {name: noting(asked, name) for name in ("nvmlDeviceGetTemperature", "nvmlDeviceGetMarginTemperature")}
     with opened(nvmlDeviceGetClockInfo=noting(asked, "clock", by(((1,), 345), ((2,), 3201))), **counting) as reader:
@@ -151,7 +157,7 @@ def counted(calls, values=FIELDS):
     return function
 
 
-def test_all_fields_are_asked_in_one_call_and_what_is_not_supported_no_more(opened):
+def test_all_fields_are_read_in_one_call_and_unsupported_ones_no_more(opened):
     calls = []
     with opened(nvmlDeviceGetFieldValues=counted(calls)) as reader:
         assert len(calls) == 1
@@ -197,26 +203,192 @@ def test_an_instant_power_that_fails_is_not_replaced_by_a_mean(opened, monkeypat
         assert isinstance(reader.read().power_w, Missing)
 
 
-def test_of_a_gpu_that_is_not_there_every_source_is_missing(opened):
+def test_without_the_gpu_every_source_is_missing(opened):
     with opened(nvmlDeviceGetHandleByUUID=fails(pynvml.NVML_ERROR_NOT_FOUND)) as reader:
         sample = reader.read()
     assert {getattr(sample, name) for name in SOURCES} == {Missing(Why.NOT_THERE, "nvmlDeviceGetHandleByUUID: Not Found")}
     assert reader.failures == dict.fromkeys(SOURCES, 1)
 
 
-def test_without_a_driver_there_is_no_reader(opened):
-    with (
-        pytest.raises(NoNvmlError, match="NVML does not start: Driver Not Loaded"),
-        opened(nvmlInitWithFlags=lambda _flags: pynvml.NVML_ERROR_DRIVER_NOT_LOADED),
-    ):
-        pass
+FIRST, SECOND = (f"GPU-0000000{n}-0000-4000-8000-00000000000{n}" for n in (1, 2))
+PERIOD_S = 0.01
 
 
-def test_a_sample_of_nothing():
-    sample = unread(7.0, "x" * 300)
-    assert sample.at_s == 7.0
-    assert {getattr(sample, name) for name in SOURCES} == {Missing(Why.UNREADABLE, "x" * 200)}
+class Nvml:
+    """It hangs and breaks on demand; `asked` counts the samples."""
+
+    def __init__(self, monkeypatch):
+        self.asked = 0
+        self.error = None
+        self.may_answer = threading.Event()
+        self.may_answer.set()
+        install(monkeypatch, nvmlDeviceGetFieldValues=self._fields)
+
+    def _fields(self, *arguments):
+        self.asked += 1
+        assert self.may_answer.wait(60)
+        if self.error:
+            raise self.error
+        return fields(FIELDS)(*arguments)
 
 
-def test_the_stand_in_tells_no_traffic_of_its_own():
-    assert not {*FIELDS, *COUNTERS} & {*NVLINK, *PCIE}
+@pytest.fixture
+def nvml(monkeypatch):
+    made = Nvml(monkeypatch)
+    yield made
+    made.may_answer.set()
+
+
+@pytest.fixture
+def started(nvml):
+    """Samplers that are stopped at the end, whatever happens."""
+    made = []
+
+    def start(uuid=FIRST, period_s=PERIOD_S):
+        sampler = Sampler(uuid, period_s=period_s)
+        sampler.start()
+        made.append(sampler)
+        return sampler
+
+    yield start
+    nvml.may_answer.set()
+    for sampler in made:
+        sampler.stop(60)
+
+
+def num_samples(sampler):
+    return sampler.window(0.0, time.monotonic() + 60).num_samples
+
+
+def test_a_sampler_samples_until_it_is_stopped(started):
+    begin_s = time.monotonic()
+    sampler = started()
+    assert wait_until(lambda: num_samples(sampler) >= 20)
+    sampled = sampler.stop(60)
+    end_s = time.monotonic()
+    window = sampled.series.window(begin_s, end_s)
+    assert (sampled.problem, sampled.failures) == ("", {})
+    assert 20 <= sampled.series.num_samples <= (end_s - begin_s) / PERIOD_S + 1
+    assert window.spans["sm_clock_mhz"].mean == 345
+    assert 0 < sampled.cpu_s < end_s - begin_s
+    assert not sampler._thread.is_alive()
+
+
+class SlowClock:
+    """Time passes in waits, and while NVML answers: `reading_s` each, by turns. It ends after a second."""
+
+    def __init__(self, nvml, monkeypatch, reading_s):
+        self.now_s, self.reading_s = 0.0, itertools.cycle(reading_s)
+        clock = SimpleNamespace(monotonic=lambda: self.now_s, thread_time=time.thread_time, sleep=time.sleep)
+        monkeypatch.setattr(telemetry_sampler, "time", clock)
+        answer = nvml._fields
+        install(monkeypatch, nvmlDeviceGetFieldValues=lambda *arguments: self._read(answer, *arguments))
+
+    def _read(self, answer, *arguments):
+        self.now_s += next(self.reading_s)
+        return answer(*arguments)
+
+    def wait(self, seconds):
+        self.now_s += seconds
+        return self.now_s >= 1.0
+
+
+def times_of(nvml, monkeypatch, reading_s):
+    clock = SlowClock(nvml, monkeypatch, reading_s)
+    sampler = Sampler(FIRST, period_s=0.05)
+    sampler._should_stop = clock
+    sampler._run()
+    times = [one.begin_s for one in sampler._series.bins()]
+    return [round(at_s - times[0], 6) for at_s in times]
+
+
+@pytest.mark.parametrize(
+    ("reading_s", "times"),
+    [
+        ([0.03], [round(number * 0.05, 6) for number in range(20)]),  # a slow reading delays none after it
+        ([0.0, 0.12, 0.0], [0.0, 0.15, 0.2, 0.25, 0.4]),  # in turns 0.12 s, none, none: samples that it ran over are left out
+    ],
+)
+def test_samples_keep_to_the_clock(nvml, monkeypatch, reading_s, times):
+    assert times_of(nvml, monkeypatch, reading_s)[: len(times)] == times
+
+
+def test_each_sampler_reads_its_own_gpu(started, monkeypatch):
+    def temperature(device, _sensor, target):
+        return out(40 + ctypes.cast(device, ctypes.c_void_p).value)(device, target)
+
+    install(monkeypatch, nvmlDeviceGetTemperature=temperature)
+    one, other = started(FIRST), started(SECOND)
+    assert wait_until(lambda: one.latest() and other.latest())
+    assert [sampler.latest().gpu_temperature_c for sampler in (one, other)] == [41, 42]
+
+
+def hanging(started, nvml):
+    """A sampler whose question the driver does not answer."""
+    sampler = started()
+    assert wait_until(lambda: num_samples(sampler) >= 2)
+    nvml.may_answer.clear()
+    asked = nvml.asked
+    assert wait_until(lambda: nvml.asked > asked)
+    return sampler
+
+
+def test_a_driver_that_hangs_is_not_waited_for(started, nvml):
+    sampler = hanging(started, nvml)
+    before = num_samples(sampler)
+    time.sleep(GAP_PERIODS * PERIOD_S * 2)
+    now = time.monotonic()
+    assert sampler.window(now - GAP_PERIODS * PERIOD_S * 2, now).longest_pause.length_s > GAP_PERIODS * PERIOD_S
+    sampled = sampler.stop(patience_s=0.2)
+    said = re.fullmatch(r"NVML has not answered for (\d+\.\d) s: the thread that asked is left behind", sampled.problem)
+    assert said
+    assert float(said[1]) >= 0.2
+    nvml.may_answer.set()
+    sampler._thread.join(60)
+    assert sampled.series.num_samples == before  # what came late is not added to what was given away
+
+
+def test_a_driver_that_hangs_for_a_while_leaves_a_gap(started, nvml):
+    sampler = hanging(started, nvml)
+    time.sleep(0.2)
+    nvml.may_answer.set()
+    before = num_samples(sampler)
+    assert wait_until(lambda: num_samples(sampler) > before + 5)
+    assert max(one.longest_pause.length_s for one in sampler.stop(60).series.bins()) >= 0.2
+
+
+def test_a_reading_that_breaks_is_counted_and_the_next_one_counts(started, nvml):
+    sampler = started()
+    assert wait_until(sampler.latest)
+    nvml.error = RuntimeError("no such thing")
+    why = Missing(Why.UNREADABLE, "RuntimeError while a sample was read: no such thing")
+    assert wait_until(lambda: sampler.latest() and sampler.latest().sm_clock_mhz == why)
+    nvml.error = None
+    assert wait_until(lambda: sampler.latest() and sampler.latest().sm_clock_mhz == 345)
+    assert sampler.stop(60).failures["sample"] >= 1
+
+
+def test_without_a_driver_the_samples_have_the_reason(started, monkeypatch):
+    install(monkeypatch, nvmlInitWithFlags=lambda _flags: pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
+    sampler = started()
+    assert wait_until(sampler.latest)
+    assert sampler.stop(60).problem == "NVML does not start: Driver Not Loaded"
+    assert sampler.latest().sm_clock_mhz == Missing(Why.UNREADABLE, "NVML does not start: Driver Not Loaded")
+
+
+@pytest.mark.parametrize("period_s", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_period_that_cannot_be(period_s):
+    with pytest.raises(ValueError, match=r"period_s=.*: a finite number of seconds above 0"):
+        Sampler(FIRST, period_s=period_s)
+
+
+def test_an_error_before_the_first_sample_is_reported(started, monkeypatch):
+    def breaks(*_, **__):
+        raise KeyError("a bug")
+
+    monkeypatch.setattr(telemetry_sampler, "open_reader", breaks)
+    sampler = started()
+    assert wait_until(lambda: sampler.latest())
+    sampled = sampler.stop(60)
+    assert sampled.problem == "KeyError when the GPU was opened: 'a bug'"
+    assert sampler.latest().sm_clock_mhz == Missing(Why.UNREADABLE, sampled.problem)

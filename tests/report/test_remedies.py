@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpu_acceptance.inventory.needs import KNOWN
-from gpu_acceptance.inventory.xids import MEANINGS
+from gpu_acceptance.inventory.xids import meanings
 from gpu_acceptance.record.outcome import Cause, Outcome, Status
 from gpu_acceptance.report.remedies import PLACEHOLDERS, REMEDIES_FILE, XID_METRICS, kinds_by, kinds_of_metric, read_table, table
 from gpu_acceptance.report.words import HARMLESS_OUTCOMES, HARMLESS_STATUSES
@@ -66,7 +66,7 @@ def test_the_metrics_of_xids_are_limited():
 @pytest.mark.parametrize(
     ("field", "word"),
     [
-        *(("xids", meaning.remedy) for meaning in MEANINGS.values()),
+        *(("xids", meaning.remedy) for meaning in meanings().values()),
         ("xids", "contact the vendor's support"),  # of a number without a meaning
         *(("outcomes", one) for one in sorted(set(Outcome) - HARMLESS_OUTCOMES)),
         *(("statuses", one) for one in sorted(set(Status) - HARMLESS_STATUSES)),
@@ -83,7 +83,7 @@ def test_a_pass_is_of_no_kind():
 
 
 def test_states_outcomes_and_xids_are_written_as_the_code_has_them():
-    known = {*KNOWN, *Outcome, *Status, *(meaning.remedy for meaning in MEANINGS.values())}
+    known = {*KNOWN, *Outcome, *Status, *(meaning.remedy for meaning in meanings().values())}
     found = [remedy.found_by for remedy in table().remedies.values()]
     assert [word for by in found for word in (*by.statuses, *by.outcomes, *by.xids, *by.lacks) if word not in known] == []
 
@@ -216,7 +216,7 @@ def broken(tmp_path, old, new):
             "xid_application: reference 'catalogue' is not under",
         ),
         (
-            "who else has the GPU open",
+            "other processes that have the GPU open",
             "[who]",
             r"xid_application.checks.*nvidia-smi.* \(line \d+\): Input should be a valid string",
         ),

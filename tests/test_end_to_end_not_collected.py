@@ -39,15 +39,6 @@ def test_what_is_ignored_deselected_or_dropped_by_a_hook_is_in_the_verdict_line(
     )
 
 
-def test_where_nothing_is_selected_the_run_says_so_and_leaves_its_results(tmp_path):
-    ended = plain_pytest(make_suite(tmp_path, "passes"), "-k", "nothing")
-    assert ended.returncode == 5, ended.output
-    assert ended.record.conclusion.exit_code == 5
-    assert ended.verdict_line.startswith("INCOMPLETE: ")
-    assert "nothing was selected, 1 validation deselected" in ended.verdict_line
-    assert ended.verdict_line in ended.output
-
-
 @pytest.mark.parametrize(
     ("example", "arguments", "text"),
     [

@@ -191,10 +191,8 @@ def test_a_file_of_the_suite_is_named_from_anywhere_and_alone(tmp_path):
     ("arguments", "said"),
     [
         (["--gpus=4"], "--gpus=4 declares that many GPUs of each node"),
-        (["--lvel=quick"], "--lvel=quick: unknown option; did you mean '--level'?"),
         (["--level=quik"], "--level=quik: allowed: health, quick, full, soak; did you mean 'quick'?"),
         (["acceptance/test_passse.py"], "acceptance/test_passse.py: no such file or folder; did you mean 'acceptance/test_passes.py'?"),
-        (["--level=quick", "--level=full"], "--level is given 2 times (quick, full); allowed: once"),
         (["--run-id="], "--run-id=: allowed: 1 to 100 letters, digits, '.', '_' and '-', of which the first is a letter or digit"),
     ],
 )

@@ -56,14 +56,6 @@ def test_sigterm_to_the_launcher_interrupts_the_validation_and_the_report_is_wri
     seen.told(LAUNCHER_STOPPED, stopped.row("test_long").message, took_s)
 
 
-def test_sigterm_to_one_rank_ends_all_alike(tmp_path):
-    stopped = torchrun(make_suite(tmp_path, "terminates_its_supervisor"))
-    assert stopped.rank_exit_codes == {0: 2, 1: 2}, stopped.output
-    assert stopped.row("test_terminated").outcome == "interrupted", stopped.output
-    assert stopped.outcomes_by_rank("test_terminated") == {0: "interrupted", 1: "interrupted"}
-    assert "interrupted by SIGTERM" in stopped.row("test_terminated").message
-
-
 def test_without_rank_0_the_lowest_rank_alive_reports(tmp_path, seen):
     ended = torchrun(make_suite(tmp_path, "kills_the_leader"), ranks=3)
     assert ended.rank_exit_codes == {0: -9, 1: 6, 2: 6}, ended.output

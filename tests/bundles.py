@@ -6,6 +6,7 @@ import subprocess
 import sys
 import sysconfig
 import venv
+import zipfile
 from collections.abc import Iterator
 from importlib.metadata import distribution
 from pathlib import Path
@@ -25,6 +26,18 @@ def commit_all(folder):
     for command in (["init", "-q"], ["add", "--force", "--all"], ["commit", "-q", "-m", "first"]):
         subprocess.run([*GIT, *command], cwd=folder, check=True)
     return folder
+
+
+def write_wheel(folder, name, version) -> Path:
+    """A wheel of one empty module."""
+    folder.mkdir(exist_ok=True)
+    path, info = folder / f"{name}-{version}-py3-none-any.whl", f"{name}-{version}.dist-info"
+    with zipfile.ZipFile(path, "w") as wheel:
+        wheel.writestr(f"{name}.py", "")
+        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: {version}\n")
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{info}/RECORD", "")
+    return path
 
 
 def copy_of_this_tree(folder):

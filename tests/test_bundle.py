@@ -7,10 +7,9 @@ import shutil
 import subprocess
 import tarfile
 import venv
-import zipfile
 
 import pytest
-from bundles import ROOT, closure, commit_all, make
+from bundles import ROOT, closure, commit_all, make, write_wheel
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -62,19 +61,10 @@ def project(tmp_path, monkeypatch):
     (folder / "setup.py").touch()
     (folder / ".gitignore").write_text("/dist/\n__pycache__/\n")
     for version in ("1.0", "2.0"):
-        write_wheel(tmp_path / "index", version)
+        write_wheel(tmp_path / "index", "tiny", version)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "index"))
     return commit_all(folder)
-
-
-def write_wheel(folder, version):
-    folder.mkdir(exist_ok=True)
-    with zipfile.ZipFile(folder / f"tiny-{version}-py3-none-any.whl", "w") as wheel:
-        wheel.writestr("tiny.py", "")
-        wheel.writestr(f"tiny-{version}.dist-info/METADATA", f"Metadata-Version: 2.1\nName: tiny\nVersion: {version}\n")
-        wheel.writestr(f"tiny-{version}.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        wheel.writestr(f"tiny-{version}.dist-info/RECORD", "")
 
 
 def packed(project, *arguments):

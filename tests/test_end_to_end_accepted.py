@@ -1,17 +1,20 @@
-"""An ACCEPTED run of 2 ranks, started from another folder: its caveats are in the verdict line."""
+"""An ACCEPTED run of 2 ranks, started from another folder: its caveats are in the verdict line. Curves, event files and `--data-dir`."""
 
 import math
 import re
 from itertools import pairwise
 
+import numpy as np
 import pytest
-from suite import EXAMPLES, extend_conftest, make_suite, run, torchrun_command
+from PIL import Image
+from suite import EXAMPLES, extend_conftest, make_suite, plain_pytest, run, shipped_suite, torchrun_command
 from tensorboard_runs import read_runs
 
 from gpu_acceptance.cli.verbs import main
 from gpu_acceptance.folder.manifest import read_manifest
 
 pytestmark = pytest.mark.launcher
+
 
 EXAMPLES_HERE = (
     "asks_telemetry",
@@ -152,3 +155,45 @@ def test_the_run_lies_where_it_was_asked_for_and_under_its_name(accepted):
     assert accepted.folder.name == accepted.record.plan.run_id == "first"
     assert accepted.folder.parent.name == "all my runs"
     assert not (accepted.suite / "reports").exists()
+
+
+def test_what_is_in_their_place_costs_the_event_files_and_nothing_else(tmp_path):
+    ended = plain_pytest(
+        make_suite(tmp_path / "suite", "passes", "spoils_files"),
+        "--tensorboard",
+        "--run-id=first",
+        env={"SPOILS": "reports/first/tensorboard"},
+    )
+    assert ended.returncode == ended.record.conclusion.exit_code == 0, ended.output
+    assert f"tensorboard: no event files in {ended.folder}: RecordError: {ended.folder}/tensorboard is there already" in ended.output
+    assert (ended.folder / "report.html").is_file()
+    assert not list((ended.folder / "tensorboard").iterdir())
+
+
+def test_without_the_package_nothing_is_begun(tmp_path):
+    suite = make_suite(tmp_path / "suite", "passes")
+    extend_conftest(suite, 'sys.modules["tensorboardX"] = None')
+    refused = plain_pytest(suite, "--tensorboard")
+    assert refused.returncode == 4, refused.output
+    assert "ERROR: --tensorboard writes with tensorboardX, which is not installed: " in refused.output
+    assert "-m pip install tensorboardX, or leave it out" in refused.output
+    assert refused.folder is None
+
+
+@pytest.fixture
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    np.save(folder / "tokens.npy", np.tile(np.arange(16, dtype=np.uint16), 100))
+    for name, colour in (("blue", (0, 0, 255)), ("red", (255, 0, 0))):
+        (folder / "images" / name).mkdir(parents=True)
+        for place in range(6):
+            Image.new("RGB", (40, 30), colour).save(folder / "images" / name / f"{place}.jpg")
+    return folder
+
+
+def test_what_was_trained_is_in_the_record_of_a_run_that_may_be_accepted(tmp_path, data):
+    suite = shipped_suite(tmp_path / "suite", "ddp")
+    ended = plain_pytest(suite, f"--data-dir={data}", env={"OMP_NUM_THREADS": "1"})
+    assert ended.verdict_line.startswith("ACCEPTED (cpu profile: no GPU was tested"), ended.output
+    figures = {figure.metric: figure.value for row in ended.record.rows for figure in row.attempts[-1].ranks[0].figures}
+    assert (figures["ddp.gpt2.data"], figures["ddp.resnet.data"]) == ("tokens.npy: 1,600 tokens", "images: 12 of 2 classes")

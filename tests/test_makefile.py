@@ -1,16 +1,17 @@
-"""`make` with a stand-in for `gpu-acceptance`: what it passes on, and how it ends."""
+"""`make` with a stand-in for `gpu-acceptance`, and `tools/make_venv.py`: what they pass on, install and refuse."""
 
 import os
 import shutil
 import signal
 import subprocess
 import sys
-from pathlib import Path
+import venv
 
 import pytest
+from bundles import write_wheel
 from clean_environment import clean_environment
 
-ROOT = Path(__file__).parents[1]
+from tools.make_venv import OWN, ROOT, install, make_venv
 
 pytestmark = pytest.mark.needs("make")
 
@@ -86,3 +87,42 @@ def test_an_older_python_is_told_before_it_reads_anything(checkout, arguments):
     done = make(checkout, *arguments, "PYTHON=./older")
     assert done.returncode == 2
     assert done.stderr.startswith("PYTHON=./older is Python 3.9: name one of 3.11 or newer, PYTHON=python3.12\n")
+
+
+def test_a_site_that_installs_into_homes_changes_nothing(tmp_path, monkeypatch):
+    home, wheel = tmp_path / "home", write_wheel(tmp_path, "of_a_site", "1")
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("PIP_USER", "1")
+    venv.create(tmp_path / "made", system_site_packages=True)
+    install(tmp_path / "made" / "bin" / "python", ["--no-index", "--no-deps", str(wheel)])
+    assert list((tmp_path / "made").glob("lib/python*/site-packages/of_a_site.py"))
+    assert list(home.rglob("of_a_site*")) == []
+
+
+@pytest.fixture
+def ready_checkout(tmp_path):
+    """With an environment that this python made, and that is ready."""
+    (tmp_path / "tools").mkdir()
+    for name in ("Makefile", "pyproject.toml", "setup.py", "constraints.txt", "tools/make_venv.py"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    make_venv(tmp_path / ".venv", with_own_packages=True, with_pip=False)
+    (tmp_path / ".venv" / ".ready").touch()
+    return tmp_path
+
+
+@pytest.mark.parametrize("target", ["accept", "plan"])
+def test_a_python_that_the_environment_is_not_of_is_refused(ready_checkout, target):
+    """Else what is tested would be the torch of the other one, without a word."""
+    venv.create(ready_checkout / "other", with_pip=False)
+    other = ready_checkout / "other" / "bin" / "python"
+    done = subprocess.run(["make", target, f"PYTHON={other}"], cwd=ready_checkout, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    is_of = f"{OWN.partition(' in ')[0]} in {ready_checkout}/other"
+    assert done.stderr.startswith(f".venv was made with {OWN}, and PYTHON is {is_of}: `make clean` removes it, or leave PYTHON out\n")
+
+
+@pytest.mark.parametrize("python", [sys.executable, ".venv/bin/python"])
+def test_the_python_that_the_environment_is_of_is_taken_and_its_own(ready_checkout, python):
+    done = subprocess.run([python, "tools/make_venv.py", ".venv"], cwd=ready_checkout, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,7 +1,8 @@
-"""The soak in its short form; `make soak` is the long one."""
+"""Short forms of `make soak` and `make fuzz`."""
 
 import pytest
 from faults import assert_nothing_left
+from signal_fuzz import RANKS, SIGNALS, TARGETS, fuzz, make_shots
 from soak import GENTLE, MOST_POISONED, POISONS, Held, growth, make_plan, run, wrong_verdicts
 
 pytestmark = pytest.mark.launcher
@@ -47,3 +48,15 @@ def test_the_long_plan_holds_what_it_promises():
 def test_what_grows_is_named(held, said):
     held.keys = held.keys or [1, 1, 1]
     assert list(growth(held)) == [said]
+
+
+def test_rounds_end_right_and_leave_nothing(tmp_path):
+    assert fuzz(tmp_path, range(3), seed=4) == []
+
+
+def test_a_round_is_made_from_its_seed_and_number_alone():
+    rounds = [make_shots(1, number) for number in range(500)]
+    assert rounds == [make_shots(1, number) for number in range(500)]
+    shots = [shot for one in rounds for shot in one]
+    assert {shot.number for shot in shots} == set(SIGNALS)
+    assert {(shot.target, shot.rank) for shot in shots} == {(target, rank) for target in TARGETS for rank in range(RANKS)}

@@ -1,8 +1,9 @@
-"""Planted faults: one rank gets them, and settings that plant none are refused."""
+"""Fixtures of validations: one rank gets a planted fault; GPUs that the ranks of a node see together."""
 
 import pytest
 
 from fixtures.ranks import on_this_rank
+from fixtures.slurm import seen_together
 
 
 def test_no_fault_is_planted_unless_a_profile_says_so():
@@ -23,3 +24,17 @@ def test_a_drill_that_cannot_be_counted_is_refused(number):
 def test_a_drill_on_a_rank_that_is_not_there_is_refused(on_rank):
     with pytest.raises(ValueError, match=rf"^a\.b=1000 on rank {on_rank!r}: a whole number from 0 to 1$"):
         on_this_rank("a.b", 1000, on_rank, rank=0, world_size=2)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "opened", "seen"),
+    [
+        ([8, 8], ["GPU-a", "GPU-b"], 8),  # torchrun: each rank sees all
+        ([1, 1], ["GPU-a", "GPU-b"], 2),  # a task for each GPU: each sees its own
+        ([1, 1], ["GPU-a", "GPU-a"], 1),
+        ([0, 0], ["", ""], 0),
+        ([1], ["GPU-a"], 1),
+    ],
+)
+def test_gpus_that_ranks_see_together(numbers, opened, seen):
+    assert seen_together(numbers, opened) == seen

@@ -11,7 +11,6 @@ from snapshots import healthy_h200, snapshot_of
 
 from gpu_acceptance.inventory import binding, counters, gpu_health, infiniband_health, kernel_log_health, nccl_log
 from gpu_acceptance.inventory.answer import Missing, Why
-from gpu_acceptance.thresholds.file import read_file
 from gpu_acceptance.thresholds.limit import COUNTERS, Limit, show
 from gpu_acceptance.thresholds.profile import load_profile, profile_names, shipped_dir
 
@@ -59,8 +58,8 @@ def limits() -> dict[str, dict[str, Limit]]:
     for profile in PROFILES:
         for metric, limit in load_profile(profile, shipped_dir()).limits.items():
             found.setdefault(metric, {})[limit.file.removesuffix(".yaml")] = limit
-    for overlay in shipped_dir().glob("site-*.yaml"):
-        for metric in read_file(overlay).content.limits:
+    for overlay in ("site-ndr", "site-nvls-off"):
+        for metric in load_profile("h200-sxm", shipped_dir(), [Path(overlay)]).limits:
             found.setdefault(metric, {})
     return found
 

@@ -62,8 +62,8 @@ def test_only_what_was_measured_has_a_peer_limit():
 
 @pytest.mark.parametrize("metric", ALIKE)
 def test_who_takes_the_sigma_of_another_says_of_which(metric):
-    other = ALIKE[metric].split(".")[1]
-    assert f"peers: sigma is that of {other}, which moves the same bytes" in H200.limits[metric].source
+    own, other = metric.split(".")[1], ALIKE[metric].split(".")[1]
+    assert f"{own} takes that of {other}" in H200.limits[metric].source
     assert len(figures_of(metric)) < LEAST_RUNS  # else its own readings are to be taken
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from fixtures.training import workload as read_workload
+from gpu_acceptance.base.strict_yaml import parse
 from gpu_acceptance.measure.collectives import NAMES
 from gpu_acceptance.measure.corruption import kernels
 from gpu_acceptance.measure.gemm.best_shape import CANDIDATES
@@ -15,7 +16,7 @@ from gpu_acceptance.measure.gemm.operands import DTYPES, allowed_error, is_avail
 from gpu_acceptance.measure.train import trained
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.run_record import PlannedValidation
-from gpu_acceptance.thresholds.file import LimitsError, read_file
+from gpu_acceptance.thresholds.file import LimitsError
 from gpu_acceptance.thresholds.limit import matching_reason
 from gpu_acceptance.thresholds.profile import json_schema, load_profile, profile_names, select_profile, shipped_dir
 from gpu_acceptance.verdict.attempts import bare_row, too_small
@@ -416,7 +417,6 @@ def test_base_can_be_loaded_for_a_gpu_nobody_knows():
 
 def test_nvls_off_brings_the_rings_and_says_what_it_loosened():
     profile = load_profile("h200-sxm", DIRECTORY, [Path("site-nvls-off")])
-    assert read_file(DIRECTORY / "site-nvls-off.yaml").content.reason
     assert profile.limits["nccl.all_reduce.busbw"].at_least == {2: 326, 4: 343, 8: 346}
     loosened = [(change.key, change.old, change.new) for change in profile.changes if change.kind == "loosened"]
     assert loosened == [
@@ -472,7 +472,7 @@ def test_the_schema_is_that_of_the_code():
 
 @pytest.mark.parametrize("path", sorted(DIRECTORY.glob("*.yaml")), ids=lambda path: path.stem)
 def test_files_fit_the_schema_and_a_screen(path):
-    content = read_file(path).content.model_dump(mode="json", exclude_unset=True)
+    content = json.loads(json.dumps(parse(path.read_bytes()).data))  # JSON has no whole numbers as keys
     jsonschema.validate(content, json_schema())
 
 

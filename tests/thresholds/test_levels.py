@@ -162,9 +162,14 @@ def test_no_overlay_takes_a_subject_out_of_the_whole_suite(tmp_path):
     (tmp_path / "mine.yaml").write_text("reason: a test\nlevels: {health: {counters: 1}}\n")
     with pytest.raises(LimitsError, match=r"^mine.yaml: levels.health.counters \(line 2\): .*counters are read at each level$"):
         load_profile("h200-sxm", shipped_dir(), [tmp_path / "mine.yaml"])
-    (tmp_path / "mine.yaml").write_text("reason: a test\nlevels: {quick: {ssd: 1}}\n")
-    with pytest.raises(LimitsError, match=r"^mine.yaml: levels.full: lacks 'ssd', which quick runs; "):
-        load_profile("h200-sxm", shipped_dir(), [tmp_path / "mine.yaml"])
+    (tmp_path / "mine.yaml").write_text("reason: a test\nlevels: {quick: {ssd: 1, gemm: 3}, full: {gemm: 4}}\n")
+    levels = load_profile("h200-sxm", shipped_dir(), [tmp_path / "mine.yaml"]).levels
+    assert {level: (subjects.get("ssd"), subjects.get("gemm")) for level, subjects in levels.items()} == {
+        "health": (None, None),
+        "quick": (1, 3),
+        "full": (1, 4),
+        "soak": (1, 4),
+    }
 
 
 @pytest.fixture(scope="module")

@@ -18,8 +18,9 @@ from gpu_acceptance.inventory import nvml
 from gpu_acceptance.report.remedies import kinds_of_metric, table
 from gpu_acceptance.run.suite import FOLDER, suite_for
 from gpu_acceptance.thresholds.changes import limit_differences
+from gpu_acceptance.thresholds.families import stated
 from gpu_acceptance.thresholds.known_metrics import KnownMetrics, known_metrics
-from gpu_acceptance.thresholds.limit import COUNTERS, Limit, Peers, Profile, matching_reason, show, subject_of_metric, with_unit
+from gpu_acceptance.thresholds.limit import COUNTERS, Limit, Profile, matching_reason, show, subject_of_metric, with_unit
 from gpu_acceptance.thresholds.profile import ASKED_BY, LimitsError, load_profile, profile_names, read_profiles, select_profile, shipped_dir
 from gpu_acceptance.thresholds.schema import Entry
 
@@ -31,7 +32,6 @@ _WIDTH = 118
 _INDENT = "    "
 _UNITS = {"bool": "true or false", "text": "a text"}
 _REASON = "agreed with the vendor on 2026-11-20"
-_NEEDED = {"unit", "scope", "source"}
 _MOST_WHOLE = 1e15  # below it a float shows every digit
 
 
@@ -269,9 +269,7 @@ def _number(bound: float | Mapping[int, float], unit: str) -> str:
 def snippet(metric: str, limit: Limit | None, unit: str) -> str:
     """Return a valid overlay with the limit as it stands, except for its source; with any bound if there is no limit."""
     if limit:
-        plain = Limit(metric, limit.unit, limit.scope, limit.source, limit.file)
-        values = {name: getattr(limit, name) for name in Entry.model_fields}
-        entry = {name: _plain(value) for name, value in values.items() if name in _NEEDED or value != getattr(plain, name)}
+        entry = _plain(stated(limit))
     else:
         bound: dict[str, Any] = {"text": {"uniform": True}, "bool": {"equals": True}}.get(unit, {"at_least": 1})
         entry = {**bound, "unit": unit, "scope": "rank"}
@@ -281,12 +279,8 @@ def snippet(metric: str, limit: Limit | None, unit: str) -> str:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, Peers):
-        return vars(value)
     if isinstance(value, Mapping):
-        return {size: _plain(number) for size, number in value.items()}
-    if isinstance(value, tuple):
-        return list(value)
+        return {name: _plain(one) for name, one in value.items()}
     return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < _MOST_WHOLE else value
 
 

@@ -2,18 +2,21 @@
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from gpu_acceptance.base.strict_yaml import MAX_BYTES, Document, Key, StrictYamlError, parse, shown
 from gpu_acceptance.base.text import did_you_mean, first_few
-from gpu_acceptance.thresholds.limit import BY_SIZE, FileDigest, subject_of_metric
+from gpu_acceptance.thresholds.families import READING, Expansion, expanded
+from gpu_acceptance.thresholds.limit import BY_SIZE, FileDigest, Limit, subject_of_metric
 from gpu_acceptance.thresholds.parameters import PARAMETERS
-from gpu_acceptance.thresholds.schema import Content, Entry, Match, PeersEntry, disagreements, number_hint
+from gpu_acceptance.thresholds.schema import PROFILE, Content, Entry, Match, PeersEntry, disagreements, number_hint
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -43,17 +46,38 @@ class LimitsFile:
         return self.digest.file
 
 
-def read_file(path: Path) -> LimitsFile:
-    """The file at `path`, every entry found right by itself; what only holds after merging is not looked at. Raises LimitsError."""
+def read_file(path: Path, inherited: Mapping[str, Limit] = MappingProxyType({})) -> LimitsFile:
+    """Read a file, one entry for each metric; raise LimitsError where an entry is wrong by itself.
+
+    `inherited`: the limits of the parent or of the profile below an overlay, from which an entry takes the keys that it does not give.
+    """
     digest, document = _read_document(path)
+    expansion = expanded(document.data, inherited)
+    place = partial(_place, digest.file, document)
+    problems, details = [f"{place(where)}: {problem}" for where, problem in expansion.problems], []
     try:
-        return LimitsFile(digest, Content.model_validate(document.data))
+        content = Content.model_validate(expansion.data)
     except ValidationError as error:
-        wrong = [_path(detail["loc"]) for detail in error.errors(include_url=False)]
-        rest = _rest(document, wrong)
-        raise LimitsError(
-            [*_problems(digest.file, document, error), *_hidden(digest.file, document, wrong, rest)], LimitsFile(digest, rest)
-        ) from None
+        details = error.errors(include_url=False)
+    if not problems and not details:
+        return LimitsFile(digest, content)
+    wrong = [_path(detail["loc"]) for detail in details]
+    rest = _rest(expansion.data, wrong)
+    problems += _problems(details, expansion, place)
+    raise LimitsError(dict.fromkeys([*problems, *_hidden(wrong, rest, expansion, place)]), LimitsFile(digest, rest))
+
+
+def extends(path: Path) -> str | None:
+    """Return the parent that a file names, before anything else in it is looked at."""
+    parent = _read_document(path)[1].data.get("extends")
+    return parent if isinstance(parent, str) and re.fullmatch(PROFILE, parent) else None
+
+
+def device_of(path: Path) -> str | None:
+    """Return the GPU that a file is for, before anything else in it is looked at."""
+    match = _read_document(path)[1].data.get("match")
+    device = match.get("device_name") if isinstance(match, dict) else None
+    return device if isinstance(device, str) else None
 
 
 def read_validated(path: Path, model: type[M], problems: Callable[[str, Document, ValidationError], list[str]]) -> tuple[FileDigest, M]:
@@ -90,8 +114,9 @@ def _read_bytes(path: Path, name: str) -> bytes:
 
 
 _FIELDS = {name: info for model in (Content, Entry, PeersEntry, Match) for name, info in model.model_fields.items()}
+_ENTRY_KEYS = [*Entry.model_fields, READING]
 _KEYS = {
-    "limits": "a metric named <subject>.<operation>.<quantity>, lower-case letters, digits and _",
+    "limits": "a metric named <subject>.<operation>.<quantity>, lower-case letters, digits and _; {a,b} stands for each of both",
     "figures": "a metric named <subject>.<operation>.<quantity>, in which {a,b} stands for each of both and * for anything",
     "levels": "health, quick or full, and in each of them the name of a subject",
     "not_applicable": "a glob that names its subject first, as in 'infiniband.*'",
@@ -99,18 +124,30 @@ _KEYS = {
 }
 
 
-def _problems(file: str, document: Document, error: ValidationError) -> list[str]:
-    lines: dict[tuple[Key, ...], str] = {}
-    for detail in error.errors(include_url=False):
+def _place(file: str, document: Document, path: tuple[Key, ...]) -> str:
+    """`mine.yaml: limits.hbm.copy.bandwidth.unit (line 7)`."""
+    return f"{file}: {dotted(path)}{line_of(document, path)}"
+
+
+def _problems(details: Sequence[Any], expansion: Expansion, place: Callable[[tuple[Key, ...]], str]) -> list[str]:
+    """One line for each place in the file; all members of a family are wrong at the same one."""
+    lines: dict[tuple[Key, ...], tuple[bool, str]] = {}
+    for detail in details:
         path = _path(detail["loc"])
-        if path not in lines or detail["type"] == "value_error":  # of the branches of a union, the one that says why
-            lines[path] = f"{file}: {dotted(path)}{line_of(document, path)}: {_what(detail, path)}"
-    return list(lines.values())
+        written, says_why = expansion.written(path), detail["type"] == "value_error"  # of the branches of a union, one says why
+        if written not in lines or (says_why and not lines[written][0]):
+            lines[written] = (says_why, f"{place(written)}: {_member(path, written)}{_what(detail, path)}")
+    return [line for _, line in lines.values()]
 
 
-def _rest(document: Document, wrong: Sequence[tuple[Key, ...]]) -> Content:
-    """The figures of the file, and its limits without their keys that are wrong. Nothing else is in it."""
-    data = document.data if isinstance(document.data, dict) else {}
+def _member(path: tuple[Key, ...], written: tuple[Key, ...]) -> str:
+    """Which member of a family a problem of the whole entry is about."""
+    return f"{path[1]}: " if len(path) == 2 and path != written else ""
+
+
+def _rest(data: Any, wrong: Sequence[tuple[Key, ...]]) -> Content:
+    """Return the figures of the file, and its limits without their keys that are wrong. Nothing else is in it."""
+    data = data if isinstance(data, dict) else {}
     limits = {} if ("limits",) in wrong else data.get("limits") or {}
     keys = {path[:3] for path in wrong}
     entries = {
@@ -124,13 +161,16 @@ def _rest(document: Document, wrong: Sequence[tuple[Key, ...]]) -> Content:
     return Content.model_construct(limits=entries, figures=figures)
 
 
-def _hidden(file: str, document: Document, wrong: Sequence[tuple[Key, ...]], rest: Content) -> Iterator[str]:
-    """What does not agree inside an entry. pydantic looks at that only where each key is right by itself."""
+def _hidden(
+    wrong: Sequence[tuple[Key, ...]], rest: Content, expansion: Expansion, place: Callable[[tuple[Key, ...]], str]
+) -> Iterator[str]:
+    """Yield what does not agree inside an entry; pydantic looks at that only where each key is right by itself."""
     for metric, entry in rest.limits.items():
-        keys = {str(path[2]) for path in wrong if path[:2] == ("limits", metric)}
+        path: tuple[Key, ...] = ("limits", metric)
+        keys = {str(one[2]) for one in wrong if one[:2] == path}
         if keys and (problems := "; ".join(disagreements(entry, keys))):
-            path = ("limits", metric)
-            yield f"{file}: {dotted(path)}{line_of(document, path)}: {problems}"
+            written = expansion.written(path)
+            yield f"{place(written)}: {_member(path, written)}{problems}"
 
 
 def _path(loc: tuple[Key, ...]) -> tuple[Key, ...]:
@@ -144,7 +184,7 @@ def _path(loc: tuple[Key, ...]) -> tuple[Key, ...]:
 
 def dotted(path: tuple[Key, ...]) -> str:
     """`limits.gemm.bf16.sustained.unit`: where in the file."""
-    return ".".join(str(key) if re.fullmatch(r"[\w.*/-]{1,80}", str(key), re.ASCII) else shown(key) for key in path) or "the file"
+    return ".".join(str(key) if re.fullmatch(r"[\w.*/{},-]{1,140}", str(key), re.ASCII) else shown(key) for key in path) or "the file"
 
 
 def line_of(document: Document, path: tuple[Key, ...]) -> str:
@@ -185,7 +225,7 @@ def _allowed(path: tuple[Key, ...]) -> str:
     if len(path) == 2 and path[0] == "parameters":
         return PARAMETERS[str(path[1])].allowed
     if len(path) == 2 and path[0] == "limits":
-        return f"a mapping of {', '.join(Entry.model_fields)}"
+        return f"a mapping of {', '.join(_ENTRY_KEYS)}"
     keys = reversed(path) if path[:1] in (("limits",), ("match",)) else path[:1]
     return next((str(_FIELDS[str(key)].description) for key in keys if key in _FIELDS), "a mapping of keys")
 
@@ -194,4 +234,4 @@ def _known_keys(path: tuple[Key, ...]) -> list[str]:
     if path[0] == "match":
         return list(Match.model_fields)
     models: dict[int, type[BaseModel]] = {1: Content, 4: PeersEntry}
-    return list(models.get(len(path), Entry).model_fields)
+    return list(models[len(path)].model_fields) if len(path) in models else _ENTRY_KEYS

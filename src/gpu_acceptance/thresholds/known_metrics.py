@@ -11,9 +11,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from gpu_acceptance.base.text import did_you_mean
+from gpu_acceptance.thresholds.families import expand
 from gpu_acceptance.thresholds.file import LimitsFile
 from gpu_acceptance.thresholds.limit import subject_of, subject_of_metric
-from gpu_acceptance.thresholds.schema import expand
 
 
 @dataclass(frozen=True)

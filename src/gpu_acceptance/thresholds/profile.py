@@ -4,14 +4,13 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from gpu_acceptance.base.strict_yaml import shown
 from gpu_acceptance.base.text import did_you_mean
 from gpu_acceptance.thresholds.changes import changes_between, far_bounds
-from gpu_acceptance.thresholds.file import MAX_PATH, LimitsError, LimitsFile, file_name, read_file
+from gpu_acceptance.thresholds.file import MAX_PATH, LimitsError, LimitsFile, device_of, extends, file_name, read_file
 from gpu_acceptance.thresholds.known_metrics import KnownMetrics, known_metrics
 from gpu_acceptance.thresholds.limit import (
     COUNTERS,
@@ -20,16 +19,14 @@ from gpu_acceptance.thresholds.limit import (
     SOAK,
     SOAK_DURATION,
     FileDigest,
-    Limit,
     Profile,
     matching_reason,
-    show,
     subject_of,
     subject_of_metric,
 )
 from gpu_acceptance.thresholds.parameter_relations import contradictions
 from gpu_acceptance.thresholds.parameters import PARAMETERS
-from gpu_acceptance.thresholds.schema import Entry, json_schema
+from gpu_acceptance.thresholds.schema import json_schema
 
 _SHORTEST = "soak.min_duration_s"  # a parameter
 _LASTED = "soak.load.fraction"
@@ -143,19 +140,18 @@ def load_profile(name: str, directory: Path, overlays: Sequence[Path] = (), suit
 
     `suite`: the folder of validations; overlays may limit metrics of those that are a site's own.
     """
-    chain = _chain(name, directory)
-    profile = Profile(name, None, frozenset(), {}, {}, deadline_s=0)
-    for file in reversed(chain):
-        profile = _laid(profile, file)
-    own, match = chain[0], chain[0].content.match
+    paths = _profile_paths(directory)
+    if name not in paths:
+        raise LimitsError(_unknown(f"no profile {shown(name)}", name, profile_names(directory)))
+    profile, own = _read_chain(name, paths)
+    match = own.content.match
     profile = replace(profile, device_name=match.device_name if match else None)
     if profile.device_name is None and name not in _NO_GPU:
         raise LimitsError(f"{shown(name)} is a parent of other profiles, not a machine's; profiles: {', '.join(profile_names(directory))}")
     _refuse_incomplete(profile, own.name)
-    paths = [_overlay_path(overlay, directory) for overlay in overlays]
-    files = _read_overlays(paths, profile, directory, suite)
+    over = [_overlay_path(overlay, directory) for overlay in overlays]
     machine = profile
-    for file in files:
+    for file in _read_overlays(over, profile, directory, suite):
         profile = _overlaid(profile, file)
     return replace(profile, far_bounds=far_bounds(machine, profile), digest=_digest(profile.files))
 
@@ -188,46 +184,46 @@ def _profile_paths(directory: Path) -> dict[str, Path]:
 
 def read_profiles(directory: Path, but: Sequence[Path] = ()) -> list[LimitsFile]:
     """All profiles of a folder, parents included; no overlay, nor what serves as one though it lies here."""
-    others = {path.resolve() for path in but}
-    return [read_file(path) for path in _profile_paths(directory).values() if path.resolve() not in others]
+    others, paths = {path.resolve() for path in but}, _profile_paths(directory)
+    return [_read_chain(name, paths)[1] for name, path in paths.items() if path.resolve() not in others]
 
 
 def _devices(directory: Path) -> dict[str, str | None]:
-    matches = {name: read_file(path).content.match for name, path in _profile_paths(directory).items()}
+    paths = _profile_paths(directory)
+    matches = {name: _read_chain(name, paths)[1].content.match for name in paths}
     return {name: match.device_name if match else None for name, match in matches.items()}
 
 
-def _chain(name: str, directory: Path) -> list[LimitsFile]:
-    """The profile, its parent, its parent's parent, ..."""
-    paths, names, files = _profile_paths(directory), [name], list[LimitsFile]()
-    if name not in paths:
-        raise LimitsError(_unknown(f"no profile {shown(name)}", name, profile_names(directory)))
-    while True:
-        file = _read_profile(paths[names[-1]])
-        files.append(file)
-        parent = file.content.extends
-        if parent is None:
-            return files
+def _read_chain(name: str, paths: Mapping[str, Path]) -> tuple[Profile, LimitsFile]:
+    """Return what a profile and all its parents say together, and its own file."""
+    profile = Profile(name, None, frozenset(), {}, {}, deadline_s=0)
+    for one in reversed(_chain(name, paths)):
+        file = read_file(paths[one], profile.limits)
+        if file.content.reason is not None:
+            raise LimitsError(f"{file.name}: reason: belongs into an overlay; a profile says why in the source of each limit")
+        profile = _laid(profile, file)
+    return profile, file
+
+
+def _chain(name: str, paths: Mapping[str, Path]) -> list[str]:
+    """Return the profile, its parent, its parent's parent, ..."""
+    names = [name]
+    while (parent := extends(paths[names[-1]])) is not None:
+        file = paths[names[-1]].name
         if parent in names:
-            raise LimitsError(f"{file.name}: extends: profiles go round in a circle: {' -> '.join([*names, parent])}")
+            raise LimitsError(f"{file}: extends: profiles go round in a circle: {' -> '.join([*names, parent])}")
         if parent not in paths:
-            raise LimitsError(_unknown(f"{file.name}: extends: no profile {shown(parent)}", parent, list(paths)))
+            raise LimitsError(_unknown(f"{file}: extends: no profile {shown(parent)}", parent, list(paths)))
         names.append(parent)
+    return names
 
 
 def _unknown(problem: str, name: str, known: list[str]) -> str:
     return f"{problem}; profiles: {', '.join(known)}{did_you_mean(name, known)}"
 
 
-def _read_profile(path: Path) -> LimitsFile:
-    file = read_file(path)
-    if file.content.reason is not None:
-        raise LimitsError(f"{file.name}: reason: belongs into an overlay; a profile says why in the source of each limit")
-    return file
-
-
 def _laid(profile: Profile, file: LimitsFile) -> Profile:
-    """The profile with all that `file` says laid over it; a limit replaces the whole limit of the same metric.
+    """The profile with all that `file` says laid over it; a limit replaces the limit of the same metric, of which it has inherited.
 
     Whoever requires a subject takes back that a parent declared the whole of it not applicable (`subject.*`), and its counters;
     whoever has a limit for a metric, that a parent declared this very one so.
@@ -248,15 +244,27 @@ def _laid(profile: Profile, file: LimitsFile) -> Profile:
 
 
 def _merged(before: Mapping[str, Mapping[str, float]], after: Mapping[Any, Mapping[str, float]]) -> dict[str, Mapping[str, float]]:
-    return {level: {**before.get(level, {}), **after.get(level, {})} for level in LEVELS if level in before or level in after}
+    """Return what each level runs: all that the ones before it run, and what a file adds or changes from this level on."""
+    merged, lower, added = dict[str, Mapping[str, float]](), dict[str, float](), dict[str, float]()
+    for level in LEVELS:
+        if level in before or level in after:
+            added |= after.get(level, {})
+            merged[level] = lower = {**lower, **before.get(level, {}), **added}
+    return merged
 
 
 def _read_overlays(paths: Sequence[Path], machine: Profile, directory: Path, suite: Path | None) -> list[LimitsFile]:
     """The overlays. Raises LimitsError with all that is wrong with them."""
-    files, problems = list[LimitsFile](), list[str]()
+    files, problems, limits = list[LimitsFile](), list[str](), dict(machine.limits)
     for path in paths:
         try:
-            files.append(read_file(path))
+            if (device := device_of(path)) not in (None, machine.device_name):
+                own = "no GPU" if machine.device_name is None else shown(machine.device_name)
+                said = f"this overlay is for {shown(device)}, and profile {machine.name} is for {own}"
+                raise LimitsError(f"{file_name(path)}: match.device_name: {said}")
+            file = read_file(path, limits)
+            limits |= {metric: entry.limit(metric, file.name) for metric, entry in file.content.limits.items()}
+            files.append(file)
         except LimitsError as error:
             problems += error.problems
             files += [error.rest] if error.rest else []
@@ -271,30 +279,13 @@ def _unjudgeable(file: LimitsFile, machine: Profile, known: KnownMetrics) -> Ite
     """The limits of an overlay that nothing would ever be judged by, or that nothing could ever meet."""
     for metric, entry in file.content.limits.items():
         unit = getattr(entry, "unit", None)  # of the rest of a file, one that is wrong is left out
-        if problem := known.problem_of(metric, unit) or _beyond_ceiling(entry, machine.limits.get(metric)):
+        if problem := known.problem_of(metric, unit):
             yield f"{file.name}: limits.{metric}: {problem}"
-
-
-def _beyond_ceiling(entry: Entry, own: Limit | None) -> str:
-    """A bound that the machine's own profile calls physically impossible; a ceiling beside it says that this is meant."""
-    if own is None or own.ceiling is None or entry.ceiling is not None:
-        return ""
-    bounds = entry.at_least.values() if isinstance(entry.at_least, Mapping) else [entry.at_least or 0.0]
-    if max(bounds) <= own.ceiling:
-        return ""
-    impossible = f"above {show(own.ceiling)} {own.unit}, the most that is physically possible by {own.file} (ceiling)"
-    return f"at_least is {show(max(bounds))}, {impossible}; is it in {own.unit}? If it is meant, give a ceiling beside it"
 
 
 def _overlaid(profile: Profile, file: LimitsFile) -> Profile:
     if file.content.extends is not None:
         raise LimitsError(f"{file.name}: extends: not allowed in an overlay; it lies on the profile of the machine")
-    match = file.content.match
-    if match and match.device_name != profile.device_name:
-        device = "no GPU" if profile.device_name is None else shown(profile.device_name)
-        raise LimitsError(
-            f"{file.name}: match.device_name: this overlay is for {shown(match.device_name)}, and profile {profile.name} is for {device}"
-        )
     for subject in file.content.requires:
         if f"{subject}.*" in file.content.not_applicable:
             raise LimitsError(f"{file.name}: requires {subject}, and declares {subject}.* not applicable: it can ask for one of both")
@@ -319,9 +310,6 @@ def _incomplete(profile: Profile) -> Iterator[str]:
     for subject in sorted(profile.requires - subjects):
         known = f"{', '.join(sorted(subjects)) or 'none'}{did_you_mean(subject, subjects)}"
         yield f"requires {shown(subject)}, but there is no limit of it; subjects with limits: {known}"
-    for (lower, some), (higher, more) in pairwise(profile.levels.items()):
-        for subject in sorted(some.keys() - more.keys()):
-            yield f"levels.{higher}: lacks {shown(subject)}, which {lower} runs; a level runs all that the ones before it run"
     for glob in profile.not_applicable:
         if (subject := subject_of_metric(glob)) not in subjects:
             known = f"{', '.join(sorted(subjects)) or 'none'}{did_you_mean(subject, subjects)}"

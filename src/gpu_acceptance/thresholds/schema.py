@@ -3,24 +3,22 @@
 The texts of `description` are shown to whoever got a key wrong, and stand in thresholds/schema.json.
 """
 
-import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from itertools import pairwise, product
+from itertools import pairwise
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from gpu_acceptance.base.strict_yaml import shown
+from gpu_acceptance.thresholds.families import CAN_BE_WITHDRAWN, FAMILY, METRIC, NAMES, READING, WITHDRAWN, each_a_metric
 from gpu_acceptance.thresholds.limit import BY_SIZE, COUNTERS, RESERVED_SUBJECTS, Level, Limit, Nodes, Peers, Scope, subject_of_metric
 from gpu_acceptance.thresholds.parameters import ParameterValues
 
-_METRIC = r"^[a-z][a-z0-9_]*(\.[a-z0-9_]+){1,3}$"
 _SUBJECT = r"^[a-z][a-z0-9_]*$"
 _FIGURES = r"^[a-z0-9_.,{}*]{1,300}$"
-_MOST_NAMES = 1_000  # that one family of figures stands for
 _GLOB = r"^[a-z][a-z0-9_]*\.[^ ]+$"
-_PROFILE = r"^[a-z0-9][a-z0-9-]*$"
+PROFILE = r"^[a-z0-9][a-z0-9-]*$"
 _EXPONENT = re.compile(r"([-+]?[0-9]+)(?:\.)?[eE]([-+]?)([0-9]+)")
 _SOURCE = r"^(measured|datasheet|derived|published|policy)[: ] *[^ :].*$"
 
@@ -48,26 +46,6 @@ def _not_reserved(name: str) -> str:
     if subject_of_metric(name) in RESERVED_SUBJECTS:
         raise ValueError(f"{shown(name)} is not allowed; {' and '.join(sorted(RESERVED_SUBJECTS))} are rows of the suite itself")
     return name
-
-
-def expand(family: str) -> list[str]:
-    """`hbm.{copy,triad}.best` -> `hbm.copy.best`, `hbm.triad.best`."""
-    return ["".join(chosen) for chosen in product(*_alternatives(family))]
-
-
-def _alternatives(family: str) -> list[list[str]]:
-    return [part.split(",") if position % 2 else [part] for position, part in enumerate(re.split(r"[{}]", family))]
-
-
-def _each_a_metric(family: str) -> str:
-    """The text itself; ValueError where one of the names that it stands for is no metric."""
-    if not re.fullmatch(r"[^{}]*(\{[^{}]+\}[^{}]*)*", family):
-        raise ValueError(f"{shown(family)}: each {{ needs its }}, as in hbm.{{copy,triad}}.best")
-    if math.prod(map(len, _alternatives(family))) > _MOST_NAMES:
-        raise ValueError(f"{shown(family)} stands for more than {_MOST_NAMES} names; allowed: {_MOST_NAMES}")
-    if wrong := next((name for name in expand(family) if not re.fullmatch(_METRIC, name.replace("*", "x"))), ""):
-        raise ValueError(f"{shown(wrong)} is not a metric; allowed: <subject>.<operation>.<quantity>, lower-case letters, digits, _ and *")
-    return family
 
 
 def _not_counters(name: str) -> str:
@@ -98,7 +76,7 @@ Spread = Annotated[
     Discriminator(_number_or_sizes),
 ]
 SettingValue = bool | int | float | Annotated[Text, AfterValidator(_no_number_in_disguise)]
-Metric = Annotated[str, Field(pattern=_METRIC), AfterValidator(_not_reserved)]
+Metric = Annotated[str, Field(pattern=METRIC), AfterValidator(_not_reserved)]
 Subject = Annotated[str, Field(pattern=_SUBJECT), AfterValidator(_not_reserved)]
 
 _BOUNDS = ("at_least", "at_most", "equals", "uniform", "peers")
@@ -218,7 +196,8 @@ def _order_problems(entry: Entry) -> Iterator[str]:
 
 def _impossible(said: str, value: float, entry: Entry) -> Iterator[str]:
     if entry.ceiling is not None and value > entry.ceiling:
-        yield f"{said}, above the ceiling {entry.ceiling:.10g}"
+        meant = f"is it in {entry.unit}? If it is meant, give a higher ceiling beside it"
+        yield f"{said}, above the ceiling {entry.ceiling:.10g}, the most that is physically possible; {meant}"
     if value < entry.floor:
         named = "floor" in entry.model_fields_set
         yield f"{said}, below the floor {entry.floor:.10g}" if named else f"{said}, below 0; where that is possible, give a floor"
@@ -259,11 +238,11 @@ class Content(_Model):
 
     model_config = ConfigDict(title="gpu-acceptance limits file")
 
-    extends: Annotated[str, Field(pattern=_PROFILE)] | None = Field(None, description="the name of one parent profile, as in hopper-sxm")
+    extends: Annotated[str, Field(pattern=PROFILE)] | None = Field(None, description="the name of one parent profile, as in hopper-sxm")
     match: Match | None = Field(None, description="a mapping of device_name")
     reason: Text | None = Field(None, description="a text on one line: why this overlay exists")
     requires: Annotated[list[Subject], AfterValidator(unique)] = Field([], description="a list of subjects, as in [gemm, hbm]")
-    figures: dict[Annotated[str, Field(pattern=_FIGURES), AfterValidator(_each_a_metric)], Text] = Field(
+    figures: dict[Annotated[str, Field(pattern=_FIGURES), AfterValidator(each_a_metric)], Text] = Field(
         {}, description="a mapping from figures without a limit to their units; a name may hold {a,b} and *"
     )
     limits: dict[Metric, Entry] = Field({}, description="a mapping from metrics to limits")
@@ -278,5 +257,22 @@ class Content(_Model):
 
 
 def json_schema() -> dict[str, Any]:
-    """The format as a JSON schema, for editors. It knows single keys; what must agree between keys only loading knows."""
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Content.model_json_schema()}
+    """Return the format of a file as a JSON schema, for editors. Only loading knows what must agree between keys.
+
+    An entry is described as it is written: a family of metrics may have one value for each name in its braces.
+    """
+    schema = Content.model_json_schema()
+    definitions = schema["$defs"]
+    entry = definitions["Entry"]
+    entry["properties"][READING] = {"type": ["number", "string"], "description": "what {reading} in the source stands for"}
+    entry["required"] = ["source"]
+    schema["properties"]["limits"]["patternProperties"] = {FAMILY: {"$ref": "#/$defs/Entry"}}
+    for properties in (definitions["PeersEntry"]["properties"], entry["properties"]):
+        for name in [name for name in properties if name != "peers"]:
+            definitions[name] = properties[name]
+            value = {"$ref": f"#/$defs/{name}"}
+            by_name = {"type": "object", "minProperties": 1, "propertyNames": {"pattern": NAMES}, "additionalProperties": value}
+            properties[name] = {"anyOf": [value, by_name]}
+    for name in CAN_BE_WITHDRAWN:
+        properties[name] = {"anyOf": [properties[name], {"const": WITHDRAWN}]}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

@@ -72,7 +72,7 @@ def test_accepted():
     ],
 )
 @pytest.mark.parametrize(("number", "said"), [(0, ""), (1, "1 node"), (3, "3 nodes"), (None, "an unknown number of nodes")])
-def test_nodes_that_nobody_tested_are_in_the_line(metric, which, number, said):
+def test_nodes_that_were_not_tested_are_in_the_line(metric, which, number, said):
     untested = make_figure(metric, number, "count", judged=False)
     attempt = Attempt(number=1, ranks=(make_record(0, figures=(untested,)), make_record(1)))
     subject = metric.split(".")[0]
@@ -100,20 +100,22 @@ def test_a_limit_never_measured_is_named():
     assert [limit.message for limit in conclusion.limits][:2] == ["gemm.bf16.rate: never measured", "gemm.fp8.rate: never measured"]
 
 
+def of_gemm(value, profile, **more):
+    return row_of(make_attempt(all_equal(value), metric="gemm.bf16.rate"), profile=profile, **more)
+
+
 def test_a_limit_that_is_not_required_may_be_absent_but_not_missed():
     profile = make_profile(make_limit(), make_limit("gemm.bf16.rate"), requires=frozenset({"hbm"}))
     assert verdict_of(profile=profile).verdict == "ACCEPTED"
-    rows = [row_of(profile=profile), row_of(make_attempt(all_equal(1.0), metric="gemm.bf16.rate"), profile=profile, nodeid=GEMM)]
-    assert verdict_over(rows, profile).verdict == "REJECTED"
+    assert verdict_over([row_of(profile=profile), of_gemm(1.0, profile, nodeid=GEMM)], profile).verdict == "REJECTED"
 
 
 def test_a_limit_that_only_another_subject_checked_was_never_measured():
     profile = make_profile(make_limit(), make_limit("gemm.bf16.rate"))
-    rows = [row_of(profile=profile), row_of(make_attempt(all_equal(120.0), metric="gemm.bf16.rate"), profile=profile)]
-    conclusion = verdict_over(rows, profile)
+    conclusion = verdict_over([row_of(profile=profile), of_gemm(120.0, profile)], profile)
     assert conclusion.line == "INCOMPLETE: 1 of 2 validations in error, 1 limit never measured"
-    said = "gemm.bf16.rate checked by subject hbm: a metric belongs to acceptance/test_gemm.py"
-    assert conclusion.reasons == (f"test_hbm.py::test_triad: {said}", "never measured: gemm.bf16.rate")
+    fault = "gemm.bf16.rate checked by subject hbm: a metric belongs to acceptance/test_gemm.py"
+    assert conclusion.reasons == (f"test_hbm.py::test_triad: {fault}", "never measured: gemm.bf16.rate")
 
 
 def test_held_in_one_row_and_missed_in_another_rejects():
@@ -122,14 +124,6 @@ def test_held_in_one_row_and_missed_in_another_rejects():
     assert conclusion.line == "REJECTED: 1 limit missed in 1 of 2 validations"
     assert conclusion.reasons[0].startswith("test_hbm.py::test_copy[a/b]: hbm.triad.bandwidth = 50 GB/s")
     assert [limit.status for limit in conclusion.limits] == [Status.MISSED]
-
-
-def test_nothing_required_is_nothing_proved():
-    conclusion = verdict_of(profile=make_profile(make_limit(), requires=frozenset()))
-    assert (conclusion.line, conclusion.reasons) == (
-        "INCOMPLETE: no limit held",
-        ("no limit of profile h200-sxm held: nothing was proved",),
-    )
 
 
 @pytest.mark.parametrize(
@@ -156,25 +150,18 @@ def test_the_line_by_outcome(outcome, line):
     assert conclusion.reasons == (() if line == "ACCEPTED" else ("test_hbm.py::test_triad: why",))
 
 
-def test_forming_the_world_is_no_validation_but_counts():
-    stuck = bare_row(Outcome.STUCK, "world_formation", "rank 3 (node-00): stuck")
-    conclusion = verdict_over([stuck, row_of()])
-    assert conclusion.line == "REJECTED: world formation stuck"
-    assert conclusion.reasons == ("world_formation: rank 3 (node-00): stuck",)
-
-
 @pytest.mark.parametrize(
-    ("outcome", "line", "code"),
+    ("outcome", "name", "line", "code"),
     [
-        (Outcome.ERROR, "INCOMPLETE: worker end in error", 6),
-        (Outcome.DIED, "REJECTED: worker end died", 1),
-        (Outcome.STUCK, "REJECTED: worker end stuck", 1),
+        (Outcome.STUCK, "world_formation", "REJECTED: world formation stuck", 1),
+        (Outcome.ERROR, "worker_end", "INCOMPLETE: worker end in error", 6),
+        (Outcome.DIED, "worker_end", "REJECTED: worker end died", 1),
+        (Outcome.STUCK, "worker_end", "REJECTED: worker end stuck", 1),
     ],
 )
-def test_the_end_of_the_workers_is_no_validation_but_counts(outcome, line, code):
-    conclusion = verdict_over([row_of(), bare_row(outcome, "worker_end", "rank 3: why")])
-    assert (conclusion.line, conclusion.exit_code) == (line, code)
-    assert conclusion.reasons == ("worker_end: rank 3: why",)
+def test_rows_of_the_suite_itself_are_no_validations_but_count(outcome, name, line, code):
+    conclusion = verdict_over([row_of(), bare_row(outcome, name, "rank 3: why")])
+    assert (conclusion.line, conclusion.exit_code, conclusion.reasons) == (line, code, (f"{name}: rank 3: why",))
 
 
 def test_a_file_of_the_name_of_a_row_of_the_suite_is_a_validation():
@@ -192,7 +179,7 @@ def test_files_that_were_not_collected_leave_the_run_incomplete():
     assert (rejected.verdict, rejected.reasons[1:]) == ("REJECTED", tuple(sentences))
 
 
-def test_an_assertion_is_said_beside_a_missed_limit():
+def test_a_failed_assertion_is_named_beside_a_missed_limit():
     failed = make_record(1, Outcome.FAILED, message="boom", figures=(make_figure(METRIC, 50.0, "GB/s", judged=True),))
     conclusion = verdict_of(with_record(GOOD, failed))
     assert conclusion.line == "REJECTED: 1 of 1 validation failed, 1 limit missed in 1 of 1 validation"
@@ -243,12 +230,6 @@ def test_why_a_run_was_broken_off():
     assert rejected.line == "REJECTED: 1 limit missed in 1 of 1 validation, interrupted"
 
 
-def test_measured_only():
-    conclusion = verdict_of(measure_only=True)
-    assert conclusion.line == "INCOMPLETE: measured only, not judged"
-    assert conclusion.reasons == ("measured only: no figure was judged",)
-
-
 # GPUs and ranks
 
 
@@ -256,69 +237,105 @@ def half_job():
     return Job(tuple(identity.model_copy(update={"world_size": 4, "local_world_size": 4}) for identity in make_job(8).ranks[:4]))
 
 
-def test_a_gpu_without_a_rank_makes_the_run_incomplete():
-    conclusion = verdict_of(job=half_job())
-    assert conclusion.line == "INCOMPLETE: no rank opened GPUs 4-7 of node-00 (4 of 8 GPUs)"
-    assert conclusion.reasons == ("no rank opened GPUs 4-7 of node-00",)
+def with_ranks(job, **update):
+    return Job(tuple(one.model_copy(update=update) for one in job.ranks))
 
 
-def test_declared_gpus_excuse_the_others_and_are_shown():
-    assert verdict_of(job=half_job(), declared_gpus=4).line == "ACCEPTED for 4 of 8 GPUs"
-    conclusion = verdict_of(job=half_job(), declared_gpus=6)
-    assert conclusion.line == "INCOMPLETE: ranks opened 4 of 6 declared GPUs of node-00 (4 of 8 GPUs)"
+def of_half_of_each_node():
+    ranks = tuple(identity.model_copy(update={"gpus": make_identity(4 * identity.node, 8, 4).gpus}) for identity in make_job(4, 2).ranks)
+    return Job(tuple(identity.model_copy(update={"gpu_uuid": identity.gpus[identity.local_rank].uuid}) for identity in ranks))
 
 
-def test_another_number_of_nodes_than_expected_makes_the_run_incomplete():
-    assert verdict_of(expected_nodes=1).verdict == "ACCEPTED"
-    conclusion = verdict_of(expected_nodes=3)
-    assert conclusion.line == "INCOMPLETE: 1 node took part, and --expect-nodes wants 3"
-    assert conclusion.reasons == ("1 node took part, and --expect-nodes wants 3",)
+def of_one_gpu_on_two_nodes():
+    first, *others = make_job(4, 2).ranks
+    twice = [one.model_copy(update={"gpus": (first.gpus[0], one.gpus[1])}) for one in others[1:]]
+    twice[0] = twice[0].model_copy(update={"gpu_uuid": first.gpu_uuid})
+    return Job((first, others[0], *twice))
 
 
-def test_gpus_of_several_nodes_without_rank():
-    job = make_job(4, 2)
-    ranks = tuple(identity.model_copy(update={"gpus": make_identity(4 * identity.node, 8, 4).gpus}) for identity in job.ranks)
-    ranks = tuple(identity.model_copy(update={"gpu_uuid": identity.gpus[identity.local_rank].uuid}) for identity in ranks)
-    conclusion = verdict_of(job=Job(ranks))
-    assert conclusion.line == "INCOMPLETE: no rank opened 4 GPUs of 2 nodes (4 of 8 GPUs)"
-    assert conclusion.reasons == ("no rank opened GPUs 2-3 of node-00", "no rank opened GPUs 2-3 of node-01")
+CPU = replace(PROFILE, name="cpu", device_name=None)
+
+
+@pytest.mark.parametrize(
+    ("facts", "line", "reasons"),
+    [
+        ({"measure_only": True}, "INCOMPLETE: measured only, not judged", ("measured only: no figure was judged",)),
+        (
+            {"profile": make_profile(make_limit(), requires=frozenset())},
+            "INCOMPLETE: no limit held",
+            ("no limit of profile h200-sxm held: nothing was proved",),
+        ),
+        (
+            {"job": half_job()},
+            "INCOMPLETE: no rank opened GPUs 4-7 of node-00 (4 of 8 GPUs)",
+            ("no rank opened GPUs 4-7 of node-00",),
+        ),
+        ({"job": half_job(), "declared_gpus": 4}, "ACCEPTED for 4 of 8 GPUs", ()),
+        (
+            {"job": half_job(), "declared_gpus": 6},
+            "INCOMPLETE: ranks opened 4 of 6 declared GPUs of node-00 (4 of 8 GPUs)",
+            ("ranks opened 4 of 6 declared GPUs of node-00",),
+        ),
+        ({"expected_nodes": 1}, "ACCEPTED", ()),
+        (
+            {"expected_nodes": 3},
+            "INCOMPLETE: 1 node took part, and --expect-nodes wants 3",
+            ("1 node took part, and --expect-nodes wants 3",),
+        ),
+        (
+            {"job": of_half_of_each_node()},
+            "INCOMPLETE: no rank opened 4 GPUs of 2 nodes (4 of 8 GPUs)",
+            ("no rank opened GPUs 2-3 of node-00", "no rank opened GPUs 2-3 of node-01"),
+        ),
+        (
+            {"job": of_one_gpu_on_two_nodes()},
+            "INCOMPLETE: node-00 and node-01 opened the same GPU 0",
+            ("node-00 and node-01 opened the same GPU 0",),
+        ),
+        (
+            {"job": with_ranks(make_job(4), num_gpus_on_bus=10)},
+            "INCOMPLETE: no rank opened 6 GPUs of node-00, unseen by NVML (4 of 10 GPUs)",
+            ("no rank opened 6 GPUs of node-00, unseen by NVML",),
+        ),
+        (
+            {"job": with_ranks(half_job(), num_gpus_on_bus=10)},
+            "INCOMPLETE: no rank opened GPUs 4-7 of node-00 and 2 unseen by NVML (4 of 10 GPUs)",
+            ("no rank opened GPUs 4-7 of node-00 and 2 unseen by NVML",),
+        ),
+        (
+            {"job": with_ranks(make_job(4), gpu_uuid="GPU-0-0")},  # four ranks on one GPU test one
+            "INCOMPLETE: no rank opened GPUs 1-3 of node-00 (1 of 4 GPUs)",
+            ("no rank opened GPUs 1-3 of node-00",),
+        ),
+        (
+            {"profile": replace(PROFILE, device_name="NVIDIA B200")},
+            "INCOMPLETE: profile h200-sxm is for NVIDIA B200, and there is NVIDIA H200 on ranks 0-3",
+            ("profile h200-sxm is for NVIDIA B200, and there is NVIDIA H200 on ranks 0-3",),
+        ),
+        (
+            {"job": make_job(4, has_gpus=False)},
+            "INCOMPLETE: profile h200-sxm is for NVIDIA H200, and no rank opened a GPU (h200-sxm profile: no GPU was tested)",
+            ("profile h200-sxm is for NVIDIA H200, and no rank opened a GPU",),
+        ),
+        ({"profile": CPU, "job": make_job(4, has_gpus=False)}, "ACCEPTED (cpu profile: no GPU was tested)", ()),
+        (
+            {"profile": CPU},
+            "INCOMPLETE: profile cpu is for no GPU, and 4 GPUs can be seen",
+            ("profile cpu is for no GPU, and 4 GPUs can be seen",),
+        ),
+    ],
+)
+def test_what_was_not_tested_is_in_the_line_and_in_the_reasons(facts, line, reasons):
+    conclusion = verdict_of(**facts)
+    assert (conclusion.line, conclusion.reasons) == (line, reasons)
 
 
 def test_nodes_that_opened_the_same_gpus_make_the_run_incomplete():
     gpus = make_identity(0, 2, 2).gpus
     same = [one.model_copy(update={"gpus": gpus, "gpu_uuid": gpus[one.local_rank].uuid}) for one in make_job(4, 2).ranks]
-    conclusion = verdict_of(job=Job(tuple(same)))
-    assert conclusion.line == "INCOMPLETE: node-00 and node-01 opened the same GPUs 0-1"
-    assert conclusion.reasons == ("node-00 and node-01 opened the same GPUs 0-1",)
-    nameless = [one.model_copy(update={"gpus": tuple(gpu.model_copy(update={"uuid": ""}) for gpu in gpus)}) for one in same]
-    assert "opened the same" not in verdict_of(job=Job(tuple(nameless))).line  # nobody can tell
-
-
-def test_one_gpu_that_two_nodes_opened_is_named():
-    first, *others = make_job(4, 2).ranks
-    twice = [one.model_copy(update={"gpus": (first.gpus[0], one.gpus[1])}) for one in others[1:]]
-    twice[0] = twice[0].model_copy(update={"gpu_uuid": first.gpu_uuid})
-    conclusion = verdict_of(job=Job((first, others[0], *twice)))
-    assert conclusion.reasons == ("node-00 and node-01 opened the same GPU 0",)
-
-
-@pytest.mark.parametrize(
-    ("job", "text"),
-    [
-        (make_job(4), "no rank opened 6 GPUs of node-00, unseen by NVML"),
-        (half_job(), "no rank opened GPUs 4-7 of node-00 and 2 unseen by NVML"),
-    ],
-)
-def test_gpus_that_only_the_bus_shows_exist_too(job, text):
-    ranks = tuple(identity.model_copy(update={"num_gpus_on_bus": 10}) for identity in job.ranks)
-    assert verdict_of(job=Job(ranks)).reasons == (text,)
-
-
-def test_two_ranks_on_one_gpu_test_one():
-    ranks = tuple(identity.model_copy(update={"gpu_uuid": "GPU-0-0"}) for identity in make_job(4).ranks)
-    conclusion = verdict_of(job=Job(ranks))
-    assert conclusion.reasons == ("no rank opened GPUs 1-3 of node-00",)
-    assert conclusion.coverage.gpus_tested == 1
+    assert verdict_of(job=Job(tuple(same))).line == "INCOMPLETE: node-00 and node-01 opened the same GPUs 0-1"
+    nameless = tuple(gpu.model_copy(update={"uuid": ""}) for gpu in gpus)
+    assert "opened the same" not in verdict_of(job=with_ranks(Job(tuple(same)), gpus=nameless)).line  # an index alone does not tell
 
 
 def without_worker(*ranks):
@@ -334,7 +351,7 @@ def test_a_gpu_that_its_rank_never_opened_was_not_tested():
     assert "no rank opened GPU 1 of node-00" in conclusion.reasons
 
 
-def test_where_no_worker_came_up_no_gpu_was_tested():
+def test_without_a_worker_no_gpu_was_tested():
     conclusion = verdict_over([bare_row(Outcome.FAILED, FORMATION), bare_row(Outcome.NOT_RUN)], job=without_worker(0, 1, 2, 3))
     assert conclusion.line == "REJECTED: world formation failed (0 of 4 GPUs, h200-sxm profile: no GPU was tested)"
 
@@ -364,43 +381,28 @@ def test_nodes_of_different_size():
     assert "nodes differ in their number of ranks: 3, 4" in verdict_of(job=Job(ranks)).reasons
 
 
-def test_another_gpu_than_the_profile_is_for():
-    profile = replace(PROFILE, device_name="NVIDIA B200")
-    assert verdict_of(profile=profile).reasons == ("profile h200-sxm is for NVIDIA B200, and there is NVIDIA H200 on ranks 0-3",)
-
-
-def test_a_gpu_profile_proves_nothing_without_a_gpu():
-    conclusion = verdict_of(job=make_job(4, has_gpus=False))
-    assert conclusion.reasons == ("profile h200-sxm is for NVIDIA H200, and no rank opened a GPU",)
-
-
-CPU = replace(PROFILE, name="cpu", device_name=None)
-
-
-def test_the_cpu_profile_is_shown():
-    assert verdict_of(profile=CPU, job=make_job(4, has_gpus=False)).line == "ACCEPTED (cpu profile: no GPU was tested)"
-
-
-def test_the_cpu_profile_does_not_accept_gpus():
-    conclusion = verdict_of(profile=CPU)
-    assert conclusion.line == "INCOMPLETE: profile cpu is for no GPU, and 4 GPUs can be seen"
-
-
 # Declared aside
 
 TWO = make_profile(make_limit(), make_limit("gemm.bf16.rate"))
 
 
-def test_a_waived_limit_is_shown():
-    conclusion = verdict_of(profile=TWO, waivers={"gemm.*": "later"})
-    assert conclusion.line == "ACCEPTED (1 waived)"
-    assert conclusion.limits[0].message == "waived (later): gemm.bf16.rate: never measured"
-    assert conclusion.coverage.limits_expected == 1
+@pytest.mark.parametrize(
+    ("facts", "line", "message"),
+    [
+        ({"waivers": {"gemm.*": "later"}}, "ACCEPTED (1 waived)", "waived (later): gemm.bf16.rate: never measured"),
+        ({"waivers": {"*": "all"}}, "INCOMPLETE: no limit held (2 waived)", "waived (all): gemm.bf16.rate: never measured"),
+        ({"profile": replace(TWO, not_applicable={"gemm.*": "none here"})}, "ACCEPTED", "gemm.bf16.rate: not applicable: none here"),
+    ],
+)
+def test_a_limit_that_is_declared_aside(facts, line, message):
+    conclusion = verdict_of(**{"profile": TWO, **facts})
+    assert (conclusion.line, conclusion.limits[0].message) == (line, message)
+    assert conclusion.coverage.limits_expected == (0 if line.startswith("INCOMPLETE") else 1)
 
 
 def test_a_waived_miss_is_shown():
     waivers = {"gemm.*": "later"}
-    missed = row_of(make_attempt(all_equal(1.0), metric="gemm.bf16.rate"), profile=TWO, waivers=waivers, nodeid=GEMM)
+    missed = of_gemm(1.0, TWO, waivers=waivers, nodeid=GEMM)
     conclusion = verdict_over([row_of(profile=TWO), missed], TWO, waivers=waivers, selection="quick")
     assert conclusion.line == "ACCEPTED (1 waived, quick)"
     assert conclusion.limits[0].message.startswith("waived (later): gemm.bf16.rate = 1 GB/s")
@@ -412,15 +414,6 @@ def test_a_waiver_excuses_no_skip():
     rows = [row_of(profile=TWO), row_of(skipped, profile=TWO, waivers=waivers, nodeid=GEMM)]
     line = "INCOMPLETE: 1 of 2 validations skipped without declaration (1 waived)"
     assert verdict_over(rows, TWO, waivers=waivers).line == line
-
-
-def test_all_waived_is_nothing_proved():
-    assert verdict_of(waivers={"*": "all"}).line == "INCOMPLETE: no limit held (1 waived)"
-
-
-def test_not_applicable_by_declaration():
-    conclusion = verdict_of(profile=replace(TWO, not_applicable={"gemm.*": "none here"}))
-    assert (conclusion.line, conclusion.limits[0].message) == ("ACCEPTED", "gemm.bf16.rate: not applicable: none here")
 
 
 @pytest.mark.parametrize(
@@ -439,7 +432,7 @@ def test_overlays_are_shown(kind, said):
     assert verdict_of(profile=profile).line == f"ACCEPTED ({said})"
 
 
-def test_of_all_that_overlays_changed_what_asks_for_less_is_counted_apart():
+def test_weaker_limits_are_counted_apart_among_the_changes_of_overlays():
     kinds = ("added", "loosened", "tightened", "dropped", "loosened", "not applicable")
     changes = tuple(Change(kind, f"x{number}", "1", "2", "site-a.yaml", "0") for number, kind in enumerate(kinds))
     less = "2 of them loosened, 1 of them declared not applicable, 1 of them dropped: x3"
@@ -486,12 +479,12 @@ def subject_profile(*limits, **more):
         ),
     ],
 )
-def test_a_required_subject_of_which_nothing_is_asked(limits, text):
+def test_a_required_subject_without_a_limit(limits, text):
     conclusion = verdict_of(profile=subject_profile(*limits))
     assert (conclusion.line, conclusion.reasons) == (f"INCOMPLETE: {text}", (text,))
 
 
-def test_unless_it_is_declared():
+def test_a_required_subject_without_a_limit_may_be_declared_aside():
     limit = make_limit("nccl.a.rate", world=(8,))
     assert verdict_of(profile=subject_profile(limit, not_applicable={"nccl.*": "no fabric"})).verdict == "ACCEPTED"
     assert verdict_of(profile=subject_profile(), waivers={"nccl.*": "later"}).verdict == "ACCEPTED"

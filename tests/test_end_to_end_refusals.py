@@ -246,7 +246,7 @@ def busy_suite(tmp_path):
 def test_it_is_refused_by_name_before_any_worker_starts(busy_suite):
     refused = torchrun(busy_suite, env=WITH_GPUS)
     assert refused.rank_exit_codes == {0: 4, 1: 4}, refused.output
-    text = "ERROR: somebody else uses 1 GPU of this job, so that no figure would be that of the hardware:"
+    text = "ERROR: another program uses 1 GPU of this job, so that no figure would be that of the hardware:"
     assert refused.output.count(text) == 1, refused.output
     (line,) = {line.strip() for line in refused.output.splitlines() if "(pid 1607" in line and "Error" not in line}
     assert line.endswith(", GPU 1, serial 1653924100002: 1 process (pid 1607: 1204 MiB), 616 MiB in use")
@@ -258,7 +258,7 @@ def test_asked_to_it_goes_on_and_the_verdict_line_says_so(busy_suite):
     allowed = torchrun(busy_suite, "--allow-busy", env=WITH_GPUS)
     record = allowed.record
     assert record.plan.allow_busy
-    assert record.plan.waivers == {"gpu_health.processes.*": "GPUs that somebody else uses are allowed (--allow-busy)"}
+    assert record.plan.waivers == {"gpu_health.processes.*": "GPUs that other programs use are allowed (--allow-busy)"}
     assert "busy GPUs allowed" in record.conclusion.line
     assert [process.pid for process in record.ranks[0].gpus[1].use.processes] == [1607]
     assert "this node has GPUs, but torch" in allowed.output

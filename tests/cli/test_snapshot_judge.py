@@ -111,7 +111,7 @@ def test_under_load_it_is_accepted_where_busy_gpus_are_allowed_and_that_is_said(
     _, rows, conclusion = judge_snapshot(snapshot_of(LOADED), PROFILE, allow_busy=True)
     assert conclusion.line == "ACCEPTED (2 waived, busy GPUs allowed, a snapshot of 8 GPUs: nothing was run)"
     (row,) = [row for row in rows if row.nodeid.endswith("::test_processes")]
-    said = "waived (GPUs that somebody else uses are allowed (--allow-busy)): gpu_health.processes.foreign = 1 count (pid 1607: 1204 MiB)"
+    said = "waived (GPUs that other programs use are allowed (--allow-busy)): gpu_health.processes.foreign = 1 count (pid 1607: 1204 MiB)"
     assert row.message.startswith(said)
 
 

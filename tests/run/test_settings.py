@@ -151,7 +151,7 @@ def test_nodes_that_are_expected(suite):
 def test_busy_gpus_are_allowed_by_a_waiver_of_their_limits_that_every_profile_takes(suite):
     found = settings(suite, allow_busy=True, waive=["hbm.*=agreed"])
     assert found.allow_busy
-    assert found.waivers == {"gpu_health.processes.*": "GPUs that somebody else uses are allowed (--allow-busy)", "hbm.*": "agreed"}
+    assert found.waivers == {"gpu_health.processes.*": "GPUs that other programs use are allowed (--allow-busy)", "hbm.*": "agreed"}
     assert choose_profile(found, None).name == "cpu"
     assert not settings(suite).allow_busy
 

@@ -1,4 +1,4 @@
-"""GPUs that somebody else uses: which of them stop a run before it starts, and what is said of them."""
+"""GPUs that another program uses: which of them stop a run before it starts, and what is said of them."""
 
 import pytest
 from judging import make_identity, make_limit, make_profile
@@ -14,7 +14,7 @@ IDLE = GpuUse((), 615 * MiB)
 NOT_SUPPORTED, NOT_PERMITTED = Missing(Why.NOT_SUPPORTED), Missing(Why.NOT_PERMITTED, "nvml: Insufficient Permissions")
 TAKEN = GpuUse((GpuProcess(1607, 1204 * MiB), GpuProcess(1700, NOT_SUPPORTED)), 1831 * MiB)
 HIDDEN = GpuUse((), 1831 * MiB)
-HEAD = "somebody else uses {} of this job, so that no figure would be that of the hardware:"
+HEAD = "another program uses {} of this job, so that no figure would be that of the hardware:"
 TODO = "end what runs there (pids are those of the host), or take other GPUs; --allow-busy runs all the same, and the verdict says so"
 
 

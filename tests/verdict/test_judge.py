@@ -48,7 +48,7 @@ def test_a_missed_limit_of_a_job():
     assert judgement.message == f"nccl.all_gather.busbw_ring = 262.5 GB/s, need >= 337 GB/s {SOURCE} (job)"
 
 
-def test_the_detail_of_a_figure_says_which_part_of_the_machine_it_is():
+def test_the_detail_of_a_figure_names_the_part_of_the_machine():
     def record(rank, value, detail):
         return make_record(rank, figures=(make_figure(METRIC, value, "GB/s", judged=True, detail=detail),))
 
@@ -142,7 +142,7 @@ def test_a_figure_checked_twice_counts_with_its_worst_value():
     assert the_one(judge((attempt,), make_profile(make_limit()), make_job(1), {})).value == 90.0
 
 
-def test_what_is_only_recorded_is_judged_where_a_limit_is_set_on_it():
+def test_a_recorded_figure_is_judged_if_it_has_a_limit():
     figure = make_figure(METRIC, 1.0, "GB/s", judged=False)
     attempts = (Attempt(number=1, ranks=(make_record(0, figures=(figure,)),)),)
     assert judge(attempts, make_profile(), make_job(1), {}) == ()
@@ -203,8 +203,9 @@ def needed(limit):
     return f"== {str(limit['equals']).lower()} GB/s" if "equals" in limit else ">= 100 GB/s"
 
 
-def test_the_ceiling_itself_is_possible():
-    assert the_one(judge_values({0: 450.0}, make_limit(ceiling=450))).status is Status.HELD
+@pytest.mark.parametrize(("value", "limit"), [(450.0, {"ceiling": 450}), (-5.0, {"at_most": 0, "floor": -5}), (0.0, {"at_most": 0})])
+def test_the_ceiling_and_the_floor_themselves_are_possible(value, limit):
+    assert the_one(judge_values({0: value}, make_limit(**limit))).status is Status.HELD
 
 
 def test_less_than_nothing_is_no_pass_under_a_bound_from_above():
@@ -212,11 +213,6 @@ def test_less_than_nothing_is_no_pass_under_a_bound_from_above():
     judgement = the_one(judge_values({0: 0, 1: -5}, limit, unit="elements"))
     assert (judgement.status, judgement.ranks) == (Status.INVALID, (1,))
     assert judgement.message.startswith("hbm.copy.wrong = -5 elements, below what is physically possible (0): a measuring error")
-
-
-def test_a_floor_of_its_own_allows_what_lies_above_it():
-    assert the_one(judge_values({0: -5.0}, make_limit(at_most=0, floor=-5))).status is Status.HELD
-    assert the_one(judge_values({0: 0.0}, make_limit(at_most=0))).status is Status.HELD
 
 
 @pytest.mark.parametrize("limit", [make_limit(), make_limit(spread_at_most=2.0), make_limit(uniform=True)])
@@ -229,7 +225,7 @@ def test_a_negative_spread_is_a_measuring_error(limit):
 
 @pytest.mark.parametrize("declared", [{}, {"waivers": {"hbm.*": "later"}}, {"not_applicable": {"hbm.*": "none here"}}])
 @pytest.mark.parametrize("value", [120.0, 1.0])
-def test_what_another_subject_checks_proves_nothing(value, declared):
+def test_a_check_of_another_subject_proves_nothing(value, declared):
     profile = make_profile(make_limit(), not_applicable=declared.get("not_applicable", {}))
     attempt = make_attempt({0: value, 1: value})
     judgement = the_one(judge((attempt,), profile, make_job(2), declared.get("waivers", {}), "smoke"))
@@ -264,40 +260,36 @@ def test_no_limit_for_a_checked_metric():
         ({"at_least": None}, "its limit in h200-sxm.yaml sets no bound"),
     ],
 )
-def test_a_limit_that_asks_nothing_of_this_job_is_no_limit(limit, fault):
+def test_a_limit_that_does_not_apply_to_this_job_is_no_limit(limit, fault):
     judgement = the_one(judge_values(all_equal(3, 3), make_limit(**limit)))
     assert (judgement.status, judgement.message) == (Status.NO_LIMIT, f"{METRIC} = 3 GB/s: {fault}")
 
 
-def test_ranks_count_over_all_nodes_but_where_a_limit_says_per_node():
-    job = make_job(4, 2)
-    assert the_one(judge_values(all_equal(300), make_limit(min_ranks=4), job=job)).status is Status.HELD
-    judgement = the_one(judge_values(all_equal(3), make_limit(min_ranks_per_node=4), job=job))
-    assert judgement.message == f"{METRIC} = 3 GB/s: no limit at 2 GPUs per node; h200-sxm.yaml has one from 4 up"
-
-
-def test_a_limit_for_one_node_is_no_limit_on_two():
-    judgement = the_one(judge_values(all_equal(3), make_limit(nodes="one"), job=make_job(4, 2)))
-    assert judgement.message == f"{METRIC} = 3 GB/s: no limit on 2 nodes; h200-sxm.yaml has one for one node"
-
-
-def test_a_limit_for_several_nodes_applies_on_two():
-    assert the_one(judge_values(all_equal(120), make_limit(nodes="several"), job=make_job(4, 2))).status is Status.HELD
+@pytest.mark.parametrize(
+    ("limit", "fault"),
+    [
+        ({"min_ranks": 4}, ""),  # counted over all nodes
+        ({"nodes": "several"}, ""),
+        ({"min_ranks_per_node": 4}, "no limit at 2 GPUs per node; h200-sxm.yaml has one from 4 up"),
+        ({"nodes": "one"}, "no limit on 2 nodes; h200-sxm.yaml has one for one node"),
+    ],
+)
+def test_a_limit_on_two_nodes(limit, fault):
+    judgement = the_one(judge_values(all_equal(300), make_limit(**limit), job=make_job(4, 2)))
+    assert judgement.status is (Status.NO_LIMIT if fault else Status.HELD)
+    assert not fault or judgement.message == f"{METRIC} = 300 GB/s: {fault}"
 
 
 # Declared aside
 
 
-def test_not_applicable_gives_its_reason():
-    judgement = the_one(judge_values({0: 1}, make_limit(), not_applicable={"hbm.*": "no HBM here"}))
+def test_not_applicable_gives_its_reason_and_a_waiver_keeps_what_would_have_been():
+    aside = {"not_applicable": {"hbm.*": "no HBM here"}}
+    judgement = the_one(judge_values({0: 1}, make_limit(), **aside))
     assert (judgement.status, judgement.message) == (Status.NOT_APPLICABLE, f"{METRIC}: not applicable: no HBM here")
-
-
-def test_a_waiver_keeps_what_would_have_been():
-    judgement = the_one(judge_values({0: 1}, make_limit(), waivers={"hbm.*": "vendor replaces it"}, not_applicable={"hbm.*": "no"}))
-    assert judgement.status is Status.WAIVED
-    assert judgement.value == 1
-    assert judgement.message.startswith(f"waived (vendor replaces it): {METRIC} = 1 GB/s, need >= 100 GB/s [")
+    waived = the_one(judge_values({0: 1}, make_limit(), waivers={"hbm.*": "vendor replaces it"}, **aside))
+    assert (waived.status, waived.value) == (Status.WAIVED, 1)
+    assert waived.message.startswith(f"waived (vendor replaces it): {METRIC} = 1 GB/s, need >= 100 GB/s [")
 
 
 def test_a_waiver_covers_a_metric_without_limit():
@@ -317,34 +309,40 @@ def test_equals():
     assert missed.message == f"nccl.all_reduce.algorithm = RING, need == NVLS {SOURCE} (job)"
 
 
-def test_equals_compares_numbers_by_value_and_bools_by_type():
-    assert the_one(judge_values({0: 1}, make_limit(equals=1.0))).status is Status.HELD
-    assert the_one(judge_values({0: True}, make_limit(equals=True))).status is Status.HELD
-    assert the_one(judge_values({0: False}, make_limit(equals=True))).status is Status.MISSED
-    assert the_one(judge_values({0: math.nextafter(1.0, 2)}, make_limit(equals=1.0))).status is Status.MISSED
+@pytest.mark.parametrize(
+    ("value", "wanted", "status"),
+    [
+        (1, 1.0, Status.HELD),
+        (True, True, Status.HELD),
+        (False, True, Status.MISSED),
+        (math.nextafter(1.0, 2), 1.0, Status.MISSED),
+    ],
+)
+def test_equals_compares_numbers_by_value_and_bools_by_type(value, wanted, status):
+    assert the_one(judge_values({0: value}, make_limit(equals=wanted))).status is status
 
 
-def test_uniform_names_the_odd_one():
-    judgement = the_one(judge_values({0: "570.2", 1: "570.2", 2: "570.1", 3: "570.2"}, make_limit(uniform=True, unit="text"), unit="text"))
-    assert (judgement.status, judgement.ranks) == (Status.MISSED, (2,))
-    odd = "570.1 where most have 570.2 on ranks 0-1,3"
-    assert judgement.message == f"{METRIC} = {odd}, need equal on all {SOURCE} on rank 2 (node-00, GPU 2, serial 165390002)"
+ONE_ULP = math.nextafter(1.0, 2)
 
 
-def test_uniform_fails_on_a_tie_and_names_all():
-    judgement = the_one(judge_values({0: "a", 1: "b"}, make_limit(uniform=True, unit="text"), unit="text"))
-    assert (judgement.status, judgement.ranks) == (Status.MISSED, (0, 1))
-    assert f"{METRIC} = a without a majority (a on rank 0, b on rank 1), need equal on all" in judgement.message
-
-
-def test_uniform_shows_a_difference_of_one_ulp():
-    values = {**all_equal(1.0), 3: math.nextafter(1.0, 2)}
-    judgement = the_one(judge_values(values, make_limit(uniform=True)))
-    assert "= 1.0000000000000002 GB/s where most have 1 on ranks 0-2" in judgement.message
-
-
-def test_uniform_sees_types():
-    assert the_one(judge_values({0: True, 1: 1, 2: 1}, make_limit(uniform=True))).ranks == (0,)
+@pytest.mark.parametrize(
+    ("values", "ranks", "text"),
+    [
+        (
+            {0: "570.2", 1: "570.2", 2: "570.1", 3: "570.2"},
+            (2,),
+            f"= 570.1 where most have 570.2 on ranks 0-1,3, need equal on all {SOURCE} on rank 2 (node-00, GPU 2, serial 165390002)",
+        ),
+        ({0: "a", 1: "b"}, (0, 1), "= a without a majority (a on rank 0, b on rank 1), need equal on all"),
+        ({0: 1.0, 1: 1.0, 2: 1.0, 3: ONE_ULP}, (3,), "= 1.0000000000000002 where most have 1 on ranks 0-2"),
+        ({0: True, 1: 1, 2: 1}, (0,), "= true where most have 1 on ranks 1-2"),
+    ],
+    ids=["the odd one is named", "a tie names all", "a difference of one ulp", "types count"],
+)
+def test_uniform(values, ranks, text):
+    judgement = the_one(judge_values(values, make_limit(uniform=True, unit="text"), unit="text"))
+    assert (judgement.status, judgement.ranks) == (Status.MISSED, ranks)
+    assert judgement.message.startswith(f"{METRIC} {text}")
 
 
 def test_uniform_of_a_job_compares_its_ranks():
@@ -407,19 +405,20 @@ def test_a_spread_may_be_allowed_by_size(num_ranks, status):
 
 
 @pytest.mark.parametrize(
-    ("second", "spread", "status"), [(120.0, 1.0, Status.HELD), (50.0, 1.0, Status.MISSED), (120.0, 3.0, Status.UNSTABLE)]
+    ("first", "second", "status"),
+    [
+        ((1.0, 5.0), (120.0, 1.0), Status.HELD),
+        ((1.0, 5.0), (50.0, 1.0), Status.MISSED),
+        ((1.0, 5.0), (120.0, 3.0), Status.UNSTABLE),
+        ((50.0, 1.0), (120.0, 1.0), Status.MISSED),  # the worst attempt counts for a floor
+    ],
 )
-def test_the_repeat_replaces_an_unstable_figure(second, spread, status):
-    both = attempts({0: 1.0}, {0: second}, spreads=(5.0, spread))
+def test_the_repeat_replaces_an_unstable_figure_and_no_other(first, second, status):
+    both = attempts({0: first[0]}, {0: second[0]}, spreads=(first[1], second[1]))
     assert the_one(judge(both, make_profile(STEADY), make_job(1), {})).status is status
 
 
-def test_the_worst_attempt_counts_for_a_floor():
-    both = attempts({0: 50.0}, {0: 120.0})
-    assert the_one(judge(both, make_profile(STEADY), make_job(1), {})).status is Status.MISSED
-
-
-def test_a_repeat_that_measured_nothing_replaces_nothing():
+def test_a_repeat_without_a_figure_replaces_nothing():
     both = [*attempts({0: 1.0}, spreads=(5.0, 0)), Attempt(number=2, ranks=(make_record(0, attempt=2),))]
     assert the_one(judge(both, make_profile(STEADY), make_job(1), {})).status is Status.UNSTABLE
 
@@ -433,6 +432,7 @@ def test_a_repeat_is_wanted_for_an_unstable_figure():
     judged = judge(attempts({0: 120.0}, spreads=(5.0, 0)), make_profile(STEADY), make_job(1), {})
     assert wants_repeat(judged, 1) == f"unstable: {METRIC}"
     assert wants_repeat(judged, 2) is None
+    assert wants_repeat(judge(attempts({0: 120.0}), make_profile(STEADY), make_job(1), {}), 1) is None
 
 
 def test_no_repeat_is_wanted_where_a_floor_was_missed():
@@ -440,10 +440,6 @@ def test_no_repeat_is_wanted_where_a_floor_was_missed():
     judged = judge(attempts(values), make_profile(make_limit(peers=Peers(0.03, 0.0), at_least=100)), make_job(4), {})
     assert [judgement.status for judgement in judged] == [Status.MISSED, Status.MISSED]
     assert wants_repeat(judged, 1) is None
-
-
-def test_no_repeat_is_wanted_where_all_is_well():
-    assert wants_repeat(judge(attempts({0: 120.0}), make_profile(STEADY), make_job(1), {}), 1) is None
 
 
 # Peers: the rule itself is tested in test_peers.py

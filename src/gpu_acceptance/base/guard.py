@@ -172,7 +172,7 @@ def _is(path: Path, kind: Callable[[int], bool]) -> bool:
 
 
 def marker_of(folder: Path) -> dict[str, object]:
-    """Return the content of its marker; empty if there is none of ours."""
+    """Return the content of its marker; empty without one of ours."""
     path, found = folder / MARKER, None
     if _is(path, stat.S_ISREG):
         with contextlib.suppress(OSError, ValueError), path.open("rb") as file:

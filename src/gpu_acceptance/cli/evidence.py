@@ -41,9 +41,9 @@ def add_verbs(verbs: Verbs) -> None:
         description=f"Compare all files of a run with its manifest, {MANIFEST}, and its results with the journals of its ranks. Print a "
         "line for each file that DIFFERS, is MISSING or EXTRA, and for each journal that is UNLIKE the results; else the verdict line that "
         "the results give, which a page beside them may not. Then the result. "
-        "VERIFIED (exit code 0) needs proof that the manifest is the run's own, from --sha256 or a signature, because whoever changes a "
-        "file can write a new manifest. Without that proof the result is CONSISTENT (exit code 0). CHANGED is exit code 1. Exit code 3: "
-        "the manifest is missing or cannot be used.",
+        "VERIFIED (exit code 0) needs proof that the manifest is the run's own, from --sha256 or a signature, because a changed "
+        "file can come with a new manifest. Without that proof the result is CONSISTENT (exit code 0). CHANGED is exit code 1. "
+        "Exit code 3: the manifest is missing or cannot be used.",
     )
     digest = matching(r"[0-9a-f]{64}", "64 hexadecimal digits")
     verify.add_argument("--sha256", metavar="DIGEST", type=digest, help="digest of the manifest, from the last line that the run printed")
@@ -163,7 +163,7 @@ def _confirmed(run_dir: Path, manifest: Manifest, *faults: Difference) -> RunRec
 
 
 def manifest_of(run_dir: Path) -> Manifest:
-    """Return the manifest of a run. Raises RecordError if there is none."""
+    """Return the manifest of a run. Raises RecordError without one."""
     manifest = find_manifest(run_dir)
     if manifest is None:
         raise RecordError(

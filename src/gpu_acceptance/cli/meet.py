@@ -135,7 +135,7 @@ def _add_pods(verbs: Verbs) -> None:
 
 
 def end_on_sigterm(while_what: str) -> None:
-    """From now on, SIGTERM ends this process with one line."""
+    """Make SIGTERM end this process with one line."""
     line = f"INCOMPLETE: interrupted while {while_what}: SIGTERM\n".encode()
 
     def end(number: int, frame: object) -> None:

@@ -67,7 +67,7 @@ class Status(_Ordered):
 
 
 class Cause(StrEnum):
-    """What kept a rank from its end, as our own code saw it. It chooses the remedy, as messages of libraries do."""
+    """The event that kept a rank from its end, as our own code saw it. It chooses the remedy, as messages of libraries do."""
 
     CRASHED = "crashed"  # a signal for a fault in C: SIGSEGV, SIGABRT, SIGILL, SIGFPE
     BUS_ERROR = "bus error"  # SIGBUS

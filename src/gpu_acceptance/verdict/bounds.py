@@ -146,7 +146,7 @@ def peer_factor(num_units: int, num_metrics: int) -> float:
     """Return k: a unit k sigma behind its peers is no accident, in all of `num_units` times `num_metrics` comparisons.
 
     k(N, M) = Phi^-1(1 - alpha / (N M)) * sqrt(1 + 1.57 / (n - 1)): a Bonferroni share of alpha, widened by the error of a median
-    of the other n - 1 (its variance is 1.57 times that of a mean).
+    of the other n - 1, whose variance is 1.57 times that of a mean.
     """
     share = ALPHA / (max(num_units, 1) * max(num_metrics, 1))
     return -NormalDist().inv_cdf(share) * math.sqrt(1 + 1.57 / max(num_units - 1, 1))

@@ -1,7 +1,7 @@
-"""GPUs that somebody else uses: no load is put on them, unless `--allow-busy` asks for it. Pure.
+"""GPUs that other programs use: a run puts no load on them, unless `--allow-busy` asks for it. Pure.
 
-What is on a GPU before the first worker starts is somebody else's, whoever started it. Inside a container NVML gives the pids of the host,
-or shows no process at all: pids are named and never compared, and memory in use is a second sign.
+Before the first worker starts, every process on a GPU is foreign. Inside a container NVML gives the pids of the host, or shows no process
+at all: pids are named and never compared, and memory in use is a second sign.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,37 +16,43 @@ from gpu_acceptance.record.job import RankIdentity
 from gpu_acceptance.thresholds.limit import Profile, bound_at, plural, show
 
 NOTE = "busy GPUs allowed"  # in the verdict line
-WAIVERS: Mapping[str, str] = {"gpu_health.processes.*": "GPUs that somebody else uses are allowed (--allow-busy)"}
+WAIVERS: Mapping[str, str] = {"gpu_health.processes.*": "GPUs that other programs use are allowed (--allow-busy)"}
 
-_WITHOUT_LIMIT = {"gpu_health.processes.foreign": 0.0}  # in a profile that says nothing of it; memory alone proves nothing then
+_WITHOUT_LIMIT = {"gpu_health.processes.foreign": 0.0}  # in a profile without such a limit; memory alone proves nothing then
 _MOST_LINES = 20
 
 
 def find_busy(identities: Sequence[RankIdentity], profile: Profile) -> str | None:
-    """Why no load may be put on the GPUs of this job: node, GPU and serial of each that is in use, its processes and its memory.
+    """Return why no load may be put on the GPUs of this job: node, GPU, serial, processes and memory of each that is in use.
 
-    Of the GPUs that these ranks will open, and of no other: who tests some GPUs of a node may leave the rest to others.
+    Only the GPUs count that these ranks will open: a run on some GPUs of a node may leave the rest to others.
     """
     lines = list(dict.fromkeys(line for identity in identities for line in _lines(identity, profile)))
     if not lines:
         return None
-    head = f"somebody else uses {plural(len(lines), 'GPU')} of this job, so that no figure would be that of the hardware:"
+    head = f"another program uses {plural(len(lines), 'GPU')} of this job, so that no figure would be that of the hardware:"
     todo = "end what runs there (pids are those of the host), or take other GPUs; --allow-busy runs all the same, and the verdict says so"
     return "\n".join([head, *first_few(lines, _MOST_LINES, "  ... and {} more"), todo])
 
 
 def _lines(identity: RankIdentity, profile: Profile) -> Iterator[str]:
+    """Compare with the limits that judge the same figures later. An answer that NVML lacks is not refused: it is not measured later."""
     for gpu in _gpus_of(identity):
-        if gpu.use and _is_busy(gpu.use, profile, identity.local_world_size):
-            yield f"  {identity.host}, {gpu.label}: {use_text(gpu.use)}"
+        for metric, value, _, _ in gpu_health.processes(gpu.use) if gpu.use else ():
+            limit = profile.limits.get(metric)
+            bound = bound_at(limit.at_most, identity.local_world_size) if limit else None
+            most = _WITHOUT_LIMIT.get(metric, inf) if bound is None else bound
+            if gpu.use and isinstance(value, int) and value > most:
+                yield f"  {identity.host}, {gpu.label}: {use_text(gpu.use)}"
+                break
 
 
 def _gpus_of(identity: RankIdentity) -> list[Gpu]:
-    """The GPU that this rank will open, as far as anybody knows before it does; else all that it could.
+    """Return the GPU that this rank will open, as far as that is known before; else all that it could.
 
-    CUDA may count in another order than NVML. A rank that opens another GPU than this one is judged by what was on that one.
+    CUDA may count in another order than NVML. A rank that opens another GPU is judged by the processes on that one.
     """
-    usable = [gpu for gpu in identity.gpus if gpu.uuid]  # one that may not be used by this process has none
+    usable = [gpu for gpu in identity.gpus if gpu.uuid]  # a GPU that this process may not use has no UUID
     names = named_devices(identity.environment)
     if names is not None and identity.local_rank >= len(names):
         return usable
@@ -55,20 +61,8 @@ def _gpus_of(identity: RankIdentity) -> list[Gpu]:
     return found or usable
 
 
-def _is_busy(use: GpuUse, profile: Profile, gpus_per_node: int) -> bool:
-    """By the limits that judge the same figures later. What NVML does not tell is not refused here: it is not measured there."""
-    found = {metric: value for metric, value, _, _ in gpu_health.processes(use) if isinstance(value, int)}
-    return any(value > _at_most(metric, profile, gpus_per_node) for metric, value in found.items())
-
-
-def _at_most(metric: str, profile: Profile, gpus_per_node: int) -> float:
-    limit = profile.limits.get(metric)
-    bound = bound_at(limit.at_most, gpus_per_node) if limit else None
-    return _WITHOUT_LIMIT.get(metric, inf) if bound is None else bound
-
-
 def use_text(use: GpuUse) -> str:
-    """`1 process (pid 1607: 1204 MiB), 1831 MiB in use`."""
+    """Return `1 process (pid 1607: 1204 MiB), 1831 MiB in use`."""
     (_, number, _, named), (_, memory, unit, _) = gpu_health.processes(use)
     who = f"processes {number}" if isinstance(number, Missing) else "no process that NVML shows"
     if isinstance(number, int) and number:

@@ -1,4 +1,4 @@
-"""Two runs compared: figures beyond noise, proof that was lost, and the conclusion of all of it."""
+"""Two runs compared: figures beyond noise, proof that was lost, and the result."""
 
 import math
 from collections import defaultdict
@@ -85,7 +85,7 @@ def _compare_figures(before: RunRecord, after: RunRecord) -> Figures:
 
 
 def _comparable(old: Figure, new: Figure) -> bool:
-    """One of the figures needs a spread. A value of zero has none, as a part of it; a fall to zero is the largest possible change."""
+    """One of the figures needs a spread. A value of zero has none; a fall to zero is the largest possible change."""
     has_noise = old.spread_percent is not None or new.spread_percent is not None
     return has_noise and bool(old.value or new.value) and old.unit == new.unit
 

@@ -75,9 +75,9 @@ class _Problem:
 
 
 def judge(attempts: Iterable[Attempt], profile: Profile, job: Job, waivers: Mapping[str, str], subject: str) -> tuple[Judgement, ...]:
-    """One judgement per bound of every metric that some rank checked, or recorded where there is a limit, sorted by metric.
+    """Return one judgement per bound of every metric that some rank checked, or recorded where there is a limit, sorted by metric.
 
-    `subject` is that of the validation: a metric of another subject proves nothing, whatever is waived or declared. Counters that the
+    `subject` is that of the validation: a metric of another subject proves nothing, even if it is waived or declared. Counters that the
     supervisors read are judged in every validation.
     A miss of the peer rule in a first attempt is provisional: see `wants_repeat`.
     """

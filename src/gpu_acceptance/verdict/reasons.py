@@ -46,7 +46,7 @@ def _missed(row: Row) -> list[Judgement]:
 
 
 def rejecting_rows(rows: Sequence[Row], control: ControlMessages | None) -> Iterator[Found]:
-    """Yield rows that failed, died or were stuck, and missed limits. A missed limit rejects whatever the outcome of its row is."""
+    """Yield rows that failed, died or were stuck, and missed limits. A missed limit rejects with any outcome of its row."""
     for row in _by_severity(rows, Means.REJECTS, control):
         if not _only_missed(row):
             sentence = f"{_name(row)}: {_first_line(row) or row.outcome}"

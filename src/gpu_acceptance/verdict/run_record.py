@@ -97,7 +97,7 @@ def find_concluded_otherwise(record: RunRecord, again: RunRecord) -> Iterator[st
 
 
 def _misplaced(record: RunRecord) -> Iterator[str]:
-    """Check that each validation of the plan has one row, which holds each attempt once, with the ranks' records of it."""
+    """Check that each validation of the plan has one row, which holds each attempt once, with its records of the ranks."""
     planned, times = [one.nodeid for one in record.plan.validations], Counter(row.nodeid for row in record.rows)
     yield from (f"{nodeid} is there {number} times" for nodeid, number in times.items() if number > 1)
     yield from (f"{nodeid} was planned, and has no row" for nodeid in planned if nodeid not in times and nodeid != FORMATION)

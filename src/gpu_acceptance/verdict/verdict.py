@@ -45,9 +45,9 @@ _MOST_PARTS = 4
 def conclude(plan: RunPlan, job: Job, rows: Sequence[Row], end: RunEnd = WHOLE, control: ControlMessages | None = None) -> Conclusion:
     """Return the verdict over all rows. It is never ACCEPTED if `end` has any entry, or if `control` has a lost message.
 
-    The plan may excuse: GPUs without a rank (--gpus), limits that its waivers and its profile set aside, and a subject whose every
-    validation asks for a larger job and whose every row says so; that excuses no limit that applies. A missed line of its contract
-    rejects; an untested one that its file does not excuse is incomplete.
+    The plan may excuse GPUs without a rank (--gpus), and limits that its waivers and its profile set aside. It excuses a subject whose
+    every validation asks for a larger job, if every row says so and no limit applies. A missed line of its contract rejects; an untested
+    line that its file does not excuse is incomplete.
     """
     profile, small = plan.profile, dict(_too_small(plan, job, rows))
     limits = judge_run(rows, profile, job, plan.waivers)

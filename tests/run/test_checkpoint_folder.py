@@ -175,7 +175,7 @@ def test_without_our_marker_it_is_not_ours(folder, marker):
     before = all_under(folder)
     remove_checkpoint(folder)
     assert all_under(folder) == before
-    with pytest.raises(FileExistsError, match=r"is there and is none of ours: no marker \.gpu-acceptance-checkpoint of this run in it$"):
+    with pytest.raises(FileExistsError, match=r"\(no marker \.gpu-acceptance-checkpoint\); refusing to use it$"):
         make(folder, "mark")
 
 

@@ -1,8 +1,8 @@
-"""Variables that debuggers, profilers and checkers use, and that people forget in the environment: they slow or break what is measured.
+"""Variables of debuggers, profilers and checkers that people forget in the environment: they slow or break a measurement.
 
-A run that has one is refused, since a figure under it says nothing about the machine. What is only logged more, and the machine's own
-settings (`NCCL_*`, `CUDA_VISIBLE_DEVICES`), are no reason to refuse; the record keeps them. Nor is TORCH_ALLOW_TF32_CUBLAS_OVERRIDE, which
-NVIDIA's container of PyTorch sets: validations that measure a precision ask for it.
+A run with one of them is refused, since its figures say nothing about the machine. More logging, and the machine's own settings
+(`NCCL_*`, `CUDA_VISIBLE_DEVICES`), are no reason to refuse; the record keeps them. TORCH_ALLOW_TF32_CUBLAS_OVERRIDE, which NVIDIA's
+container of PyTorch sets, is allowed as well: validations that measure a precision ask for it.
 """
 
 import os
@@ -19,13 +19,13 @@ _MOST_SHOWN = 200  # characters of a value
 
 @dataclass(frozen=True)
 class Debugging:
-    """Variables that do the same. `bad`: the values, in full, that do it; those of `off` never do."""
+    """Variables with the same effect. `bad` matches the values that have it; values that `off` matches never do."""
 
     names: tuple[str, ...]
     does: str
     source: str
     bad: re.Pattern[str] = _ANYTHING
-    only_with: tuple[str, re.Pattern[str]] | None = None  # another variable and its values, without which it does nothing
+    only_with: tuple[str, re.Pattern[str]] | None = None  # another variable and its values, without which there is no effect
     off: re.Pattern[str] = _OFF
 
 
@@ -186,7 +186,7 @@ VARIABLES = (
 
 
 def find_debugging(environ: Mapping[str, str] = os.environ) -> str | None:
-    """Names each variable that is on, with what it does, and how to be rid of it; None where there is none."""
+    """Name each variable that is on, with its effect and how to unset it; None where there is none."""
     found = list(_on(environ))
     if not found:
         return None
@@ -198,9 +198,6 @@ def _on(environ: Mapping[str, str]) -> Iterator[tuple[str, Debugging]]:
     for one in VARIABLES:
         for name in one.names:
             value = environ.get(name, "")
-            if not one.off.fullmatch(value) and one.bad.fullmatch(value) and _has_effect(one, environ):
+            other, values = one.only_with or ("", _ANYTHING)
+            if not one.off.fullmatch(value) and one.bad.fullmatch(value) and values.fullmatch(environ.get(other, "")):
                 yield name, one
-
-
-def _has_effect(one: Debugging, environ: Mapping[str, str]) -> bool:
-    return one.only_with is None or bool(one.only_with[1].fullmatch(environ.get(one.only_with[0], "")))

@@ -1,4 +1,4 @@
-"""How the ranks meet: hello, refusals, and a run that cannot begin because they did not."""
+"""The meeting of the ranks: hello, refusals, and a run that cannot begin because ranks are missing."""
 
 import time
 from collections import Counter
@@ -21,7 +21,7 @@ from gpu_acceptance.thresholds.limit import first_of
 
 A = TypeVar("A", Welcome, Agreed)
 COLLECT_S = 120.0  # for all ranks to collect: imports of one file system by all at once
-_EVERY_S = 15.0  # a line for people who wait
+_EVERY_S = 15.0  # between two lines on awaited ranks
 _CLOCK_S = 5.0  # for an answer that takes milliseconds; without one the run goes on
 _MOST_LINES = 20
 
@@ -29,12 +29,12 @@ _MOST_LINES = 20
 def refuse_start(
     error: RefusedError, own: RefusedError | None, report_dir: Path, identity: RankIdentity, launcher: int | None
 ) -> RefusedError:
-    """What this rank ends with, where it was refused before it had a run folder. `own`: what it would have refused the run for."""
+    """Return the error of a rank that was refused before it had a run folder. `own`: its own reason to refuse the run."""
     if isinstance(error, UnmetError):
         if error.is_cut_off and launcher and identity.local_rank == 0:
             end_launcher_later(launcher)
         if own:
-            return own  # this must be put right in any case
+            return own  # this has to be fixed in any case
     if error.exit_code == INCOMPLETE:
         run_id = error.run_id or node_run_id(identity.host, launcher)
         _leave_journal(error, report_dir, identity.model_copy(update={"run_id": run_id}))
@@ -46,13 +46,13 @@ def _leave_journal(error: RefusedError, report_dir: Path, identity: RankIdentity
     try:
         with Journal(files.journal) as journal:
             journal.append(identity)
-            journal.append(_line(error))
+            journal.append(Refusal(message=clip(str(error)), ended_at=utc_now()))
     except (OSError, RecordError) as problem:
         error.add_note(f"this rank left no journal: cannot write to {files.folder}: {problem}")
 
 
 def note_refusal(error: RefusedError, journal: Journal | None, obstacles: Iterable[RefusedError]) -> None:
-    """The last line of a journal that was begun before ranks were missed; where it could not be, `obstacles` say why."""
+    """Write the last line of a journal that was begun before ranks were missed; `obstacles` say why there is none."""
     if error.exit_code != INCOMPLETE:
         return
     for obstacle in obstacles:
@@ -60,13 +60,9 @@ def note_refusal(error: RefusedError, journal: Journal | None, obstacles: Iterab
     if journal is None:
         return
     try:
-        journal.append(_line(error))
+        journal.append(Refusal(message=clip(str(error)), ended_at=utc_now()))
     except OSError as problem:
         error.add_note(f"the journal of this rank does not say so: {journal.path}: {problem}")
-
-
-def _line(error: RefusedError) -> Refusal:
-    return Refusal(message=clip(str(error)), ended_at=utc_now())
 
 
 def join(
@@ -77,9 +73,9 @@ def join(
     unmet_id: str,
     patience: Patience,
 ) -> Welcome:
-    """Says hello, and returns rank 0's welcome once every rank has. Collective. Raises RefusedError with one text for all.
+    """Say hello, and return rank 0's welcome once every rank has. Collective. Raises RefusedError with one text for all.
 
-    `unmet_id`: rank 0's, the run id of a refusal because of ranks that never said hello.
+    `unmet_id`: rank 0's run id for a refusal because of ranks that never said hello.
     """
     supervisor.tell_leader(Hello(identity=identity, refusal=_refused(refusal) if refusal else None, nonce=supervisor.control.nonce))
     with _refused_where_unmet(supervisor):
@@ -96,7 +92,7 @@ def join(
 
 
 def agree(supervisor: Supervisor, nodeids: list[str], problems: list[RefusedError], answer: Callable[[], Agreed]) -> Agreed:
-    """Rank 0's `answer`, where all ranks collected the same and none has a problem. Collective. Raises RefusedError."""
+    """Return rank 0's `answer`, if all ranks collected the same and none has a problem. Collective. Raises RefusedError."""
     told = tuple(Problem(message=clip(str(problem), 4000), exit_code=problem.exit_code) for problem in problems[:3])
     supervisor.tell_leader(Collected(nodeids=tuple(nodeids), problems=told))
     with _refused_where_unmet(supervisor):
@@ -110,7 +106,7 @@ def agree(supervisor: Supervisor, nodeids: list[str], problems: list[RefusedErro
 
 @contextmanager
 def _refused_where_unmet(supervisor: Supervisor) -> Iterator[None]:
-    """Nobody can be asked any more, and nobody will answer: this rank refuses by itself."""
+    """Let this rank refuse by itself where no other can be reached."""
     try:
         yield
     except UnreachableError as error:
@@ -160,7 +156,7 @@ def _identities(hellos: dict[int, Hello]) -> list[RankIdentity]:
 
 
 def _other_job(place: Rank, identities: list[RankIdentity]) -> str:
-    """Who was told other numbers of ranks than this one, which a torchrun cannot do; or nothing."""
+    """Name a rank whose launcher gave it other numbers of ranks, which a torchrun cannot do; or return an empty text."""
     for other in identities:
         if (other.world_size, other.local_world_size) != (place.world_size, place.local_world_size):
             theirs = f"rank {other.rank} ({other.host}) is one of {other.world_size} ranks, {other.local_world_size} on its node"
@@ -170,13 +166,13 @@ def _other_job(place: Rank, identities: list[RankIdentity]) -> str:
 
 
 def _absent(place: Rank, hellos: Collection[int]) -> str:
-    """`ranks 8-15 (node 1)`, or nothing."""
+    """Return `ranks 8-15 (node 1)`; empty where no rank is absent."""
     absent = [rank for rank in range(place.world_size) if rank not in hellos]
     return f"{named('rank', absent)} ({named('node', {rank // place.local_world_size for rank in absent})})" if absent else ""
 
 
 def _ask_clocks(supervisor: Supervisor, identities: list[RankIdentity]) -> tuple[tuple[int, Bounds], ...]:
-    """Of each other node, how far its clock is ahead of ours; its lowest local rank answers for it."""
+    """Return for each other node how far its clock is ahead of this one; its lowest local rank answers."""
     node_of = {identity.rank: identity.node for identity in identities if identity.local_rank == 0 and identity.node}
     asked_s = time.time()
     for rank in node_of:
@@ -193,7 +189,7 @@ def _answer_of_leader(supervisor: Supervisor, kind: type[A], leader_waits_s: flo
     message = supervisor.await_broadcast(kind, Refused, silence_s=leader_waits_s + 30)
     heard = {} if isinstance(message, Agreed) else message.heard
     if heard.get(str(supervisor.place.rank), supervisor.control.nonce) != supervisor.control.nonce:
-        raise UnreachableError("the answer of rank 0 is one of an earlier run: somebody repeats control messages")
+        raise UnreachableError("the answer of rank 0 belongs to an earlier run: a stranger repeats control messages")
     if isinstance(message, Refused):
         supervisor.say_bye()
         raise RefusedError(message.message, message.exit_code, message.run_id)
@@ -201,7 +197,7 @@ def _answer_of_leader(supervisor: Supervisor, kind: type[A], leader_waits_s: flo
 
 
 def find_collection_problem(answers: dict[int, Collected], world_size: int) -> RefusedError | None:
-    """None where all ranks collected the same set; else who cannot take part, or who lacks or adds what against rank 0."""
+    """Return None where all ranks collected the same set; else the rank that cannot take part, or differences to rank 0."""
     absent = [rank for rank in range(world_size) if rank not in answers]
     if absent:
         return RefusedError(f"{named('rank', absent)} did not finish collecting within {COLLECT_S:g} s", INCOMPLETE)

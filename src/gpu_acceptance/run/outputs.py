@@ -24,14 +24,14 @@ _WRITERS = ("report_log", "json_report", "allure_report_dir")
 
 
 def write_error_file(verdict: str, lines: Sequence[str] = ()) -> None:
-    """Writes $TORCHELASTIC_ERROR_FILE where torchrun asked for one; a torchrun that is gone took its folder along.
+    """Write $TORCHELASTIC_ERROR_FILE where torchrun asked for it. The folder is gone with a torchrun that has ended.
 
-    `lines`: the last screen, of the rank that shows it; torchrun then prints them last. The other ranks leave the verdict alone.
+    `lines`: the last screen, on the rank that shows it; torchrun prints them last. The other ranks write only the verdict.
     """
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if not path:
         return
-    above = [""] * (MOST_ROWS + 1 - len(lines))  # so that what torchrun says of the rank is out of sight
+    above = [""] * (MOST_ROWS + 1 - len(lines))  # move torchrun's own text about the rank out of sight
     rows = [*above, *lines] if lines else [verdict]
     extra = {"py_callstack": "\n".join(rows), "timestamp": str(int(time.time()) + (0 if lines else _LATER_S))}
     with contextlib.suppress(OSError):
@@ -41,49 +41,39 @@ def write_error_file(verdict: str, lines: Sequence[str] = ()) -> None:
 def reports(
     item: pytest.Item, outcome: Outcome, message: str, duration_s: float, properties: Mapping[str, str]
 ) -> Iterator[pytest.TestReport]:
-    """What rejects is a failure, what proves nothing is an error; only a declared absence may be a skip."""
+    """Report a rejecting outcome as a failure, one without proof as an error, and only a declared absence as a skip."""
+
+    def report(when: _When, result: _What, longrepr: str | tuple[str, int, str] | None = None, seconds: float = 0.0) -> pytest.TestReport:
+        return pytest.TestReport(
+            nodeid=item.nodeid,
+            location=item.location,
+            keywords=dict.fromkeys(item.keywords, 1),
+            outcome=result,
+            longrepr=longrepr,
+            when=when,
+            duration=seconds,
+            user_properties=list(properties.items()),
+        )
+
+    text = visible(message if message.startswith(outcome) else f"{outcome}: {message}")
     if outcome is Outcome.NOT_APPLICABLE:
-        yield _report(item, "setup", "skipped", (str(item.path), 0, f"Skipped: not applicable: {visible(message)}"), 0.0, properties)
+        yield report("setup", "skipped", (str(item.path), 0, f"Skipped: not applicable: {visible(message)}"))
     elif outcome is Outcome.PASSED:
-        yield _report(item, "setup", "passed", None, 0.0, properties)
-        yield _report(item, "call", "passed", None, duration_s, properties)
+        yield report("setup", "passed")
+        yield report("call", "passed", None, duration_s)
     elif outcome.means is Means.REJECTS:
-        yield _report(item, "setup", "passed", None, 0.0, properties)
-        yield _report(item, "call", "failed", _text(outcome, message), duration_s, properties)
+        yield report("setup", "passed")
+        yield report("call", "failed", text, duration_s)
     else:
-        yield _report(item, "setup", "failed", _text(outcome, message), duration_s, properties)
-    yield _report(item, "teardown", "passed", None, 0.0, properties)
-
-
-def _text(outcome: Outcome, message: str) -> str:
-    return visible(message if message.startswith(outcome) else f"{outcome}: {message}")
-
-
-def _report(
-    item: pytest.Item,
-    when: _When,
-    outcome: _What,
-    longrepr: str | tuple[str, int, str] | None,
-    duration_s: float,
-    properties: Mapping[str, str],
-) -> pytest.TestReport:
-    return pytest.TestReport(
-        nodeid=item.nodeid,
-        location=item.location,
-        keywords=dict.fromkeys(item.keywords, 1),
-        outcome=outcome,
-        longrepr=longrepr,
-        when=when,
-        duration=duration_s,
-        user_properties=list(properties.items()),
-    )
+        yield report("setup", "failed", text, duration_s)
+    yield report("teardown", "passed")
 
 
 def direct_outputs(config: pytest.Config, files: RunFiles, rank: int) -> Path | None:
-    """Lets rank 0 alone write what report writers were asked for, and gives every other rank a file of the run for its terminal.
+    """Let only rank 0 use report writers, and give every other rank a file of the run as its terminal.
 
-    Returns where `--junitxml` wants the run's JUnit: pytest itself, which writes before there is a verdict, makes none.
-    Must run before pytest makes its terminal reporter, which keeps the stdout that it finds: one terminal, one stream.
+    Returns the path of `--junitxml`: pytest itself would write it before there is a verdict, and is kept from that.
+    Call it before pytest makes its terminal reporter, which keeps the stdout that it finds.
     """
     option = config.option
     junit, option.xmlpath = option.xmlpath, None
@@ -99,7 +89,7 @@ def direct_outputs(config: pytest.Config, files: RunFiles, rank: int) -> Path | 
 
 
 def show_names_in_suite(config: pytest.Config) -> None:
-    """Has the terminal name files as the suite does: pytest names them from where it was started, and the suite may be in site-packages."""
+    """Let the terminal name files relative to the suite, which may be in site-packages, and not to the current folder."""
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if reporter:
         reporter.startpath = config.rootpath
@@ -107,20 +97,20 @@ def show_names_in_suite(config: pytest.Config) -> None:
 
 
 def empty(junit: Path) -> None:
-    """What is green there is of an earlier run, or of what has been taken back: an empty file is no JUnit for any reader."""
-    with contextlib.suppress(OSError):  # which is told when it cannot be written in the end
+    """Empty a JUnit file of an earlier run, or of a verdict that was taken back. No reader takes an empty file for JUnit."""
+    with contextlib.suppress(OSError):  # is reported when the file cannot be written at the end
         junit.write_bytes(b"")
 
 
 def find_unwritable(config: pytest.Config) -> str | None:
-    """Why the JUnit that was asked for by name could not be written at the end, or None."""
+    """Return why the file of `--junitxml` could not be written at the end, or None."""
     name = config.option.xmlpath
     problem = _why_unwritable(_path(name)) if name else None
     return f"--junitxml={name}: {problem}; name a file that can be written" if problem else None
 
 
 def _path(name: str) -> Path:
-    """As pytest reads it."""
+    """Return the path as pytest reads it."""
     return Path(os.path.expandvars(name)).expanduser().absolute()
 
 
@@ -139,8 +129,7 @@ def _why_unwritable(path: Path) -> str | None:
 
 
 def _open_terminal(path: Path) -> TextIO:
-    """The file, or nowhere: a disk that takes none is said by the journal, to all ranks."""
     try:
         return path.open("w", buffering=1, encoding="utf-8")
-    except OSError:
+    except OSError:  # the journal reports such a disk to all ranks
         return Path(os.devnull).open("w", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Files of the site that options name, read before any GPU is touched, and the profile that they and the GPU choose."""
+"""Files of the site that options name, read before any GPU is touched, and the profile that they and the GPU select."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -43,14 +43,14 @@ _ALL = "gpu-acceptance explain '*'"
 
 
 class NodeEntry(Model):
-    """One node that there must be."""
+    """One expected node."""
 
     gpus: _Gpus | None = Field(None, description=f"{_GPUS} this node; without the key: gpus_per_node")
     rack: _Rack | None = Field(None, description="a label of 1 to 64 printable ASCII characters, in quotes where it looks like a number")
 
 
 class SiteContent(Model):
-    """A site's file."""
+    """Content of a site's file."""
 
     model_config = ConfigDict(title="gpu-acceptance site file")
 
@@ -87,26 +87,21 @@ class SiteFile:
 
 
 def read_site(path: Path) -> SiteFile:
-    """The file at `path`. LimitsError says file, key, line, what was seen, and what is allowed."""
+    """Read the file at `path`. Raises LimitsError with file, key, line, the value seen, and what is allowed."""
     digest, site = read_validated(path, SiteContent, _problems)
-    return SiteFile(digest, tuple(_declared(site)))
+    gpus = {host: site.gpus_per_node or 0 if entry.gpus is None else entry.gpus for host, entry in site.nodes.items()}
+    nodes = (DeclaredNode(host=host, gpus=gpus[host], rack=entry.rack or "") for host, entry in site.nodes.items())
+    return SiteFile(digest, tuple(nodes))
 
 
 def json_schema() -> dict[str, Any]:
-    """The format as a JSON schema, for editors."""
+    """Return the format as a JSON schema, for editors."""
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **SiteContent.model_json_schema()}
-
-
-def _declared(site: SiteContent) -> Iterator[DeclaredNode]:
-    for host, entry in site.nodes.items():
-        gpus = site.gpus_per_node if entry.gpus is None else entry.gpus
-        assert gpus is not None
-        yield DeclaredNode(host=host, gpus=gpus, rack=entry.rack or "")
 
 
 @dataclass(frozen=True)
 class OwnFiles:
-    """None where the option was not given."""
+    """The files of `--site` and `--contract`; None where the option was not given."""
 
     site: SiteFile | None = None
     contract: Contract | None = None
@@ -116,27 +111,21 @@ class OwnFiles:
         return self.site.nodes if self.site else ()
 
     def rack_of(self, host: str) -> str:
-        """Empty where the site's file gives none."""
+        """Return the rack of a host; empty where the site's file gives none."""
         racks = self.site.racks if self.site else {}
         return racks.get(by_declared_name([host], racks).get(host, ""), "")
 
     def laid_on(self, profile: Profile) -> Profile:
-        """The profile of a run that these files decide with."""
+        """Return the profile with the digests of these files."""
         profile = with_site(profile, self.site.digest) if self.site else profile
         return with_file(profile, digest_of(self.contract)) if self.contract else profile
-
-    def refuse_unanswerable(self, profile: Profile) -> None:
-        """RefusedError over a contract that this profile could never answer."""
-        if self.contract:
-            with _refused("--contract"):
-                refuse_unanswerable(self.contract, profile)
 
 
 NO_FILES = OwnFiles()
 
 
 def read_own_files(site: Path | None, contract: Path | None) -> OwnFiles:
-    """Raises RefusedError, which names the option."""
+    """Read both files. Raises RefusedError, which names the option."""
     with _refused("--site"):
         declared = read_site(site) if site else None
     with _refused("--contract"):
@@ -153,9 +142,9 @@ def _refused(option: str) -> Iterator[None]:
 
 
 def choose_profile(settings: Settings, device_name: str | None, own: OwnFiles = NO_FILES) -> Profile:
-    """The profile for this machine with the overlays on it, and `own` in its digest. Raises RefusedError."""
+    """Return the profile for this machine with its overlays, and `own` in its digest. Raises RefusedError."""
     try:
-        name = settings.hardware or _by_device(settings, device_name)
+        name = settings.hardware or _selected(settings, device_name)
         if name not in (*profile_names(settings.profiles), "base") or settings.hardware == "base":
             known = profile_names(settings.profiles)
             raise RefusedError(f"--hardware={name}: unknown profile; profiles: {', '.join(known)}{did_you_mean(name, known)}")
@@ -165,7 +154,9 @@ def choose_profile(settings: Settings, device_name: str | None, own: OwnFiles = 
             profile = asked_for(profile, option)
     except LimitsError as error:
         raise RefusedError(str(error)) from None
-    own.refuse_unanswerable(profile)
+    if own.contract:
+        with _refused("--contract"):
+            refuse_unanswerable(own.contract, profile)
     for glob in settings.waivers.keys() - busy.WAIVERS.keys():
         if not any(fnmatchcase(metric, glob) for metric in profile.limits):
             hint = nearest_metric(glob, profile.limits.keys()) or f"; `{_ALL}` lists all metrics"
@@ -178,14 +169,14 @@ def _load(settings: Settings, name: str, own: OwnFiles) -> Profile:
 
 
 def own_digest(settings: Settings, name: str, own: OwnFiles) -> str:
-    """Of the profile of this name as this rank reads it; where it cannot, why."""
+    """Return the digest of this profile as this rank reads it, or why it cannot be read."""
     try:
         return profile_digest(_load(settings, name, own))
     except LimitsError as error:
         return f"cannot be read: {one_line(str(error))}"
 
 
-def _by_device(settings: Settings, device_name: str | None) -> str:
+def _selected(settings: Settings, device_name: str | None) -> str:
     try:
         return select_profile(device_name, settings.profiles)
     except LimitsError:

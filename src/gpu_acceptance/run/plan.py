@@ -1,4 +1,4 @@
-"""The plan that every rank keeps, and `--plan`, which prints it."""
+"""The plan that every rank keeps, and the lines of `--plan`."""
 
 import contextlib
 import os
@@ -61,7 +61,7 @@ def make_plan(run: "Run", profile: Profile, collected: Collected) -> RunPlan:
 
 
 def _command(place: Rank) -> list[str]:
-    """How the run was started: by `gpu-acceptance run`, by a torchrun, or this process alone."""
+    """Return the command line of `gpu-acceptance run`, of torchrun, or of this process alone."""
     with contextlib.suppress(psutil.Error):
         if owner := find_owner():
             return owner.cmdline()
@@ -72,15 +72,15 @@ def _command(place: Rank) -> list[str]:
 
 @dataclass(frozen=True)
 class JobShape:
-    """How large the planned job is."""
+    """Size of the planned job."""
 
     ranks_per_node: int
     num_nodes: int
-    why: str = ""  # where no launcher said it
+    why: str = ""  # source of the numbers where no launcher gave them
 
 
 def planned_shape(place: Rank, num_gpus: int, declared_gpus: int | None) -> JobShape:
-    """What a launcher promised; without one, the node as `make accept` would start it."""
+    """Return the shape that a launcher promised; without one, that of a node as `make accept` would start it."""
     if place.is_one_of_many:
         return JobShape(place.local_world_size, place.num_nodes)
     if declared_gpus is not None:
@@ -91,7 +91,7 @@ def planned_shape(place: Rank, num_gpus: int, declared_gpus: int | None) -> JobS
 
 
 def missing_lines(profile: Profile, validations: Sequence[Validation], here: RankIdentity) -> Iterator[str]:
-    """One for each thing that this machine lacks and that validations of this level need."""
+    """Yield a line for each need of this level's validations that this machine lacks."""
     planned = [validation for validation in validations if runs(profile, validation.nodeid)]
     yield from (f"missing: {announcement(unmet)}" for unmet in unmet_needs(planned, Job((here,))))
 
@@ -105,7 +105,7 @@ def plan_lines(
     data: str = "",
     tuned: str = "",
 ) -> Iterator[str]:
-    """The job, what is trained and fine-tuned where `data` and `tuned` say it, one line per validation, one per limit, then the sum."""
+    """Yield lines about the job, training `data` and fine-tuning `tuned`, each validation, each limit, and the whole time."""
     device = profile.device_name or "no GPU"
     why = f", {job.why}" if job.why else ""
     ranks = f"{plural(job.ranks_per_node, 'rank')} on each of {plural(job.num_nodes, 'node')}{why}"
@@ -124,7 +124,8 @@ def plan_lines(
     validations = [validation for validation in validations if runs(profile, validation.nodeid)]
     expected = [validation.expected_s(profile, job.ranks_per_node, job.num_nodes) for validation in validations]
     for validation, seconds in zip(validations, expected, strict=True):
-        yield f"  {validation.nodeid}: {_duration(seconds)}, deadline {validation.deadline_s:g} s"
+        duration = "duration not known" if seconds is None else f"{seconds:g} s expected"
+        yield f"  {validation.nodeid}: {duration}, deadline {validation.deadline_s:g} s"
     yield from (f"  {subject}: not at this level, {plural(number, 'validation')}" for subject, number in absent.items())
     for metric, limit in sorted(profile.limits.items()):
         yield f"  {metric}: {_aside(metric, profile, waivers) or _limit_text(limit, job, required=limit.subject in profile.requires)}"
@@ -132,10 +133,6 @@ def plan_lines(
     unknown = sum(seconds is None for seconds in expected)
     more = f"; {plural(unknown, 'validation')} of unknown duration not counted" if unknown else ""
     yield f"expected: {known:g} s of validations, end about {now + timedelta(seconds=known):%H:%M:%S %Z} if started now{more}"
-
-
-def _duration(seconds: float | None) -> str:
-    return "duration not known" if seconds is None else f"{seconds:g} s expected"
 
 
 def _aside(metric: str, profile: Profile, waivers: Mapping[str, str]) -> str | None:
@@ -156,7 +153,7 @@ def _limit_text(limit: Limit, job: JobShape, *, required: bool) -> str:
 
 
 def _shapes_text(limit: Limit) -> str:
-    """Of the jobs that it applies to."""
+    """Name the jobs that a limit applies to."""
     parts = [f"GPUs per node: {', '.join(map(str, limit.listed_sizes())) or 'any'}", f"nodes: {limit.nodes}"]
     parts += [f"ranks: {limit.min_ranks} or more"] * (limit.min_ranks > 1)
     parts += [f"ranks per node: {limit.min_ranks_per_node} or more"] * (limit.min_ranks_per_node > 1)
@@ -179,7 +176,7 @@ def _bound_text(limit: Limit, bound: str, gpus_per_node: int) -> str:
 
 
 def contract_lines(contract: Contract, profile: Profile, job: JobShape, waivers: Mapping[str, str]) -> Iterator[str]:
-    """One for each line of the contract: judged as if all held that this run asks for."""
+    """Yield a line for each line of the contract, judged as if every limit of this run held."""
     expected = judge_run((), profile, _as_planned(job), waivers)
     held = [one.model_copy(update={"status": Status.HELD}) if one.status is Status.NOT_MEASURED else one for one in expected]
     yield f"contract {contract.file}: {plural(len(contract.lines), 'line')}"
@@ -190,7 +187,7 @@ def contract_lines(contract: Contract, profile: Profile, job: JobShape, waivers:
 
 
 def _as_planned(job: JobShape) -> Job:
-    """Ranks of which nothing is known but their places."""
+    """Return a job of ranks of which only the places are known."""
     size, num_ranks = job.ranks_per_node, job.ranks_per_node * job.num_nodes
     places = [(rank, *divmod(rank, size)) for rank in range(num_ranks)]
     return Job(

@@ -22,14 +22,14 @@ _IN_A_WORKER = "GPU_ACCEPTANCE_SUPERVISOR"  # which worker/worker.py puts into t
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting. `flag`, `variable` and `ini` are its names in the three places, empty where it has none."""
+    """One setting. `flag`, `variable` and `ini` are its names in the three places; empty where it has none."""
 
-    option: str  # its name in config.option, which is there where its plugin is loaded
+    option: str  # name in config.option, which exists where its plugin is loaded
     flag: str
-    why: str  # what it would do, and what to do instead
+    why: str  # its effect, and what to do instead
     variable: str = ""
     ini: str = ""
-    off: tuple[str, ...] = ()  # more values with which it does nothing
+    off: tuple[str, ...] = ()  # additional values with which it has no effect
     is_of_several: bool = False  # harmless in a world of one
 
 
@@ -66,7 +66,7 @@ _EXIT_ON_TIMEOUT = ("faulthandler_exit_on_timeout", "faulthandler_timeout")  # o
 
 
 def forbidden_settings(config: pytest.Config, world_size: int, environ: Mapping[str, str] = os.environ) -> Iterator[str]:
-    """One sentence for each setting that is on."""
+    """Yield a sentence for each setting that is on."""
     for setting in SETTINGS:
         place = _where_set(setting, config, environ)
         if place and not (setting.is_of_several and world_size == 1):
@@ -76,7 +76,7 @@ def forbidden_settings(config: pytest.Config, world_size: int, environ: Mapping[
 
 
 def _where_set(setting: Setting, config: pytest.Config, environ: Mapping[str, str]) -> str:
-    """`--timeout`, `PYTEST_TIMEOUT=5 of the environment`, `the ini value timeout=40`; empty where the setting is off."""
+    """Return `--timeout`, `PYTEST_TIMEOUT=5 of the environment`, `the ini value timeout=40`; empty where the setting is off."""
     if not hasattr(config.option, setting.option):
         return ""
     ini = _ini(config, setting.ini) if setting.ini else None
@@ -101,7 +101,7 @@ def _ini(config: pytest.Config, name: str) -> object:
 
 
 def refuse_inside_a_worker(environ: Mapping[str, str] = os.environ) -> None:
-    """A run that a validation starts would speak for its own rank on the control plane. Raises pytest.UsageError."""
+    """Refuse a run that a validation starts: it would answer for its own rank. Raises pytest.UsageError."""
     if _IN_A_WORKER in environ:
         raise pytest.UsageError(
             f"this pytest was started by a validation ({_IN_A_WORKER} is set): an acceptance run inside an acceptance run "
@@ -121,17 +121,17 @@ _NOT_TO_OVERRIDE = {
 
 
 def find_refusal(config: pytest.Config, world_size: int) -> str | None:
-    """The first reason why this pytest may not run the acceptance, or None."""
+    """Return the first reason why this pytest may not run the acceptance, or None."""
     return next(_reasons(config, world_size), None)
 
 
 def _reasons(config: pytest.Config, world_size: int) -> Iterator[str]:
     option: Callable[[str], object] = lambda name: getattr(config.option, name, None)  # noqa: E731
     has = config.pluginmanager.hasplugin
-    if _moved(config):
-        taken = (
-            f"pytest took {config.rootpath} ({config.inipath or 'no configuration file'}) for the suite's root, not {_suite_root(config)}"
-        )
+    conftest = next(one for one in config.pluginmanager.get_plugins() if PLUGIN in (getattr(one, "pytest_plugins", None) or []))
+    suite = Path(str(conftest.__file__)).parent
+    if config.rootpath != suite or config.inipath is None:  # the suite's own settings are beside the conftest that names the plugin
+        taken = f"pytest took {config.rootpath} ({config.inipath or 'no configuration file'}) for the suite's root, not {suite}"
         yield f"{taken}: {_with_equals_sign(config)}"
     if has("randomly") or option("random_order_bucket") not in {None, ""} or option("random_order"):
         yield "a random order differs between ranks: add -p no:randomly (or -p no:random_order)"
@@ -149,30 +149,16 @@ def _reasons(config: pytest.Config, world_size: int) -> Iterator[str]:
         yield "--pdb would stop one rank alone: use it in a world of one"
 
 
-def _suite_root(config: pytest.Config) -> Path:
-    conftest = next(
-        Path(str(plugin.__file__))
-        for plugin in config.pluginmanager.get_plugins()
-        if PLUGIN in (getattr(plugin, "pytest_plugins", None) or [])
-    )
-    return conftest.parent
-
-
 def _with_equals_sign(config: pytest.Config) -> str:
-    """What to write where a path after a blank moved the root."""
+    """Return what to write where a path after a blank moved the root."""
     for option, value in pairwise(config.invocation_params.args):
         if has_value(option) and not value.startswith("-"):
             return f"write {option}={value}, without the blank"
     return "write options as --option=VALUE (a path after a blank moves the root) and name acceptance/"
 
 
-def _moved(config: pytest.Config) -> bool:
-    """Whether pytest's root is not the folder of the conftest that named the plugin, where the suite's own settings are."""
-    return config.rootpath != _suite_root(config) or config.inipath is None
-
-
 def find_mismatch(identities: list[RankIdentity], declared_gpus: int | None) -> str | None:
-    """Why these ranks cannot be a job: nodes of different sizes, two ranks for one GPU, or not what `--gpus` declared."""
+    """Return why these ranks cannot be a job: two ranks for one GPU, or another number than `--gpus` declares."""
     for identity in identities:
         if identity.num_gpus and identity.local_world_size > identity.num_gpus:
             return (
@@ -187,7 +173,7 @@ def find_mismatch(identities: list[RankIdentity], declared_gpus: int | None) -> 
 
 
 def _see_their_own_alone(ranks: list[RankIdentity]) -> str | None:
-    """Why the ranks of a node cannot be a job: each sees fewer GPUs than there are ranks, and not all see the same ones."""
+    """Return why the ranks of a node cannot be a job: each sees fewer GPUs than there are ranks, and not the same ones."""
     for what, few in (("NVML shows", _few_shown), (f"{_VISIBLE} is", _few_visible)):
         seen = [few(one) for one in ranks]
         other = next((number for number, text in enumerate(seen) if text != seen[0]), 0)
@@ -199,7 +185,7 @@ def _see_their_own_alone(ranks: list[RankIdentity]) -> str | None:
 
 
 def _few_shown(identity: RankIdentity) -> str:
-    """The GPUs that NVML shows, where these are fewer than the ranks of the node; as where Slurm or a container gives each rank one."""
+    """Return the GPUs that NVML shows, where they are fewer than the ranks, as where Slurm gives each rank one."""
     return ", ".join(sorted(gpu.uuid for gpu in identity.gpus)) if len(identity.gpus) < identity.local_world_size else ""
 
 
@@ -209,7 +195,7 @@ def _few_visible(identity: RankIdentity) -> str:
 
 
 def find_surplus(identities: list[RankIdentity], expected_nodes: int | None) -> str | None:
-    """Why there are more nodes than somebody counted: one of them is a stranger. Fewer are judged, and the run is incomplete."""
+    """Refuse more nodes than `--expect-nodes`: one of them is a stranger. Fewer are judged, and the run is INCOMPLETE."""
     hosts = list(dict.fromkeys(identity.host for identity in identities))
     num_nodes = len({identity.node for identity in identities})
     if expected_nodes is None or num_nodes <= expected_nodes:
@@ -218,13 +204,13 @@ def find_surplus(identities: list[RankIdentity], expected_nodes: int | None) -> 
 
 
 def find_lone_node(identities: list[RankIdentity], *, is_localising: bool) -> str | None:
-    """Why `--localise` has nothing to compare."""
+    """Return why `--localise` has no nodes to compare, or None."""
     num_nodes = len({identity.node for identity in identities})
     return f"--localise compares nodes, and this job has {num_nodes}; it wants at least 2" if is_localising and num_nodes < 2 else None
 
 
 def find_wrong_hardware(profile: str, first: RankIdentity, device_name: str | None, *, named: bool) -> str | None:
-    """Why the profile is not for the machine of rank 0: a GPU on the bus is never judged as a CPU, nor as another GPU."""
+    """Return why the profile does not fit rank 0's machine: a GPU is never judged as a CPU, or as another GPU."""
     seen = first.gpu.name if first.gpu else None
     if profile == "cpu" and first.num_gpus:
         hint = "leave --hardware out" if first.gpus else f"is its driver loaded? NVML shows none of them ({first.nvml_problem})"
@@ -254,7 +240,7 @@ def _unknown(arguments: str, parser: pytest.Parser) -> Iterator[str]:
 
 
 def _wrong(message: str) -> str:
-    """`--gpus: no value; write --gpus=VALUE`."""
+    """Return `--gpus: no value; write --gpus=VALUE` for a message of argparse."""
     found = _ARGUMENT.fullmatch(message)
     if not found:
         return " ".join(message.split())
@@ -265,7 +251,7 @@ def _wrong(message: str) -> str:
 
 
 def refuse_missing_paths(config: pytest.Config) -> None:
-    """Raises pytest.UsageError, with a line for each file or folder of the command line that is not there."""
+    """Raise pytest.UsageError, with a line for each file or folder of the command line that does not exist."""
     if config.option.pyargs:
         return
     lines = [_missing(argument, config) for argument in config.args]
@@ -274,7 +260,7 @@ def refuse_missing_paths(config: pytest.Config) -> None:
 
 
 def _missing(argument: str, config: pytest.Config) -> str:
-    """`acceptance/test_hbn.py: no such file or folder; did you mean 'acceptance/test_hbm.py'?`, and nothing where it is there."""
+    """Return `acceptance/test_hbn.py: no such file or folder; did you mean 'acceptance/test_hbm.py'?` for a missing one."""
     name = argument.partition("::")[0]
     if (config.invocation_params.dir / name).exists():
         return ""
@@ -284,6 +270,6 @@ def _missing(argument: str, config: pytest.Config) -> str:
 
 
 def _names(parser: pytest.Parser) -> list[str]:
-    """Our options and all others; those of pytest and of other plugins are in no public place."""
+    """Return the names of all options; pytest has no public list of its own and of other plugins' options."""
     groups = [*getattr(parser, "_groups", ()), *filter(None, [getattr(parser, "_anonymous", None)])]
     return [*NAMES, *(name for group in groups for option in group.options for name in option.names())]

@@ -1,8 +1,7 @@
-"""The start of a run: all ranks join, one profile, one name, one folder; or one refusal for all."""
+"""The start of a run: all ranks join and get one profile, one name and one folder; or one refusal for all."""
 
 import os
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
 
 from gpu_acceptance.base.exit import StopSignals
 from gpu_acceptance.base.process import become_subreaper, has_lost_torchrun, let_open, num_files_of_store
@@ -30,13 +29,18 @@ from gpu_acceptance.verdict.busy import find_busy
 
 
 def start_run(settings: Settings, place: Rank, refusal: RefusedError | None, say: Callable[[str], None]) -> Run:
-    """Joins all ranks; `say` tells people of those that are awaited. Collective.
+    """Join all ranks; `say` shows which ones are awaited. Collective.
 
     Raises RefusedError, with one text on all ranks that hear rank 0, and LaunchError where the store cannot be hosted.
     """
     if place.has_agent and place.local_rank == 0:
-        let_open(os.getppid(), num_files_of_store(place.world_size))  # of one of these the store is
-    begun = _begin(place) if place.rank == 0 else None
+        let_open(os.getppid(), num_files_of_store(place.world_size))  # one of them hosts the store
+    begun: tuple[Secret, Session] | None = None
+    if place.rank == 0:
+        secret = find_secret(place, 0.0, lambda: None)
+        begun = secret, begin_session(secret)
+        if place.hosts_store:
+            host_store(place, control_prefix(place), begun[1])  # before this process adopts orphans
     stop = StopSignals(place.node_name, has_launcher=bool(place.launcher))
     if place.has_agent and has_lost_torchrun():
         stop.lose_launcher()
@@ -64,23 +68,14 @@ def start_run(settings: Settings, place: Rank, refusal: RefusedError | None, say
 
     identity = known(identity)
     files = RunFiles(settings.report_dir / run_id, place.rank)
-    obstacles = _open_journal(supervisor, files, identity) + _hold_worker(supervisor, files, identity)
+    obstacles = list(_open_files(supervisor, files, identity))
     job = Job(tuple(map(known, joined))) if joined else None
     profile = chosen.get("profile")
     return Run(settings, place, supervisor, identity, files, answer.deadline_s, profile, obstacles, job=job, own_files=own)
 
 
-def _begin(place: Rank) -> tuple[Secret, Session]:
-    """Rank 0: makes or reads the secret of the run, and hosts the store where no launcher does."""
-    secret = find_secret(place, 0.0, lambda: None)
-    session = begin_session(secret)
-    if place.hosts_store:
-        host_store(place, control_prefix(place), session)  # before this process takes in orphans
-    return secret, session
-
-
 def _connect(place: Rank, stop: StopSignals, join_s: float, begun: tuple[Secret, Session] | None) -> Supervisor:
-    """To the store. Raises RefusedError where that cannot be reached; a launcher's own is there before its ranks are."""
+    """Connect to the store. Raises RefusedError where that fails; a launcher's store is there before its ranks."""
     try:
         secret, session = begun or (find_secret(place, join_s, stop.poll), None)
         control = Control(place, secret, CONNECT_S if place.has_agent else join_s, stop.poll, join_s=join_s, session=session)
@@ -95,30 +90,24 @@ def _connect(place: Rank, stop: StopSignals, join_s: float, begun: tuple[Secret,
         raise interrupted(stop.reason) if stop.reason else error from None
 
 
-def _open_journal(supervisor: Supervisor, files: RunFiles, identity: RankIdentity) -> list[RefusedError]:
-    """Opens this rank's journal; where that fails, says why this rank cannot take part, when the ranks next speak."""
+def _open_files(supervisor: Supervisor, files: RunFiles, identity: RankIdentity) -> Iterator[RefusedError]:
+    """Open this rank's journal and its worker slot; yields why this rank cannot take part, which all ranks hear later."""
     try:
         files.make_folders()
         files.refuse_full_disk()
         supervisor.records.journal = Journal(files.journal)
         supervisor.records.journal.append(identity)
     except (OSError, RecordError) as error:
-        return [RefusedError(f"cannot write to {files.folder}: {error}", NOT_WRITABLE)]
-    return []
-
-
-def _hold_worker(supervisor: Supervisor, files: RunFiles, identity: RankIdentity) -> list[RefusedError]:
-    """Makes the hold on this rank's workers, with the process that cleans up after them; else why this rank cannot take part."""
+        yield RefusedError(f"cannot write to {files.folder}: {error}", NOT_WRITABLE)
     try:
         supervisor.slot = WorkerSlot(supervisor.control, supervisor.events, files, identity)
     except OSError as error:
         todo = "see TMPDIR (in a pod, mount an emptyDir at /tmp), ulimit -u, and the limits of the container"
-        return [RefusedError(f"no temporary folder could be made, or no process started: {error}; {todo}", INCOMPLETE)]
-    return []
+        yield RefusedError(f"no temporary folder could be made, or no process started: {error}; {todo}", INCOMPLETE)
 
 
 def _own_files(settings: Settings, place: Rank, refusal: RefusedError | None) -> tuple[OwnFiles, RefusedError | None]:
-    """This rank's copies; where one of them, or what else was named, cannot be used, all ranks hear on which node."""
+    """Read this rank's copies. Where a file or folder that an option names cannot be used, all ranks hear on which node."""
     try:
         training_files.refuse_unusable_paths(settings.paths)
         return read_own_files(settings.site, settings.contract), refusal
@@ -127,17 +116,20 @@ def _own_files(settings: Settings, place: Rank, refusal: RefusedError | None) ->
 
 
 def _profile_for(settings: Settings, identities: list[RankIdentity], own: OwnFiles) -> Profile:
-    """The profile of rank 0's machine rules; a node that is not like it fails by name."""
+    """Return the profile of rank 0's machine; a node that differs fails by name."""
     first = identities[0]
     mismatch = find_mismatch(identities, settings.declared_gpus)
     if mismatch:
         raise RefusedError(mismatch)
     profile = choose_profile(settings, first.gpu.name if first.gpu else None, own)
-    wrong = find_surplus(identities, settings.expected_nodes)
-    wrong = wrong or find_wrong_hardware(profile.name, first, profile.device_name, named=settings.hardware is not None)
-    wrong = wrong or drill_on_nobody(profile.parameters, len(identities))
-    wrong = wrong or find_lone_node(identities, is_localising=profile.parameters.get(LOCALISE_ASKED) is True)  # by option or by a file
-    wrong = wrong or training_files.find_too_long(settings.paths.lora_model, profile.parameters)
+    parameters = profile.parameters
+    wrong = (
+        find_surplus(identities, settings.expected_nodes)
+        or find_wrong_hardware(profile.name, first, profile.device_name, named=settings.hardware is not None)
+        or drill_on_nobody(parameters, len(identities))
+        or find_lone_node(identities, is_localising=parameters.get(LOCALISE_ASKED) is True)  # by option or by a file
+        or training_files.find_too_long(settings.paths.lora_model, parameters)
+    )
     if wrong:
         raise RefusedError(wrong)
     in_use = None if settings.allow_busy else find_busy(identities, profile)
@@ -147,8 +139,15 @@ def _profile_for(settings: Settings, identities: list[RankIdentity], own: OwnFil
 
 
 def _fresh_run_id(settings: Settings) -> str:
-    """An id that no other run in this folder has: its folder is made here, where the report is written."""
-    _refuse_unwritable(settings.report_dir)
+    """Make the run's folder on rank 0, which writes the report, and return its name, which no other run in there has."""
+    folder = settings.report_dir
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        text = f"--report-dir={folder}: cannot be made: {error.strerror}; name a folder that can be written"
+        raise RefusedError(text, NOT_WRITABLE) from None
+    if not os.access(folder, os.W_OK):
+        raise RefusedError(f"--report-dir={folder}: not writable; name a folder that is", NOT_WRITABLE)
     try:
         return claim_run_folder(settings.report_dir, settings.run_id)
     except FileExistsError as error:
@@ -158,16 +157,6 @@ def _fresh_run_id(settings: Settings) -> str:
 
 
 def _unused_run_id(settings: Settings) -> str:
-    """For what ranks leave that were refused because others are missing: no reason to ask for another name."""
+    """Return an id for journals of ranks that are refused because others are missing, without refusing a used name."""
     named = settings.run_id
     return named if named and not os.path.lexists(settings.report_dir / named) else new_run_id()
-
-
-def _refuse_unwritable(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        text = f"--report-dir={folder}: cannot be made: {error.strerror}; name a folder that can be written"
-        raise RefusedError(text, NOT_WRITABLE) from None
-    if not os.access(folder, os.W_OK):
-        raise RefusedError(f"--report-dir={folder}: not writable; name a folder that is", NOT_WRITABLE)

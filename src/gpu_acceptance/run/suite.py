@@ -1,7 +1,7 @@
-"""Where the suite is, and the digests of its files and of the profile, for the comparison of all ranks."""
+"""The folder of the suite, and digests of its files and of the profile, which all ranks compare."""
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from gpu_acceptance.inventory.answer import MOST_TEXT
@@ -9,19 +9,19 @@ from gpu_acceptance.thresholds.limit import Profile
 
 FOLDER = "acceptance"  # one file in it is one subject
 CONFTEST = "conftest.py"
-PARTS = (FOLDER, CONFTEST, "fixtures", "pytest.ini")  # what a copy of it must hold; profiles may be elsewhere
+PARTS = (FOLDER, CONFTEST, "fixtures", "pytest.ini")  # a copy of the suite needs these; profiles may be elsewhere
 PLUGIN = "gpu_acceptance.plugin"
 _PACKAGE = Path(__file__).parents[1]
 INSTALLED = _PACKAGE / "suite"  # the copy that a wheel carries; a checkout has none
 
 
 def suite_for(folder: Path) -> Path:
-    """The suite that a run takes which is started in this folder: the one that is there, else the one of this package."""
+    """Return the suite of a run that is started in this folder: the one there, else the one of this package."""
     return folder if is_suite(folder) else find_suite()
 
 
 def find_suite() -> Path:
-    """The suite that belongs to this package: the checkout that the package is in, else the copy that it was installed with.
+    """Return the suite of this package: the checkout that the package is in, else the copy that was installed with it.
 
     Raises FileNotFoundError.
     """
@@ -32,20 +32,20 @@ def find_suite() -> Path:
 
 
 def is_suite(folder: Path) -> bool:
-    """Whether pytest finds the validations and the plugin there."""
+    """Return True where pytest finds the validations and the plugin there."""
     conftest = folder / CONFTEST
     return (folder / FOLDER).is_dir() and conftest.is_file() and PLUGIN in conftest.read_text(encoding="utf-8", errors="replace")
 
 
 def is_installed(folder: Path) -> bool:
-    """Whether this is the copy in site-packages, into which a run writes nothing."""
+    """Return True for the copy in site-packages, into which a run writes no file."""
     return INSTALLED.is_dir() and INSTALLED.samefile(folder)
 
 
 def suite_digest(rootdir: Path) -> str:
-    """`1a2b3c4d5e6f: acceptance 0f1e2d3c, conftest.py ..., gpu_acceptance ...`: what differs shows in its part.
+    """Return `1a2b3c4d5e6f: acceptance 0f1e2d3c, conftest.py ..., gpu_acceptance ...`: a difference shows in its part.
 
-    The same of a checkout and of the wheel that was made from it.
+    A checkout and the wheel that was made from it have the same digest.
     """
     parts = {name: _digest_of(rootdir / name) for name in PARTS}
     parts[_PACKAGE.name] = _digest_of(_PACKAGE, without=INSTALLED)
@@ -53,7 +53,7 @@ def suite_digest(rootdir: Path) -> str:
 
 
 def profile_digest(profile: Profile) -> str:
-    """The same of a profile: its digest as the report has it, and those of its files."""
+    """Return the digest of a profile as the report has it, and those of its files."""
     return _in_short(profile.digest, {file.file: file.sha256 for file in profile.files})
 
 
@@ -62,15 +62,14 @@ def _in_short(whole: str, parts: Mapping[str, str]) -> str:
 
 
 def _digest_of(path: Path, without: Path | None = None) -> str:
-    """Of a file, or of all Python files below a folder with their names, but for those below `without`."""
+    """Return the digest of a file, or of all Python files below a folder with their names, except those below `without`."""
     try:
         if path.is_file():
             return hashlib.sha256(path.read_bytes()).hexdigest()
-        return hashlib.sha256("".join(_listing(path, without)).encode("utf-8", "backslashreplace")).hexdigest() if path.is_dir() else "none"
+        if not path.is_dir():
+            return "none"
+        files = sorted(one for one in path.rglob("*.py") if without is None or not one.is_relative_to(without))
+        listing = "".join(f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.relative_to(path).as_posix()}\n" for file in files)
+        return hashlib.sha256(listing.encode("utf-8", "backslashreplace")).hexdigest()
     except OSError:
         return "unreadable"
-
-
-def _listing(folder: Path, without: Path | None) -> Iterator[str]:
-    for file in sorted(one for one in folder.rglob("*.py") if without is None or not one.is_relative_to(without)):
-        yield f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.relative_to(folder).as_posix()}\n"

@@ -1,7 +1,7 @@
-"""What rank 0 sees of the suite before a run: is it the committed or packed one, and does anything stand between it and its validations?
+"""State of the suite before a run, as rank 0 sees it: changed files, and code that stands between it and its validations.
 
-The other ranks compare digests with rank 0 (run/suite.py). Files are compared by their own content: an index of git that was told
-not to look at a file hides nothing.
+The other ranks compare digests with rank 0 (run/suite.py). Files are compared by their content: git's index, which can be told to
+ignore a file, hides nothing.
 """
 
 import ast
@@ -13,6 +13,7 @@ import re
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
@@ -33,15 +34,15 @@ _COMMIT = re.compile(r"[0-9a-f]{40,64}")
 _GIT_S = 5.0
 _SYMLINK = b"120000"
 
-_Check = Callable[[Path], bool]  # whether the file at a path is the one that was committed or packed
+_Check = Callable[[Path], bool]  # True for the file that was committed or packed
 
 
 def look_at_suite(
     root: Path, items: Sequence[pytest.Item], seen: Mapping[str, Path], made: Mapping[str, int], *, is_whole: bool
 ) -> SuiteState:
-    """`seen`: node id -> file of all that was collected. `made`: how many validations each test function makes, by its node id.
+    """Return the state. `seen`: file by node id, for all that was collected. `made`: number of validations by node id of the function.
 
-    `is_whole`: nobody asked for less than the whole suite, so that each test function of a file must be there.
+    `is_whole`: the whole suite was asked for, so that each test function of a file must be there.
     """
     source, commit, expected = _expected(root)
     changed = sorted(_changed(root, expected)) if expected else []
@@ -58,14 +59,14 @@ def look_at_suite(
 
 
 def _threads() -> Iterator[str]:
-    """Threads that an import started here, and that Python would wait for at its end: `Thread-1 (run) of client.stream`."""
+    """Yield threads that an import started here, and for which Python would wait at its end: `Thread-1 (run) of client.stream`."""
     for thread in threading.enumerate():
         if thread is not threading.main_thread() and not thread.daemon:
             yield f"{thread.name[:100]} of {_module_of(thread)[:100]}"
 
 
 def _module_of(thread: threading.Thread) -> str:
-    """The module whose code it runs, not that of the standard library by which it does."""
+    """Return the module whose code it runs, outside the standard library."""
     frame, modules = sys._current_frames().get(thread.ident or 0), []
     while frame:
         modules.append(str(frame.f_globals.get("__name__", "?")))
@@ -78,7 +79,7 @@ def _module_of(thread: threading.Thread) -> str:
 
 
 def _expected(root: Path) -> tuple[str, str, dict[str, _Check]]:
-    """What the suite can be compared with: its kind, the commit where known, and a check for each file."""
+    """Return what the suite is compared with: its kind, the commit where known, and a check for each file."""
     if is_installed(root):
         return "wheel", "", _of_wheel(root)
     if (root / ".git").exists():
@@ -94,7 +95,7 @@ def _expected(root: Path) -> tuple[str, str, dict[str, _Check]]:
 
 
 def _git(root: Path, *arguments: str) -> bytes:
-    """What git answers; nothing where there is no git, or it refuses this folder."""
+    """Return the output of git; empty where there is no git, or it refuses this folder."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
         answer = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, env=environment, timeout=_GIT_S, check=True)
@@ -109,7 +110,7 @@ def _of_commit(objects: bytes) -> dict[str, _Check]:
 
 
 def _is_blob(name: str, *, is_link: bool) -> _Check:
-    """By the name that git gives to the content of a file."""
+    """Return a check by the name that git gives to the content of a file."""
     algorithm = "sha1" if len(name) == 40 else "sha256"
 
     def check(path: Path) -> bool:
@@ -127,14 +128,14 @@ def _of_bundle(root: Path) -> dict[str, _Check]:
 
 
 def _read(path: Path) -> bytes:
-    """Of a regular file, since a pipe would have us wait. Raises OSError."""
+    """Read a regular file; a pipe would block. Raises OSError."""
     if not path.is_file():
         raise FileNotFoundError(2, "no regular file", str(path))
     return path.read_bytes()
 
 
 def _of_wheel(root: Path) -> dict[str, _Check]:
-    """By the record that pip wrote when it installed the package; `root` is the folder of the suite in it."""
+    """Return checks by pip's record of the installed package; `root` is the folder of the suite in it."""
     with suppress(PackageNotFoundError, ValueError):
         files = distribution("gpu-acceptance").files or ()
         top = root.resolve().parent.name
@@ -151,7 +152,7 @@ def _is_sha256(digest: bytes) -> _Check:
 
 
 def _changed(root: Path, expected: Mapping[str, _Check]) -> Iterator[str]:
-    """Files that are changed or missing, and files beside them that a run would read as well."""
+    """Yield files that are changed or missing, and additional files that a run would read."""
     top = root.resolve().parents[1] if is_installed(root) else root
     folders = [root.resolve().parent] if is_installed(root) else [root / part for part in _PARTS]
     for name, check in expected.items():
@@ -178,19 +179,15 @@ def _other_conftests(root: Path, items: Sequence[pytest.Item]) -> Iterator[str]:
 
 
 def _foreign_fixtures(root: Path, items: Sequence[pytest.Item]) -> set[tuple[str, str]]:
-    """Each fixture of the suite's own name that a validation takes from elsewhere, or from its own parameters; with that file."""
+    """Return fixtures with a name of the suite that a validation takes from elsewhere or from its parameters; with that file."""
     folder = os.path.realpath(root / "fixtures")
-    used = [(item, name, definitions) for item in items for name, definitions in _fixtures_of(item).items() if definitions]
+    # pytest has no public list of the definitions that an item sees; the last one of a name counts.
+    tables = [(item, getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {})) for item in items]
+    used = [(item, name, definitions) for item, table in tables for name, definitions in table.items() if definitions]
     own = {name for _, name, definitions in used if any(_is_below(folder, _file_of(one)) for one in definitions)}
     last = ((item, name, _file_of(definitions[-1])) for item, name, definitions in used if name in own)
     others = [(item, name, file) for item, name, file in last if not _is_below(folder, file)]
     return {(name, _name(root, item.path if _is_of_pytest(file) else file)) for item, name, file in others}
-
-
-def _fixtures_of(item: pytest.Item) -> Mapping[str, Sequence[object]]:
-    """By name, the definitions that it sees; the last one counts. pytest has no public list of them."""
-    found: Mapping[str, Sequence[object]] = getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {})
-    return found
 
 
 @lru_cache(maxsize=1024)
@@ -204,41 +201,38 @@ def _file_of(definition: object) -> str:
 
 
 def _is_of_pytest(file: str) -> bool:
-    """True of a fixture that a parameter of the validation stands for."""
+    """Return True for the fixture of a parameter."""
     return not file or Path(file).is_relative_to(Path(pytest.Item.__init__.__code__.co_filename).parent)
 
 
 def _hidden(root: Path, seen: Mapping[str, Path], made: Mapping[str, int], *, is_whole: bool) -> Iterator[str]:
-    """Test functions of which a hook kept some validations, or all, from being collected."""
-    counts: dict[str, int] = {}
-    for nodeid in seen:
-        function = nodeid.partition("[")[0]
-        counts[function] = counts.get(function, 0) + 1
-    yield from (function for function, number in made.items() if is_whole and counts.get(function, 0) < number)
-    for path in sorted(set(seen.values())) if is_whole else ():
+    """Yield test functions some of whose validations a hook kept from being collected."""
+    if not is_whole:
+        return
+    counts = Counter(nodeid.partition("[")[0] for nodeid in seen)
+    yield from (function for function, number in made.items() if counts[function] < number)
+    for path in sorted(set(seen.values())):
         file = _name(root, path)
         yield from (name for name in (f"{file}::{one}" for one in _test_functions(path)) if name not in counts and name not in made)
 
 
 def _test_functions(path: Path) -> Iterator[str]:
-    """As the file itself has them: no hook stands between, and nothing is imported."""
+    """Yield the test functions in the text of a file: no hook interferes, and no module is imported."""
     try:
         body = ast.parse(path.read_bytes()).body
     except (OSError, SyntaxError, ValueError):
         return
     for one in body:
-        if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef) and one.name.startswith("test") and not _is_fixture(one):
+        if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef) and one.name.startswith("test"):
+            if any("fixture" in ast.unparse(decorator) for decorator in one.decorator_list):
+                continue
             yield one.name
         elif isinstance(one, ast.ClassDef) and one.name.startswith("Test"):
             methods = (part for part in one.body if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef))
             yield from (f"{one.name}::{part.name}" for part in methods if part.name.startswith("test"))
 
 
-def _is_fixture(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    return any("fixture" in ast.unparse(one) for one in function.decorator_list)
-
-
 def _name(root: Path, path: str | Path) -> str:
-    """From the suite's folder where it is below it."""
+    """Return the path relative to the suite's folder, where it is below that."""
     full = Path(path)
     return full.relative_to(root).as_posix() if full.is_relative_to(root) else str(full)

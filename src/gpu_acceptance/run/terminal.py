@@ -1,6 +1,6 @@
-"""The terminal of rank 0: what is tested, by what and until when; the time that is left; no summary of pytest's.
+"""The terminal of rank 0: a header with profile, job and expected time; the time that is left; no summary of pytest.
 
-pytest's own summary counts passes, and is green where every validation passed and nothing was proved; the last screen takes its place.
+pytest's summary counts passes: it would be green where every validation passed without proof. The last screen takes its place.
 """
 
 from collections import Counter
@@ -45,7 +45,7 @@ class RunTerminal:
         return list(header_lines(self._run)) if self._run.leader else []
 
     def note_aside(self, nodeid: str, reason: str) -> None:
-        """With -v: one line for all validations of a subject that are not applicable, once another subject begins."""
+        """Count a validation that is not applicable. With -v a subject gets one line for all of them, once the next one begins."""
         subject = subject_of(nodeid)
         if self._aside[0] != subject:
             self.tell_aside()
@@ -56,18 +56,18 @@ class RunTerminal:
         subject, reasons = self._aside
         self._aside = "", Counter()
         if reasons and self._reporter:
-            said = "; ".join(one_line(reason) for reason, _ in reasons.most_common(_MOST_REASONS))
+            text = "; ".join(one_line(reason) for reason, _ in reasons.most_common(_MOST_REASONS))
             self._reporter.ensure_newline()
-            self._reporter.write_line(f"{subject}: {plural(reasons.total(), 'validation')} not applicable: {said}")
+            self._reporter.write_line(f"{subject}: {plural(reasons.total(), 'validation')} not applicable: {text}")
 
     @property
     def tells_each(self) -> bool:
-        """True with -v: pytest writes a line for each validation. With -vv it also does for those that are not applicable."""
+        """True with -v: pytest writes a line for each validation. With -vv also for validations that are not applicable."""
         return bool(self._reporter and self._reporter.verbosity == 1)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
-        """Without letter and word pytest counts a report, and shows none of it."""
+        """Hide a skip: without letter and word pytest counts a report and does not show it."""
         if not (report.skipped and self.tells_each):
             return None
         reported: set[str] = getattr(self._reporter, "_progress_nodeids_reported", set())
@@ -75,7 +75,7 @@ class RunTerminal:
         return "skipped", "", ""
 
     def note(self, line: str) -> None:
-        """One line for people while a validation runs."""
+        """Show a line while a validation runs."""
         if self._reporter:
             self._reporter.ensure_newline()
             self._reporter.write_line(visible(line))
@@ -91,24 +91,23 @@ class RunTerminal:
 
 
 def header_lines(run: Run) -> Iterator[str]:
-    """What the run is, before its first validation."""
+    """Yield lines about the run, before its first validation."""
     assert run.plan
     assert run.leader
     profile, job = run.plan.profile, run.leader.job
-    yield f"profile   {profile.name}, {_why(run, profile, job)}; level {level_text(profile.level, profile.parameters)}"
+    yield f"profile   {profile.name}, {_why(run, profile)}; level {level_text(profile.level, profile.parameters)}"
     yield f"job       {_job_text(job)}"
     yield f"run       {run.files.folder.name}, its report will be in {run.files.folder.absolute()}"
     seconds = run.leader.expected_s
     end = datetime.now().astimezone() + timedelta(seconds=seconds)
     coverage = make_coverage(judge_run((), profile, job, run.plan.waivers), profile.requires, job)
-    # What needs two nodes or GPUs to compare, as `uniform` does, is known to ask nothing once it is judged.
-    what = f"{plural(len(run.validations) - 1, 'validation')} and up to {plural(coverage.limits_expected, 'limit')}"
-    yield f"expected  {duration(seconds)} for {what}; end about {end:%H:%M %Z}"
+    # "Up to": a limit that compares two nodes or GPUs, as `uniform` does, may turn out not to apply.
+    work = f"{plural(len(run.validations) - 1, 'validation')} and up to {plural(coverage.limits_expected, 'limit')}"
+    yield f"expected  {duration(seconds)} for {work}; end about {end:%H:%M %Z}"
     yield from (f"missing   {announcement(unmet)}" for unmet in run.unmet)
 
 
-def _why(run: Run, profile: Profile, job: Job) -> str:
-    """Why this profile judges, and what an overlay changed."""
+def _why(run: Run, profile: Profile) -> str:
     overlays = sorted({change.file for change in profile.changes})
     changed = f"; {plural(len(profile.changes), 'change')} by {', '.join(overlays)}" if overlays else ""
     if run.settings.hardware:

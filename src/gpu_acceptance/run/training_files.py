@@ -1,4 +1,4 @@
-"""Folders and files that training reads and writes, looked at before any GPU is touched."""
+"""Folders and files that training reads and writes, checked before any GPU is touched."""
 
 import contextlib
 import importlib.util
@@ -8,7 +8,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,7 +35,7 @@ _SHOWN = 8  # digits of a hash
 
 
 def are_evidence(rows: Iterable[Row], profile: Profile, job: Job) -> bool:
-    """Whether a row about them did not pass, or a figure misses its limit though nobody judged it, or though it was waived."""
+    """Return True where checkpoints show a failure: a row did not pass, or a figure misses a limit, even a waived one."""
     own = [row for row in rows if row.subject == _SUBJECT]
     judgements = [
         one for row in own for one in judge(row.attempts, profile, job, {}, _SUBJECT) if subject_of_metric(one.metric) == _SUBJECT
@@ -44,19 +44,19 @@ def are_evidence(rows: Iterable[Row], profile: Profile, job: Job) -> bool:
 
 
 def refuse_unusable_folder(option: str, folder: Path | None) -> None:
-    """Raises RefusedError where a folder that `option` named is none that this process may write in, or does not answer."""
+    """Raise RefusedError where this process cannot write into a folder, or the folder does not respond."""
     if folder and (wrong := find_wrong(folder)):
         raise RefusedError(f"{option}={folder}: {wrong}")
 
 
 def folder_of(run_id: str, named: Path | None, beside: Path, num_nodes: int) -> Path | None:
-    """Of this run: in the folder that was named; on one node without a name in `beside`; on several without one nowhere."""
+    """Return this run's folder: in `named`, else in `beside` on one node; None on several nodes without a name."""
     parent = named or (beside if num_nodes == 1 else None)
     return parent / f"{PREFIX}{run_id}" if parent else None
 
 
 def make_anew(folder: Path, mark: str) -> list[str]:
-    """This run's folder, with nothing of ours in it but the marker; returns the names of old ones beside it that were removed.
+    """Make this run's folder anew, with only the marker in it; returns the names of old folders beside it that were removed.
 
     Raises OSError, which says where a folder for checkpoints may be.
     """
@@ -69,23 +69,23 @@ def make_anew(folder: Path, mark: str) -> list[str]:
 
 
 def make(folder: Path, mark: str) -> None:
-    """This run's folder and its marker, which holds `mark`. One that a former attempt of this run left is taken over."""
+    """Make this run's folder and its marker, which holds `mark`. A folder of an earlier attempt of this run is reused."""
     if os.path.lexists(folder) and not _is_ours(folder):
-        raise FileExistsError(f"{folder} is there and is none of ours: no marker {MARKER} of this run in it")
+        raise FileExistsError(f"{folder} exists but was not created by this run (no marker {MARKER}); refusing to use it")
     folder.mkdir(exist_ok=True)
     new = folder / f"{MARKER}.tmp"
     try:
         new.write_text(json.dumps({"run_id": folder.name.removeprefix(PREFIX), "mark": mark}))
         new.replace(folder / MARKER)
     except OSError:
-        with contextlib.suppress(OSError):  # something else is in it; without a marker nobody would ever remove it
+        with contextlib.suppress(OSError):  # it may have other content; without a marker no run would ever remove it
             new.unlink(missing_ok=True)
             folder.rmdir()
         raise
 
 
 def sees(folder: Path, mark: str, *, within_s: float) -> bool:
-    """Whether this process finds the marker that another one has written; a network file system may show it a little later."""
+    """Return True once this process finds the marker of another one; a network file system may show it later."""
     end = time.monotonic() + within_s
     while not (found := marker_of(folder).get("mark") == mark) and time.monotonic() < end:
         time.sleep(0.1)
@@ -93,21 +93,18 @@ def sees(folder: Path, mark: str, *, within_s: float) -> bool:
 
 
 def remove_old(folder: Path) -> list[str]:
-    """Removes what runs before this one left beside its folder, once it is older than `OLD_S`; returns the names of the folders.
+    """Remove folders of earlier runs beside this one that are older than `OLD_S`; returns their names.
 
-    By the clock of the file system, of which this run's own marker tells the time: the clocks of hosts may differ.
+    The file system's clock counts, by this run's own marker: the clocks of hosts may differ.
     """
     now_s = (folder / MARKER).lstat().st_mtime
-    old = [other for other in _siblings(folder) if _is_ours(other) and now_s - _touched_s(other) > OLD_S]
+    with os.scandir(folder.parent) as entries:
+        others = [folder.parent / one.name for one in entries if one.name.startswith(PREFIX) and one.name != folder.name]
+    old = [other for other in others if _is_ours(other) and now_s - _touched_s(other) > OLD_S]
     for other in old:
-        with contextlib.suppress(OSError):  # of another user, or removed meanwhile by another run
+        with contextlib.suppress(OSError):  # it belongs to another user, or another run removes it meanwhile
             remove_checkpoint(other)
     return [other.name for other in old if not os.path.lexists(other)]
-
-
-def _siblings(folder: Path) -> Iterator[Path]:
-    with os.scandir(folder.parent) as entries:
-        yield from (folder.parent / entry.name for entry in entries if entry.name.startswith(PREFIX) and entry.name != folder.name)
 
 
 def _is_ours(folder: Path) -> bool:
@@ -115,7 +112,7 @@ def _is_ours(folder: Path) -> bool:
 
 
 def _touched_s(folder: Path) -> float:
-    """When something in it changed last; where another run removes it meanwhile, just now."""
+    """Return the time of its last change; infinity where another run removes it meanwhile."""
     try:
         return max(path.lstat().st_mtime for path in folder.iterdir())
     except (OSError, ValueError):
@@ -130,12 +127,12 @@ def refuse_unusable_paths(paths: Paths) -> tuple[str, str]:
 
 
 def refuse_unusable_data(folder: Path | None) -> str:
-    """What is trained on what, for people, and nothing where no folder was named. Raises RefusedError where one is wrong."""
+    """Return the training data of each model, for people; empty without a folder. Raises RefusedError over a wrong one."""
     if folder is None:
         return ""
     if silent := find_silent(folder):
         raise RefusedError(f"--data-dir={folder}: {silent}")
-    from gpu_acceptance.measure.train import data_files as files  # numpy, which a run without data of its own need not import
+    from gpu_acceptance.measure.train import data_files as files  # imports numpy, which a run with synthetic data does not need
 
     try:
         has_tokens, has_images = files.parts_of(folder)
@@ -144,39 +141,35 @@ def refuse_unusable_data(folder: Path | None) -> str:
             files.look_at_images(folder / files.IMAGES)
     except files.DataError as error:
         raise RefusedError(f"--data-dir: {error}") from None
-    images = _decodable(folder / files.IMAGES) if has_images else "synthetic"
-    return f"gpt2 and llama: {tokens}; resnet: {images}; parity, checkpoint, lora_convergence and lora_modes: always synthetic"
-
-
-def _decodable(folder: Path) -> str:
-    if importlib.util.find_spec("PIL") is None:
+    if has_images and importlib.util.find_spec("PIL") is None:
         install = f"{sys.executable} -m pip install {_PACKAGE}"
-        raise RefusedError(f"--data-dir: {folder}: images are decoded by {_PACKAGE}, which is not installed: {install}")
-    return str(folder)
+        raise RefusedError(f"--data-dir: {folder / files.IMAGES}: images are decoded by {_PACKAGE}, which is not installed: {install}")
+    images = str(folder / files.IMAGES) if has_images else "synthetic"
+    return f"gpt2 and llama: {tokens}; resnet: {images}; parity, checkpoint, lora_convergence and lora_modes: always synthetic"
 
 
 @dataclass(frozen=True)
 class LoraFiles:
-    """A checkpoint, and the dialogues that it is to learn from."""
+    """A checkpoint, and the dialogues for its fine-tuning."""
 
     checkpoint: Checkpoint
     read: Read
 
 
 def source_of(found: LoraFiles) -> str:
-    """What is trained on what, in one short line: the same on all ranks that have the same, wherever it lies."""
+    """Return checkpoint and data in one short line, which is the same on all ranks with the same content, wherever it lies."""
     model, data = found.checkpoint, found.read
     of_model = f"{model.architecture} of {model.num_parameters:,} parameters ({model.fingerprint[:_SHOWN]})"
     return f"{of_model} on {len(data.dialogues):,} dialogues with {data.num_calls:,} calls ({data.sha256[:_SHOWN]})"
 
 
 def look(model: Path, data: Path) -> LoraFiles:
-    """Raises CheckpointError, DialogueError."""
+    """Read both. Raises CheckpointError, DialogueError."""
     return LoraFiles(look_at(model), read(data))
 
 
 def refuse_unusable_lora_files(model: Path | None, data: Path | None) -> str:
-    """What is trained on what, for people, and nothing where nothing was named. Raises RefusedError where one is wrong."""
+    """Return checkpoint and data of a fine-tuning, for people; empty without them. Raises RefusedError over wrong ones."""
     if model is None or data is None:
         return ""
     for package, version in lacking_packages(OLDEST).items():
@@ -191,11 +184,13 @@ def refuse_unusable_lora_files(model: Path | None, data: Path | None) -> str:
         raise RefusedError(f"--lora-model: {error}") from None
     except DialogueError as error:
         raise RefusedError(f"--lora-data: {error}") from None
-    return f"{model}: {found.checkpoint}; {data}: {_said_of(found.read)}"
+    dropped = "".join(f"; dropped: {reason} ({number:,})" for reason, number in found.read.dropped.most_common())
+    dialogues = f"{len(found.read.dialogues):,} dialogues with {found.read.num_calls:,} calls{dropped}"
+    return f"{model}: {found.checkpoint}; {data}: {dialogues}"
 
 
 def find_too_long(model: Path | None, parameters: Mapping[str, Value]) -> str | None:
-    """Why what the profile asks for is no sequence of this checkpoint; nothing where it is one, or none was named."""
+    """Return why the profile's sequence is too long for this checkpoint, or None."""
     sequence = parameters.get("lora_model.sequence", 0)
     if model is None or not isinstance(sequence, int):
         return None
@@ -203,8 +198,3 @@ def find_too_long(model: Path | None, parameters: Mapping[str, Value]) -> str | 
     if sequence <= longest:
         return None
     return f"--lora-model: {model} takes up to {longest:,} tokens, and lora_model.sequence is {sequence:,}; lower that by --limits"
-
-
-def _said_of(data: Read) -> str:
-    dropped = "".join(f"; dropped: {reason} ({number:,})" for reason, number in data.dropped.most_common())
-    return f"{len(data.dialogues):,} dialogues with {data.num_calls:,} calls{dropped}"

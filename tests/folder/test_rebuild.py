@@ -1,4 +1,4 @@
-"""A run from its journals alone: what they prove counts, what they lack is lost, and nothing of it is ever ACCEPTED."""
+"""A run rebuilt from its journals: their facts count, the rest is lost, and such a run is never ACCEPTED."""
 
 import os
 import random
@@ -85,7 +85,7 @@ def test_a_run_that_was_interrupted_before_its_reporter_was_lost_is_interrupted(
     assert record.rebuilt == "no reporter saw this run whole: rebuilt from 4 of 4 journals (node-00 lost power)"
 
 
-def test_what_strangers_did_to_a_run_is_said_by_the_rank_that_rebuilds_it():
+def test_messages_of_strangers_are_reported_by_the_rank_that_rebuilds_the_run():
     control = ControlMessages(is_authenticated=True, dropped={"beat": 21}, lost={"beat": 1})
     record = rebuild(told().contents(), ended_at=ENDED, why=WHY, control=control)
     assert (record.control.dropped, record.control.lost) == ({"beat": 21}, {"beat": 1})
@@ -94,16 +94,16 @@ def test_what_strangers_did_to_a_run_is_said_by_the_rank_that_rebuilds_it():
     assert list(find_concluded_otherwise(record, conclude_again(record))) == []
 
 
-def test_nobody_accepts_a_run_that_nobody_finished():
+def test_a_run_that_was_not_finished_is_never_accepted_and_its_page_says_why():
     record = rebuilt(told().contents())
     reason = "no reporter saw this run whole: rebuilt from 4 of 4 journals (node-00 lost power)"
     assert record.conclusion.line == f"INCOMPLETE: {reason}"
-    assert (record.conclusion.exit_code, record.conclusion.reasons) == (6, (reason,))
+    assert (record.conclusion.exit_code, record.conclusion.reasons, record.rebuilt) == (6, (reason,), reason)
     assert (record.conclusion.coverage.limits_expected, record.conclusion.coverage.limits_held) == (2, 2)
-    assert record.rebuilt == reason
+    assert any(reason in element.text for element in parse(build_page(record)).elements)
 
 
-def test_what_the_journals_prove_rejects():
+def test_a_miss_in_the_journals_rejects():
     record = rebuilt(told(triad=(120.0, 120.0, 50.0, 120.0)).contents(0))
     assert (record.conclusion.verdict, record.conclusion.exit_code) == ("REJECTED", 1)
     assert record.conclusion.line == (
@@ -112,7 +112,7 @@ def test_what_the_journals_prove_rejects():
     )
 
 
-def test_it_has_the_plan():
+def test_a_rebuilt_run_has_the_plan():
     plan = make_plan(waivers={"gemm.*": "agreed"}, declared_gpus=2, expected_nodes=1, num_deselected=3, allow_busy=True)
     record = rebuilt(told(plan=plan).contents())
     assert (record.plan.run_id, record.plan.started_at, record.ended_at) == (RUN_ID, plan.started_at, ENDED)
@@ -122,7 +122,7 @@ def test_it_has_the_plan():
     assert record.plan.allow_busy
 
 
-def test_a_rank_without_a_journal_is_lost_in_every_attempt():
+def test_a_rank_is_lost_in_each_attempt_that_its_journal_lacks():
     record = rebuilt(told().contents(2))
     row = row_of(record)
     assert (row.outcome, row.message.splitlines()[0]) == (Outcome.LOST, "rank 2 (never registered): lost: no journal of this rank")
@@ -130,19 +130,14 @@ def test_a_rank_without_a_journal_is_lost_in_every_attempt():
     assert row_of(record, FORMATION).outcome is Outcome.LOST
     assert "rebuilt from 3 of 4 journals" in record.conclusion.line
     assert "no answer from rank 2" in record.conclusion.reasons
-
-
-def test_a_rank_whose_journal_ends_early_is_lost_from_there_on():
-    run = told()
-    contents = run.contents(1)
-    whole = run.content(1)
-    record = rebuilt([*contents, replace(whole, records=whole.records[:1])])
-    assert row_of(record, FORMATION).outcome is Outcome.PASSED
+    whole = told().content(1)
+    early = rebuilt([*told().contents(1), replace(whole, records=whole.records[:1])])
+    assert row_of(early, FORMATION).outcome is Outcome.PASSED
     text = "rank 1 (node-00, GPU 1, serial 165390001): lost: no record of it in its journal"
-    assert row_of(record).message.splitlines()[0] == text
+    assert row_of(early).message.splitlines()[0] == text
 
 
-def test_a_rank_that_was_lost_before_the_plan_says_why_it_took_no_part():
+def test_a_rank_that_was_lost_before_the_plan_has_its_reason():
     run = told()
     unmet = replace(run.content(2), plan=None, records=(), refusal=Refusal(message="node 1 is cut off", ended_at=ENDED))
     record = rebuilt([*run.contents(2), unmet])
@@ -152,19 +147,14 @@ def test_a_rank_that_was_lost_before_the_plan_says_why_it_took_no_part():
 
 
 def test_a_run_that_never_began_has_no_report():
-    contents = [
-        replace(content, plan=None, records=(), refusal=Refusal(message="rank 3 did not arrive", ended_at=ENDED))
-        for content in told().contents(3)
-    ]
+    refusal = Refusal(message="rank 3 did not arrive", ended_at=ENDED)
     with pytest.raises(NothingRanError) as caught:
-        rebuilt(contents)
-    assert (str(caught.value), caught.value.exit_code) == (
-        "run/journal/rank-00000.jsonl: no report, because nothing ran: rank 3 did not arrive",
-        6,
-    )
+        rebuilt([replace(content, plan=None, records=(), refusal=refusal) for content in told().contents(3)])
+    said = "run/journal/rank-00000.jsonl: no report, because nothing ran: rank 3 did not arrive"
+    assert (str(caught.value), caught.value.exit_code) == (said, 6)
 
 
-def test_what_no_journal_tells_did_not_run_and_what_is_too_large_for_the_job_does_not_apply():
+def test_a_validation_without_a_record_did_not_run_or_does_not_apply():
     run = told()
     record = rebuilt([replace(content, records=content.records[:1]) for content in run.contents()])
     assert [(row.nodeid, row.outcome, row.message, row.deadline_s) for row in record.rows[1:]] == [
@@ -174,7 +164,7 @@ def test_what_no_journal_tells_did_not_run_and_what_is_too_large_for_the_job_doe
     ]
 
 
-def test_what_did_not_run_because_a_rank_lacks_what_it_needs_says_so():
+def test_a_validation_that_a_rank_lacks_a_package_for_names_it():
     plan = make_plan()
     needing = [one.model_copy(update={"needs": ("peft",)}) if one.nodeid == TRIAD else one for one in plan.validations]
     contents = told(plan=plan.model_copy(update={"validations": tuple(needing)})).contents()
@@ -185,18 +175,22 @@ def test_what_did_not_run_because_a_rank_lacks_what_it_needs_says_so():
     assert row.message == "needs peft 0.17 or newer, and node-00 has 0.9; install it there: python3 -m pip install 'peft>=0.17'"
 
 
-def test_a_required_subject_too_large_for_the_job_is_shown():
-    profile = make_profile(make_limit(), make_limit("gemm.bf16.rate"), make_limit("rail.rate", world=(16,)))
+@pytest.mark.parametrize(
+    ("limit", "reason"),
+    [
+        ({"world": (16,)}, None),
+        ({}, "never measured: rail.rate"),  # the limit applies, though its test needs a larger job
+    ],
+)
+def test_a_required_subject_too_large_for_the_job_is_shown_and_its_limit_missed_where_it_applies(limit, reason):
+    profile = make_profile(make_limit(), make_limit("gemm.bf16.rate"), make_limit("rail.rate", **limit))
     record = rebuilt(told(plan=make_plan(profile)).contents())
-    assert [limit.metric for limit in record.conclusion.limits] == ["gemm.bf16.rate", "hbm.triad.bandwidth"]
-    assert record.conclusion.line.endswith(" (rail not applicable: needs at least 16 ranks)")
-    assert "rail does not apply: needs at least 16 ranks, this job has 4" in build_page(record)
-
-
-def test_a_limit_that_applies_is_missed_though_its_test_wants_a_larger_job():
-    profile = make_profile(make_limit(), make_limit("gemm.bf16.rate"), make_limit("rail.rate"))
-    record = rebuilt(told(plan=make_plan(profile)).contents())
-    assert "never measured: rail.rate" in record.conclusion.reasons
+    if reason:
+        assert reason in record.conclusion.reasons
+    else:
+        assert [limit.metric for limit in record.conclusion.limits] == ["gemm.bf16.rate", "hbm.triad.bandwidth"]
+        assert record.conclusion.line.endswith(" (rail not applicable: needs at least 16 ranks)")
+        assert "rail does not apply: needs at least 16 ranks, this job has 4" in build_page(record)
 
 
 def test_files_that_were_not_collected_are_reasons():
@@ -218,27 +212,17 @@ def test_nothing_ran():
     assert (record.conclusion.verdict, record.conclusion.exit_code) == ("INCOMPLETE", 5)
 
 
-def test_an_attempt_outside_the_plan_is_not_left_out():
+def test_every_attempt_is_there_also_outside_the_plan_and_all_formations_in_row_0():
     run = told(plan=make_plan(nodeids=(TRIAD,)))
-    assert [row.nodeid for row in rebuilt(run.contents()).rows] == [FORMATION, TRIAD, BF16]
-
-
-def test_every_formation_of_the_run_is_in_row_0():
     formations = [attempt_of(FORMATION, dict.fromkeys(range(4), ()), number) for number in (1, 2)]
-    run = told()
-    run = replace(run, attempts={**run.attempts, FORMATION: formations})
-    row = rebuilt(run.contents()).rows[0]
-    assert (row.nodeid, [attempt.number for attempt in row.attempts], row.outcome) == (FORMATION, [1, 2], Outcome.PASSED)
+    first, *others = rebuilt(replace(run, attempts={**run.attempts, FORMATION: formations}).contents()).rows
+    assert (first.nodeid, [attempt.number for attempt in first.attempts], first.outcome) == (FORMATION, [1, 2], Outcome.PASSED)
+    assert [row.nodeid for row in others] == [TRIAD, BF16]
 
 
 def test_measure_only_judges_nothing():
     record = rebuilt(told(triad=(1.0,) * 4, plan=make_plan(measure_only=True)).contents())
     assert (record.conclusion.verdict, row_of(record).judgements) == ("INCOMPLETE", ())
-
-
-def test_a_gpu_that_is_behind_its_peers_in_both_attempts_rejects():
-    run = peer_run((100.0, 100.0, 80.0, 100.0), (100.0, 100.0, 81.0, 100.0))
-    assert rebuilt(run.contents()).conclusion.verdict == "REJECTED"
 
 
 @pytest.mark.parametrize(
@@ -249,7 +233,7 @@ def test_a_gpu_that_is_behind_its_peers_in_both_attempts_rejects():
         (peer_run((100.0, 100.0, 94.0, 94.5, 94.5)), (3, 4), Outcome.LOST),  # rank 2 is behind those that are left, not behind all
     ],
 )
-def test_nobody_is_behind_peers_that_did_not_all_tell(run, left_out, outcome):
+def test_no_gpu_is_behind_peers_that_are_not_all_known(run, left_out, outcome):
     run = replace(run, world_size=len(run.attempts[TRIAD][0].ranks))
     record = rebuilt(run.contents(*left_out))
     row = row_of(record)
@@ -259,7 +243,7 @@ def test_nobody_is_behind_peers_that_did_not_all_tell(run, left_out, outcome):
         assert row.message.startswith("not confirmed, because the journals do not tell all attempts: hbm.triad.bandwidth = 80 GB/s")
 
 
-def test_nobody_is_behind_peers_of_which_one_has_no_worker_before_the_repeat_that_was_due():
+def test_no_gpu_is_behind_peers_where_one_had_no_worker_before_the_repeat():
     run = peer_run((100.0, 100.0, 80.0, 100.0))
     (attempt,) = run.attempts[TRIAD]
     run = replace(run, attempts={**run.attempts, TRIAD: [with_record(attempt, make_record(3, Outcome.NOT_RUN))]})
@@ -274,31 +258,22 @@ def test_a_limit_that_is_missed_beside_an_unconfirmed_peer_still_rejects():
     assert (row_of(record).outcome, record.conclusion.exit_code) == (Outcome.FAILED, 1)
 
 
-def test_problems_of_journals_are_reasons():
+def test_problems_of_journals_are_reasons_and_very_many_are_counted():
     contents = told().contents()
     contents[1] = replace(contents[1], faults=("line 9: not JSON: expected value",))
     assert rebuilt(contents).conclusion.reasons[1:] == contents[1].problems
-
-
-def test_very_many_problems_are_counted():
-    contents = told().contents()
-    contents[1] = replace(contents[1], beside=tuple(f"line {number:04d}" for number in range(1000)))
+    contents[1] = replace(contents[1], faults=(), beside=tuple(f"line {number:04d}" for number in range(1000)))
     reasons = rebuilt(contents).conclusion.reasons
     assert reasons[-1] == "... and 950 more problems in journals"
     assert len(reasons) == 52
 
 
-def test_identical_copies_of_a_journal_count_once():
+def test_copies_of_a_journal_count_once_and_must_be_identical():
     contents = told().contents()
     copy = replace(contents[2], path=Path("other/journal/rank-00002.jsonl"))
     assert rebuilt([*contents, copy]) == rebuilt(contents)
-
-
-def test_two_journals_of_one_rank_that_differ_are_refused():
-    contents = told().contents()
-    other = replace(contents[2], path=Path("other/journal/rank-00002.jsonl"), records=contents[2].records[:2])
     message = "other/journal/rank-00002.jsonl and run/journal/rank-00002.jsonl: two journals of rank 2 that differ"
-    assert refused([*contents, other]) == message
+    assert refused([*contents, replace(copy, records=copy.records[:2])]) == message
 
 
 @pytest.mark.parametrize(
@@ -307,36 +282,35 @@ def test_two_journals_of_one_rank_that_differ_are_refused():
         (make_plan(run_id="another"), f"run_id {RUN_ID} and another"),
         (make_plan(replace(PROFILE, digest="9f2c")), "profile digest  and 9f2c"),
         (make_plan(waivers={"*": "all"}, measure_only=True), "their plans differ in waivers, measure_only"),
+        (None, f"run_id {RUN_ID} and another"),
     ],
 )
 def test_journals_of_different_runs_are_refused(other, difference):
     contents = told().contents()
     contents[2] = replace(contents[2], plan=other)
+    if other is None:
+        contents[2] = replace(contents[2], identity=contents[2].identity.model_copy(update={"run_id": "another"}))
     expected = f"run/journal/rank-00000.jsonl and run/journal/rank-00002.jsonl: journals of different runs: {difference}"
     assert refused(contents) == expected
 
 
-def test_the_journal_of_another_run_without_a_plan_is_refused():
-    contents = told().contents()
-    identity = contents[2].identity.model_copy(update={"run_id": "another"})
-    contents[2] = replace(contents[2], plan=None, identity=identity)
-    assert refused(contents) == (
-        f"run/journal/rank-00000.jsonl and run/journal/rank-00002.jsonl: journals of different runs: run_id {RUN_ID} and another"
-    )
+@pytest.mark.parametrize(
+    ("contents", "message"),
+    [
+        (
+            [replace(one, plan=None) for one in told().contents()],
+            "no journal has a plan: the run ended before it was agreed what to run, and",
+        ),
+        ([], "no journal identifies its rank: there is nothing to rebuild the run from"),
+        ([JournalContent(Path("rank-00000.jsonl"))], "no journal identifies its rank: there is nothing to rebuild the run from"),
+    ],
+    ids=["no plan", "no journal", "no identity"],
+)
+def test_without_a_plan_or_an_identity_there_is_no_run(contents, message):
+    assert refused(contents).startswith(message)
 
 
-def test_without_a_plan_there_is_nothing_to_judge():
-    contents = [replace(content, plan=None) for content in told().contents()]
-    message = "no journal has a plan: the run ended before it was agreed what to run, and there is nothing to judge"
-    assert refused(contents) == message
-
-
-@pytest.mark.parametrize("contents", [[], [JournalContent(Path("rank-00000.jsonl"))]])
-def test_without_an_identity_there_is_no_run(contents):
-    assert refused(contents) == "no journal identifies its rank: there is nothing to rebuild the run from"
-
-
-def test_a_journal_that_does_not_say_whose_it_is_counts_for_nobody():
+def test_a_journal_without_an_identity_counts_for_no_rank():
     contents = told().contents()
     contents[3] = replace(contents[3], identity=None, beside=("rank-00003.jsonl: line 1 is not the identity of a rank",))
     record = rebuilt(contents)
@@ -352,10 +326,7 @@ def test_a_run_folder_is_read_by_rank(tmp_path):
     assert [content.identity.rank for content in contents] == [0, 1, 3]
     assert [content.problems for content in contents] == [(), (), ()]
     assert rebuilt(contents).rows == rebuilt(run.contents(2)).rows
-
-
-def test_a_folder_without_journals_is_empty(tmp_path):
-    assert read_run_folder(tmp_path) == []
+    assert read_run_folder(tmp_path / "journal") == []
 
 
 def test_the_run_ended_when_its_last_line_was_written(tmp_path):
@@ -366,17 +337,12 @@ def test_the_run_ended_when_its_last_line_was_written(tmp_path):
 
 
 @pytest.mark.parametrize("second", [0, 100_000_000_000])
-def test_an_end_before_the_run_began_or_after_now_is_none(tmp_path, second):
+def test_an_end_is_never_before_the_begin_or_after_now(tmp_path, second):
     told().leave(tmp_path)
     for path in (tmp_path / "journal").iterdir():
         os.utime(path, (0, second))
     ended = datetime.fromisoformat(last_written(read_run_folder(tmp_path)))
     assert datetime(2026, 11, 20, 7, 0, tzinfo=UTC) <= ended <= datetime.now(UTC)
-
-
-def test_the_page_says_that_nobody_finished_the_run():
-    page = parse(build_page(rebuilt(told().contents(1))))
-    assert any("no reporter saw this run whole: rebuilt from 3 of 4 journals" in element.text for element in page.elements)
 
 
 @pytest.mark.parametrize("name", [*profile_names(shipped_dir()), "base"])

@@ -4,13 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from gpu_acceptance.inventory.gpu import Gpu
-from gpu_acceptance.record.figure import Figure, make_figure
+from gpu_acceptance.record.figure import Figure, figure_of, make_figure
 from gpu_acceptance.record.job import Job, RankIdentity
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.row import Attempt, RankRecord
 from gpu_acceptance.record.run_record import RunPlan
 from gpu_acceptance.thresholds.limit import COUNTERS, Limit, Profile, Value, subject_of_metric
 from gpu_acceptance.verdict.bounds import Reading
+from gpu_acceptance.verdict.judge import judge
 
 NODEID = "acceptance/test_hbm.py::test_triad"
 METRIC = "hbm.triad.bandwidth"
@@ -95,3 +96,13 @@ def reading_of(unit: int, value: Value) -> Reading:
 
 def all_equal(value: Value, world_size: int = 4) -> dict[int, Value]:
     return dict.fromkeys(range(world_size), value)
+
+
+def judge_findings(profile, by_rank, subject, gpus_per_node):
+    """Metric -> status and message, of findings by rank: metric, value, unit, detail."""
+    records = [
+        make_record(rank, figures=tuple(figure_of(*finding, judged=True, detail=detail) for *finding, detail in found))
+        for rank, found in enumerate(by_rank)
+    ]
+    found = judge((Attempt(number=1, ranks=tuple(records)),), profile, make_job(len(by_rank), gpus_per_node), {}, subject)
+    return {judgement.metric: (judgement.status, judgement.message) for judgement in found}

@@ -32,15 +32,16 @@ def overlay(tmp_path_factory):
     return path
 
 
+def rows_of(plain, overlays):
+    _, rows, conclusion = judge_snapshot(snapshot_of(plain), load_profile("h200-sxm", shipped_dir(), overlays))
+    return {row.nodeid.rsplit("test_", 1)[-1]: row for row in rows if row.subject == "infiniband"}, conclusion
+
+
 @pytest.fixture
 def judged(overlay):
     def judge(plain, more=""):
-        overlays = [overlay]
-        if more:
-            overlays.append(overlay.parent / "more.yaml")
-            overlays[1].write_text(more)
-        _, rows, conclusion = judge_snapshot(snapshot_of(plain), load_profile("h200-sxm", shipped_dir(), overlays))
-        return {row.nodeid.rsplit("test_", 1)[-1]: row for row in rows if row.subject == "infiniband"}, conclusion
+        (overlay.parent / "more.yaml").write_text(more)
+        return rows_of(plain, [overlay, *([overlay.parent / "more.yaml"] if more else [])])
 
     return judge
 
@@ -103,7 +104,7 @@ def test_one_damage_fails_one_row_and_names_the_port(damage, judged):
 
 
 @pytest.mark.parametrize("path", [path for path, *_ in DAMAGES.values() if not path.endswith(("gbit_per_s", "width"))] + [f"{PORT}.rate"])
-def test_a_value_that_may_not_be_read_is_not_fine_and_its_port_is_named(path, judged):
+def test_a_value_that_may_not_be_read_is_no_pass_and_its_port_is_named(path, judged):
     rows, conclusion = judged(changed(HEALTHY, path, NOT_PERMITTED))
     (topic,) = bad_rows(rows)
     assert conclusion.verdict == "INCOMPLETE"
@@ -126,21 +127,22 @@ def test_a_device_that_one_gpu_lacks(judged):
     assert told.count(gpu) == 2
 
 
-def test_all_ports_alike_need_no_name(judged):
-    plain = HEALTHY
-    for index in range(8):
-        plain = changed(plain, f"node.infiniband.devices.{index}.ports.0.state", "DOWN")
-    rows, _ = judged(plain)
-    assert "infiniband.ports.state = DOWN, need == ACTIVE [" in rows["ports"].message
+HALVES = ["DOWN"] * 4 + ["ACTIVE"] * 4
 
 
-def test_where_ports_are_split_in_halves_each_says_what_it_is(judged):
+@pytest.mark.parametrize(
+    ("num_down", "said"),
+    [
+        (8, "DOWN, need == ACTIVE ["),
+        (4, f"ACTIVE, DOWN ({', '.join(f'mlx5_{n} port 1: {HALVES[n]}' for n in range(8))}), need == ACTIVE ["),
+    ],
+)
+def test_equal_ports_need_no_name_and_two_halves_are_both_named(num_down, said, judged):
     plain = HEALTHY
-    for index in range(4):
+    for index in range(num_down):
         plain = changed(plain, f"node.infiniband.devices.{index}.ports.0.state", "DOWN")
     rows, _ = judged(plain)
-    every = ", ".join(f"mlx5_{index} port 1: {'DOWN' if index < 4 else 'ACTIVE'}" for index in range(8))
-    assert f"infiniband.ports.state = ACTIVE, DOWN ({every}), need == ACTIVE [" in rows["ports"].message
+    assert f"infiniband.ports.state = {said}" in rows["ports"].message
 
 
 def test_no_device_is_rejected(judged):
@@ -160,17 +162,15 @@ def test_no_rdma_driver_is_incomplete(judged):
     assert f"infiniband.ports.state {said}== ACTIVE [base.yaml: " in rows["ports"].message
 
 
-def test_who_requires_infiniband_must_say_its_rate(tmp_path):
+def test_a_site_that_requires_infiniband_must_give_its_rate(tmp_path):
     site = tmp_path / "site.yaml"
     site.write_text("requires: [infiniband]\n")
-    _, rows, conclusion = judge_snapshot(snapshot_of(HEALTHY), load_profile("h200-sxm", shipped_dir(), [site]))
-    (row,) = [row for row in rows if row.nodeid.endswith("::test_ports")]
-    assert row.outcome is Outcome.NO_LIMIT
-    assert "infiniband.ports.rate = 400 Gbit/s: no limit for a checked metric in profile h200-sxm" in row.message
-    assert conclusion.verdict == "INCOMPLETE"
+    rows, conclusion = rows_of(HEALTHY, [site])
+    assert (rows["ports"].outcome, conclusion.verdict) == (Outcome.NO_LIMIT, "INCOMPLETE")
+    assert "infiniband.ports.rate = 400 Gbit/s: no limit for a checked metric in profile h200-sxm" in rows["ports"].message
 
 
-def test_nobody_asks_for_it_by_default():
+def test_the_network_is_judged_only_where_a_site_requires_it():
     profile = load_profile("h200-sxm", shipped_dir())
     assert "infiniband" not in profile.requires
     _, rows, conclusion = judge_snapshot(snapshot_of(changed(HEALTHY, f"{PORT}.state", "DOWN")), profile)
@@ -211,16 +211,11 @@ ROCE = healthy_network(GOOD_ROCE_PORT)
 
 @pytest.fixture
 def judged_roce(tmp_path):
-    """A site of RoCE: what the overlay of InfiniBand declares is not declared."""
+    """A site of RoCE, without the declarations of the InfiniBand overlay."""
     site = tmp_path / "roce.yaml"
     rate = '{at_least: 400, unit: Gbit/s, scope: node, source: "policy: what was ordered"}'
     site.write_text(f"requires: [infiniband]\nlimits: {{infiniband.ports.rate: {rate}}}\n")
-
-    def judge(plain):
-        _, rows, conclusion = judge_snapshot(snapshot_of(plain), load_profile("h200-sxm", shipped_dir(), [site]))
-        return {row.nodeid.rsplit("test_", 1)[-1]: row for row in rows if row.subject == "infiniband"}, conclusion
-
-    return judge
+    return lambda plain: rows_of(plain, [site])
 
 
 @pytest.mark.parametrize("name", ["out_of_sequence", "packet_seq_err", "rx_icrc_encapsulated"])
@@ -248,7 +243,7 @@ def test_a_counter_that_the_driver_does_not_have(judged):
 
 
 @pytest.mark.parametrize("part", ["ports", "ports.0.counters", "ports.0.rate"])
-def test_a_part_that_cannot_be_read_is_not_fine(part, judged):
+def test_a_part_that_cannot_be_read_is_no_pass(part, judged):
     rows, conclusion = judged(changed(HEALTHY, f"node.infiniband.devices.{BAD}.{part}", NOT_PERMITTED))
     assert bad_rows(rows) <= {"ports", "counters"}
     assert bad_rows(rows)
@@ -257,7 +252,7 @@ def test_a_part_that_cannot_be_read_is_not_fine(part, judged):
 
 @pytest.mark.slow
 def test_every_value_that_any_row_judges_has_a_damage_of_its_own(judged):
-    """By trying: whatever of a device, when it cannot be read, changes a row, is damaged above."""
+    """Tries each value of a device: one that changes a row when it cannot be read is damaged above."""
     moved = set()
     for path in leaves(HEALTHY["node"]["infiniband"]["devices"][BAD], f"node.infiniband.devices.{BAD}"):
         try:
@@ -270,7 +265,7 @@ def test_every_value_that_any_row_judges_has_a_damage_of_its_own(judged):
     assert moved - {f"node.infiniband.devices.{BAD}.pci_path"} == damaged - {f"{PORT}.rate.gbit_per_s", f"{PORT}.rate.width"}
 
 
-def test_a_gpu_whose_place_nobody_knows(judged):
+def test_a_gpu_of_unknown_place(judged):
     rows, conclusion = judged(changed(HEALTHY, "node.gpu_places", HEALTHY["node"]["gpu_places"][1:]))
     assert (bad_rows(rows), conclusion.verdict) == ({"devices"}, "INCOMPLETE")
     assert "infiniband.devices.distance is no value but not there (the PCI bus was not asked for it), need " in rows["devices"].message

@@ -106,7 +106,7 @@ def test_a_healthy_log_holds(name, profile):
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_one_message_fails_one_row_and_says_whose_and_what_to_do(damage, judged, profile):
+def test_one_message_fails_one_row_with_its_gpu_and_remedy(damage, judged, profile):
     name, messages, topic, says, where = DAMAGES[damage]
     rows, bad, conclusion = judged(changed(IDLE, f"{LOG}.{name}", messages))
     assert bad == {topic}
@@ -125,7 +125,7 @@ def test_one_message_fails_one_row_and_says_whose_and_what_to_do(damage, judged,
         ("sxids", [sxid(12028, False)]),
     ],
 )
-def test_what_asks_for_no_repair_of_a_gpu_is_not_counted(name, messages, judged):
+def test_a_message_without_a_repair_is_not_counted(name, messages, judged):
     _, bad, conclusion = judged(changed(IDLE, f"{LOG}.{name}", messages))
     assert (bad, conclusion.verdict) == (set(), "ACCEPTED")
 
@@ -150,23 +150,32 @@ def incomplete(judged, plain, topics, *says):
         assert any(text in row.message for row in rows.values())
 
 
-def test_a_port_error_where_nobody_knows_what_is_behind_it(judged):
-    plain = with_path(changed(IDLE, f"{LOG}.pcie_errors", [pcie("fatal", PORT)]), NOT_PERMITTED)
-    incomplete(judged, plain, {"errors"}, "kernel_log.errors.pcie is no value but not permitted (/dev/kmsg), need <= 0 count")
+@pytest.mark.parametrize(
+    ("change", "topic", "said"),
+    [
+        (
+            lambda plain: with_path(changed(plain, f"{LOG}.pcie_errors", [pcie("fatal", PORT)]), NOT_PERMITTED),
+            *("errors", "errors.pcie is no value but not permitted (/dev/kmsg), need <= 0 count"),
+        ),
+        (
+            lambda plain: changed(plain, f"{LOG}.pcie_errors", [pcie(NO_SEVERITY)]),
+            *("errors", f"errors.pcie is no value but unreadable ({ADDRESS}: not there (the line names no severity)), need"),
+        ),
+        (
+            lambda plain: changed(plain, f"{LOG}.sxids", [sxid(10002, {"missing": "not there", "detail": "neither"})]),
+            *(
+                "elsewhere",
+                "elsewhere.sxids is no value but unreadable (SXid 10002 of nvidia-nvswitch0: not there (neither)), need",
+            ),
+        ),
+    ],
+    ids=["a port of unknown GPUs", "no severity", "a switch without a fatality"],
+)
+def test_a_message_in_doubt_is_no_pass(change, topic, said, judged):
+    incomplete(judged, change(IDLE), {topic}, f"kernel_log.{said}")
 
 
-def test_an_error_without_a_severity(judged):
-    said = f"kernel_log.errors.pcie is no value but unreadable ({ADDRESS}: not there (the line names no severity)), need"
-    incomplete(judged, changed(IDLE, f"{LOG}.pcie_errors", [pcie(NO_SEVERITY)]), {"errors"}, said)
-
-
-def test_a_switch_that_does_not_say_whether_it_is_fatal(judged):
-    doubtful = sxid(10002, {"missing": "not there", "detail": "the line says neither"})
-    said = "kernel_log.elsewhere.sxids is no value but unreadable (SXid 10002 of nvidia-nvswitch0: not there (the line says neither)), need"
-    incomplete(judged, changed(IDLE, f"{LOG}.sxids", [doubtful]), {"elsewhere"}, said)
-
-
-def test_a_line_that_nobody_understands_may_be_of_any_gpu(judged):
+def test_a_line_in_an_unknown_format_may_be_of_any_gpu(judged):
     plain = changed(IDLE, f"{LOG}.unreadable", [{"at_s": 9.0, "text": "NVRM: Xid ???"}])
     said = "kernel_log.errors.xids is no value but unreadable (in no known form: NVRM: Xid ???), need <= 0 count"
     incomplete(judged, plain, {"errors", "elsewhere"}, said, "on rank 0 (node-00, GPU 0, serial 1650000000000) and 7 more")
@@ -179,7 +188,7 @@ def test_a_log_that_does_not_reach_back_to_boot_proves_nothing_good(judged):
     incomplete(judged, plain, {"errors", "elsewhere"}, f"kernel_log.errors.xids {said}", f"kernel_log.elsewhere.sxids {said}")
 
 
-def test_and_all_that_is_bad(judged):
+def test_a_message_in_a_log_that_does_not_reach_back_counts(judged):
     reach = IDLE["node"]["kernel_log"]["reach"] | {"first_sequence": 900, "is_since_boot": False}
     rows, _, conclusion = judged(changed(changed(IDLE, f"{LOG}.reach", reach), f"{LOG}.xids", [xid(79)]))
     assert conclusion.exit_code == 1
@@ -199,7 +208,7 @@ def test_a_gpu_without_an_address_has_no_messages_and_is_not_fine(judged):
     )
 
 
-def test_nobody_asks_for_it_by_default():
+def test_the_log_is_judged_only_where_a_site_requires_it():
     profile = load_profile("h200-sxm", shipped_dir())
     assert "kernel_log" not in profile.requires
     _, rows, conclusion = judge_snapshot(snapshot_of(changed(IDLE, f"{LOG}.xids", [xid(79)])), profile)

@@ -1,16 +1,13 @@
-"""What the shipped limits make of NCCL's own log: real ones of 4 H200, and those of networks that were bought, or not."""
+"""NCCL's own log under the shipped limits: real logs of 4 H200, and logs of networks that were bought or not."""
 
 import pytest
 from inventory.test_nccl_log import GiB, log, real
 
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.inventory.nccl_physics import findings
-from gpu_acceptance.record.figure import figure_of
 from gpu_acceptance.record.outcome import Status
-from gpu_acceptance.record.row import Attempt
 from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
-from gpu_acceptance.verdict.judge import judge
-from tests.judging import make_job, make_record
+from tests.judging import judge_findings
 
 H200 = load_profile("h200-sxm", shipped_dir())
 INFINIBAND = """
@@ -40,19 +37,7 @@ def infiniband(tmp_path_factory):
 
 def judged(profile, nodes, logs):
     """Metric -> status and message, over ranks with these logs."""
-    job = make_job(len(nodes), nodes.count(0))
-    records = [
-        make_record(
-            rank,
-            figures=tuple(
-                figure_of(metric, value, unit, judged=True, detail=detail)
-                for metric, value, unit, detail in findings(logs[rank], GiB, nodes, rank)
-            ),
-        )
-        for rank in range(len(nodes))
-    ]
-    found = judge((Attempt(number=1, ranks=tuple(records)),), profile, job, {}, "nccl")
-    return {judgement.metric: (judgement.status, judgement.message) for judgement in found}
+    return judge_findings(profile, [findings(log, GiB, nodes, rank) for rank, log in enumerate(logs)], "nccl", nodes.count(0))
 
 
 def node(algorithm="RING", via="P2P/CUMEM", world_size=4):
@@ -68,13 +53,9 @@ def statuses(judgements):
 HELD = {"nccl.all_reduce.algorithm": Status.HELD, "nccl.transport.intranode": Status.HELD}
 
 
-@pytest.mark.parametrize("world_size", [2, 4, 8])
-def test_a_ring_over_nvlink_holds_where_nvls_is_off_on_purpose(world_size, nvls_off):
-    assert statuses(judged(nvls_off, [0] * world_size, node(world_size=world_size))) == HELD
-
-
-def test_the_real_log_of_4_h200_holds_there(nvls_off):
-    assert statuses(judged(nvls_off, [0] * 4, [real("plain"), *node()[1:]])) == HELD
+@pytest.mark.parametrize("logs", [*(node(world_size=size) for size in (2, 4, 8)), [real("plain"), *node()[1:]]])
+def test_a_ring_over_nvlink_holds_where_nvls_is_off_on_purpose(logs, nvls_off):
+    assert statuses(judged(nvls_off, [0] * len(logs), logs)) == HELD
 
 
 def test_nvls_holds_on_8_and_a_ring_is_rejected():
@@ -121,12 +102,12 @@ def two_nodes(via):
         ("NET/NEW/0/GDRDMA", Status.MISSED, Status.HELD),
     ],
 )
-def test_what_was_bought_between_nodes(via, internode, staged, infiniband):
+def test_the_network_between_nodes_is_what_was_bought(via, internode, staged, infiniband):
     found = judged(infiniband, [0, 0, 1, 1], two_nodes(via))
     assert (found["nccl.transport.internode"][0], found["nccl.network.staged"][0]) == (internode, staged)
     assert found["nccl.transport.intranode"][0] is Status.HELD
 
 
-def test_where_no_site_says_what_was_bought_nothing_between_nodes_passes():
+def test_without_a_limit_of_the_site_nothing_between_nodes_passes():
     status, message = judged(H200, [0, 0, 1, 1], two_nodes("NET/IB/0/GDRDMA"))["nccl.transport.internode"]
     assert (status, message) == (Status.NO_LIMIT, "nccl.transport.internode = IB: no limit for a checked metric in profile h200-sxm")

@@ -1,4 +1,4 @@
-"""What the overlay of docs/limits.md makes of network cards: in the words of NCCL's log, and in the counters of a tree as sysfs has it."""
+"""Network cards under the overlay of docs/limits.md: from lines of NCCL's log, and from counters in a tree like sysfs."""
 
 import re
 import tempfile
@@ -10,13 +10,10 @@ from inventory.test_nccl_log import log
 
 from gpu_acceptance.inventory import counters, infiniband, infiniband_health, nccl_physics
 from gpu_acceptance.inventory.answer import Missing, Why
-from gpu_acceptance.record.figure import figure_of
 from gpu_acceptance.record.outcome import Status
-from gpu_acceptance.record.row import Attempt
 from gpu_acceptance.thresholds.file import LimitsError
 from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
-from gpu_acceptance.verdict.judge import judge
-from tests.judging import make_job, make_record
+from tests.judging import judge_findings
 
 PAGE = (Path(__file__).parents[1] / "docs" / "limits.md").read_text(encoding="utf-8")
 NUM_GPUS, NUM_BYTES = 8, 4 * 2**30
@@ -41,18 +38,9 @@ def add_cards(root, num=NUM_GPUS, sent=0, received=0):
     return root
 
 
-def judged(profile, by_rank, num_nodes=1):
-    """Metric -> status and message, of findings by rank."""
-    job = make_job(NUM_GPUS * num_nodes, NUM_GPUS)
-    records = [
-        make_record(
-            rank,
-            figures=tuple(figure_of(metric, value, unit, judged=True, detail=detail) for metric, value, unit, detail in found),
-        )
-        for rank, found in enumerate(by_rank)
-    ]
-    found = judge((Attempt(number=1, ranks=tuple(records)),), profile, job, {}, "nic")
-    return {judgement.metric.removeprefix("nic."): (judgement.status, judgement.message) for judgement in found}
+def judged(profile, by_rank):
+    found = judge_findings(profile, by_rank, "nic", NUM_GPUS)
+    return {metric.removeprefix("nic."): judgement for metric, judgement in found.items()}
 
 
 def looped(via_of, root):
@@ -72,9 +60,8 @@ def own_card(rank):
 
 def test_each_gpu_through_its_own_card_holds(profile, tmp_path):
     found = judged(profile, looped(own_card, add_cards(tmp_path)))
-    assert {name: status for name, (status, _) in found.items()} == dict.fromkeys(
-        ["loopback.transport", "loopback.staged", "loopback.unused"], Status.HELD
-    )
+    names = ["loopback.transport", "loopback.staged", "loopback.unused"]
+    assert {name: status for name, (status, _) in found.items()} == dict.fromkeys(names, Status.HELD)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +81,7 @@ def test_another_or_an_unknown_transport_never_passes_and_its_rank_is_named(via,
     assert message.endswith(" on rank 3 (node-00, GPU 3, serial 165390003)")
 
 
-def test_who_says_no_transport_is_not_judged_by_none(tmp_path):
+def test_without_a_limit_a_transport_is_not_judged(tmp_path):
     site = tmp_path / "site.yaml"
     site.write_text("requires: [nic]\nparameters: {nic.asked: true}\n")
     found = judged(load_profile("h200-sxm", shipped_dir(), [site]), looped(own_card, add_cards(tmp_path)))
@@ -110,21 +97,21 @@ def test_a_card_that_a_collective_alone_went_through_is_unused():
     assert nccl_physics.told_devices(found, [0, 0]) == "mlx5_1"
 
 
-def test_a_card_through_which_no_gpu_goes_is_named(profile, tmp_path):
-    found = judged(profile, looped(lambda rank: own_card(4 if rank == 3 else rank), add_cards(tmp_path)))
-    status, message = found["loopback.unused"]
+@pytest.mark.parametrize(
+    ("via_of", "metric", "said"),
+    [
+        (lambda rank: own_card(4 if rank == 3 else rank), "unused", "1 count (mlx5_3), need <= 0 count [base.yaml: policy: "),
+        (lambda rank: own_card(rank).replace("/GDRDMA", ""), "staged", "1 count (IB: 0 -> 1), need <= 0 count [base.yaml: "),
+    ],
+    ids=["a card that no GPU uses", "host memory in between"],
+)
+def test_an_unused_card_and_a_staged_connection_are_named(via_of, metric, said, profile, tmp_path):
+    status, message = judged(profile, looped(via_of, add_cards(tmp_path)))[f"loopback.{metric}"]
     assert status is Status.MISSED
-    assert message.startswith("nic.loopback.unused = 1 count (mlx5_3), need <= 0 count [base.yaml: policy: ")
+    assert message.startswith(f"nic.loopback.{metric} = {said}")
 
 
-def test_host_memory_in_between_is_named(profile, tmp_path):
-    found = judged(profile, looped(lambda rank: own_card(rank).replace("/GDRDMA", ""), add_cards(tmp_path)))
-    status, message = found["loopback.staged"]
-    assert status is Status.MISSED
-    assert message.startswith("nic.loopback.staged = 1 count (IB: 0 -> 1), need <= 0 count [base.yaml: ")
-
-
-def test_what_the_log_does_not_tell_is_no_pass(profile, tmp_path):
+def test_a_fact_that_the_log_does_not_have_is_no_pass(profile, tmp_path):
     silent = judged(profile, looped(lambda rank: "" if rank == 3 else own_card(rank), add_cards(tmp_path)))
     assert silent["loopback.transport"][0] is silent["loopback.staged"][0] is Status.INVALID
     assert "NCCL's log tells of no connection in a form that is known" in silent["loopback.transport"][1]
@@ -152,7 +139,7 @@ def test_connections_to_other_nodes_alone_are_no_loopback():
         (lambda root: root / "sys/class/infiniband", "not there (no RDMA device here is one that the job uses)"),
     ],
 )
-def test_a_site_that_has_none_of_its_cards_is_no_pass(make, said, profile, tmp_path):
+def test_a_site_without_its_cards_is_no_pass(make, said, profile, tmp_path):
     make(tmp_path).mkdir(parents=True, exist_ok=True)
     found = judged(profile, looped(lambda rank: "NET/Socket/0", tmp_path))
     assert found["loopback.transport"][0] is Status.MISSED
@@ -185,14 +172,13 @@ def moved(root, collective="all_reduce", **bytes_of):
 
 def of_two_nodes(profile, of_node_1, tmp_path):
     good = moved(Path(tempfile.mkdtemp(dir=tmp_path)))
-    return judged(profile, [good] * NUM_GPUS + [of_node_1] * NUM_GPUS, num_nodes=2)
+    return judged(profile, [good] * NUM_GPUS + [of_node_1] * NUM_GPUS)
 
 
 def test_equal_shares_of_all_that_must_pass_hold(profile, tmp_path):
     found = of_two_nodes(profile, moved(tmp_path / "node-1"), tmp_path)
-    assert {name: status for name, (status, _) in found.items()} == dict.fromkeys(
-        ["share.sent", "share.received", "share.carried"], Status.HELD
-    )
+    names = ["share.sent", "share.received", "share.carried"]
+    assert {name: status for name, (status, _) in found.items()} == dict.fromkeys(names, Status.HELD)
 
 
 @pytest.mark.parametrize("way", ["sent", "received"])
@@ -217,7 +203,7 @@ def test_bytes_that_went_past_the_cards_are_missed(collective, least, profile, t
     assert f"({least - 4} bytes in {collective}, of at least {least}), need >= 100 % [base.yaml: derived: " in message
 
 
-def test_where_nothing_moved_nobody_has_a_share(profile, tmp_path):
+def test_without_traffic_every_share_is_missed(profile, tmp_path):
     found = of_two_nodes(profile, moved(tmp_path / "node-1", **dict.fromkeys(CARDS, (0, 0))), tmp_path)
     assert {status for status, _ in found.values()} == {Status.MISSED}
 
@@ -263,14 +249,9 @@ def test_no_counters_at_all_is_no_pass(profile, tmp_path):
     assert f"not there ({tmp_path}/sys/class/infiniband)" in found["share.carried"][1]
 
 
-def test_nobody_asks_for_it_by_default():
+def test_a_run_judges_network_cards_only_where_a_site_requires_it(profile):
     shipped = load_profile("h200-sxm", shipped_dir())
-    assert "nic" not in shipped.requires
-    assert shipped.parameters["nic.asked"] is False
-    assert "nic.*" in shipped.not_applicable
-
-
-def test_who_requires_it_takes_back_that_it_is_not_applicable(profile):
+    assert ("nic" in shipped.requires, shipped.parameters["nic.asked"], "nic.*" in shipped.not_applicable) == (False, False, True)
     assert "nic" in profile.requires
     assert not [glob for glob in profile.not_applicable if glob.startswith("nic")]
 

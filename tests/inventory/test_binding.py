@@ -50,9 +50,6 @@ def rank_on(uuid, local_rank=0, ranks=(0,), environ=None, num_visible=8, gpus=GP
     return binding.gpu(Opened(uuid, local_rank, num_visible), ranks, gpus, environ or {})
 
 
-# --- GPUs ----------------------------------------------------------------------------------------------------------------------
-
-
 def test_every_rank_on_its_own_gpu():
     found = row("gpu", [rank_on(uuid, rank, (rank,)) for rank, uuid in enumerate(UUIDS)])
     assert (found.outcome, found.message) == (Outcome.PASSED, "")
@@ -78,9 +75,9 @@ def test_two_ranks_on_one_gpu_are_both_named():
         ({"CUDA_VISIBLE_DEVICES": "7,2"}, 0, 2, 2),
     ],
 )
-def test_what_a_launcher_may_promise_and_keep(environ, local_rank, opened, num_visible):
-    _, (_, broken, _, told) = rank_on(UUIDS[opened], local_rank, environ=environ, num_visible=num_visible)
-    assert (broken, told) == (0, "")
+def test_a_promise_of_the_launcher_that_holds(environ, local_rank, opened, num_visible):
+    _, (_, broken, _, detail) = rank_on(UUIDS[opened], local_rank, environ=environ, num_visible=num_visible)
+    assert (broken, detail) == (0, "")
 
 
 @pytest.mark.parametrize(
@@ -95,7 +92,7 @@ def test_what_a_launcher_may_promise_and_keep(environ, local_rank, opened, num_v
         ({"CUDA_VISIBLE_DEVICES": ""}, 0, 0, 8, "CUDA shows 8 GPUs, CUDA_VISIBLE_DEVICES= names 0"),
     ],
 )
-def test_a_promise_that_does_not_hold_is_told(environ, local_rank, opened, num_visible, says):
+def test_a_promise_that_does_not_hold_is_named(environ, local_rank, opened, num_visible, says):
     found = row("gpu", [rank_on(UUIDS[opened], local_rank, environ=environ, num_visible=num_visible)])
     assert found.outcome is Outcome.FAILED
     assert f"binding.gpu.unexpected = 1 count ({says}), need <= 0 count [base.yaml: policy: a rank sees the GPUs that " in found.message
@@ -107,13 +104,10 @@ def test_gpus_that_this_process_may_not_use_do_not_count():
     assert broken == 0
 
 
-def test_without_nvml_nothing_is_known_of_the_promise():
+def test_without_nvml_the_promise_is_unknown():
     found = row("gpu", [rank_on(UUIDS[0], gpus=Missing(Why.NOT_THERE, "NVML does not start"))])
     assert found.outcome is Outcome.ERROR
     assert "binding.gpu.unexpected is no value but not there (NVML does not start), need <= 0 count [" in found.message
-
-
-# --- CPUs ----------------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("cpu_list", "numa", "share"), [("0-1,4-5", 0, 100.0), ("2", 1, 100.0), ("0-7", 1, 50.0), ("0-2", 1, 100 / 3)])
@@ -139,19 +133,15 @@ def test_one_numa_node_is_the_own_one_of_every_gpu(where):
     assert (value, told) == (100.0, "CPUs 0-127; NUMA node 0 has 0-127")
 
 
-def test_of_several_numa_nodes_an_unknown_one_is_not_measured():
+def test_an_unknown_numa_node_of_several_is_not_measured():
     found = row("affinity", [binding.affinity(allowed("0-7"), at(UNKNOWN))])
     assert found.outcome is Outcome.ERROR
     why = "not supported (0000:18:00.0: the kernel knows no NUMA node of it; there are NUMA nodes 0-1)"
     assert f"binding.affinity.own_node is no value but {why}, need >= 1 % [base.yaml: " in found.message
 
 
-def test_a_numa_node_that_does_not_say_its_cpus_may_be_the_own_one():
-    hidden = NumaNode(1, Missing(Why.NOT_PERMITTED, "cpulist"), 2**30)
-    ((_, value, _, _),) = binding.affinity(replace(CPU, numa_nodes=(CPU.numa_nodes[0], hidden)), at(UNKNOWN))
-    assert value.missing is Why.NOT_SUPPORTED
-    ((_, value, _, _),) = binding.affinity(replace(CPU, numa_nodes=(CPU.numa_nodes[0], hidden)), at(1))
-    assert value == Missing(Why.NOT_PERMITTED, "cpulist")
+HIDDEN = Missing(Why.NOT_PERMITTED, "cpulist")
+ONE_HIDDEN = replace(CPU, numa_nodes=(CPU.numa_nodes[0], NumaNode(1, HIDDEN, 2**30)))
 
 
 @pytest.mark.parametrize(
@@ -161,9 +151,11 @@ def test_a_numa_node_that_does_not_say_its_cpus_may_be_the_own_one():
         (allowed(Missing(Why.NOT_PERMITTED, "status")), 0, Missing(Why.NOT_PERMITTED, "status")),
         (allowed(""), 0, Missing(Why.UNREADABLE, "the process may run on no CPU")),
         (CPU, 7, Missing(Why.UNREADABLE, "NUMA node 7 is none of NUMA nodes 0-1")),
+        (ONE_HIDDEN, 1, HIDDEN),
+        (ONE_HIDDEN, UNKNOWN, Missing(Why.NOT_SUPPORTED, f"{UNKNOWN.detail}; there are NUMA nodes 0-1")),  # it may be the hidden one
     ],
 )
-def test_what_is_missing_stays_missing(cpu, numa, expected):
+def test_a_missing_answer_stays_missing(cpu, numa, expected):
     ((_, value, _, _),) = binding.affinity(cpu, at(numa))
     assert value == expected
 
@@ -187,10 +179,8 @@ UNKNOWN_NODE = Missing(Why.NOT_SUPPORTED, "0000:18:00.0: the kernel knows no NUM
 NOT_BESIDE = "pages of host memory were not on NUMA node 1, beside the GPU, and at most 1 % may be: it has no room, or a policy forbids it"
 
 
-def reading(node, pages_by_node, is_bound=True, num_pages=None):
-    """Where it is not said how many pages there are: as many as were told of."""
-    num_pages = sum(pages_by_node.values()) if num_pages is None else num_pages
-    return HostSide(node).reading(55.0, pages_by_node, num_pages=num_pages, is_bound=is_bound)
+def reading(node, pages_by_node, is_bound=True):
+    return HostSide(node).reading(55.0, pages_by_node, num_pages=sum(pages_by_node.values()), is_bound=is_bound)
 
 
 @pytest.mark.parametrize(
@@ -207,13 +197,9 @@ def test_the_cpus_beside_a_gpu(node, cpus):
     assert HostSide(node).cpus == cpus
 
 
-def test_without_a_gpu_every_reading_counts():
-    assert reading(None, {}, is_bound=False) == 55.0
-
-
-@pytest.mark.parametrize("is_bound", [True, False])
-def test_what_all_lies_beside_the_gpu_counts(is_bound):
-    assert reading(NODE_1, {1: 131072}, is_bound) == 55.0
+@pytest.mark.parametrize(("node", "is_bound"), [(None, False), (NODE_1, True), (NODE_1, False)])
+def test_a_reading_beside_the_gpu_counts_and_any_without_a_gpu(node, is_bound):
+    assert reading(node, {1: 131072}, is_bound) == 55.0
 
 
 @pytest.mark.parametrize(("far", "counts"), [(1, True), (100, True), (101, False), (9999, False)])
@@ -221,37 +207,28 @@ def test_one_percent_may_lie_elsewhere(far, counts):
     assert (reading(NODE_1, {0: far, 1: 10_000 - far}) == 55.0) == counts
 
 
-@pytest.mark.parametrize(("pages_by_node", "num_pages"), [({1: 4096}, 16384), ({1: 16383}, 16384), ({0: 1, 1: 16384}, 16384)])
-def test_what_is_not_told_of_all_pages_does_not_count(pages_by_node, num_pages):
-    told = sum(pages_by_node.values())
-    said = f"not supported (/proc/self/numa_maps told of {told} of {num_pages} pages of host memory where they were)"
-    assert str(reading(NODE_1, pages_by_node, num_pages=num_pages)) == said
+def told_of(known, num_pages):
+    return f"not supported (/proc/self/numa_maps told of {known} of {num_pages} pages of host memory where they were)"
 
 
 @pytest.mark.parametrize(
-    ("node", "pages_by_node", "is_bound", "text"),
+    ("node", "pages_by_node", "is_bound", "num_pages", "text"),
     [
-        (UNKNOWN_NODE, {0: 10}, False, str(UNKNOWN_NODE)),
-        (NODE_1, {}, True, "not supported (/proc/self/numa_maps does not say where the host memory was)"),
+        *(
+            (NODE_1, pages, True, 16384, told_of(sum(pages.values()), 16384))
+            for pages in ({1: 4096}, {1: 16383}, {0: 1, 1: 16384})  # unknown pages do not count
+        ),
+        (UNKNOWN_NODE, {0: 10}, False, 10, str(UNKNOWN_NODE)),
+        (NODE_1, {}, True, 0, "not supported (/proc/self/numa_maps does not say where the host memory was)"),
         (
-            *(NODE_1, {0: 10, 1: 5}, False),
+            *(NODE_1, {0: 10, 1: 5}, False, 15),
             "not permitted (this process may run on no CPU of NUMA node 1, beside the GPU: the host memory was elsewhere)",
         ),
-        (
-            NODE_1,
-            {0: 10, 1: 90},
-            True,
-            f"not there (10 of 100 {NOT_BESIDE})",
-        ),
-        (
-            NODE_1,
-            {0: 1, 2: 2},
-            True,
-            f"not there (3 of 3 {NOT_BESIDE})",
-        ),
+        (NODE_1, {0: 10, 1: 90}, True, 100, f"not there (10 of 100 {NOT_BESIDE})"),
+        (NODE_1, {0: 1, 2: 2}, True, 3, f"not there (3 of 3 {NOT_BESIDE})"),
     ],
 )
-def test_what_does_not_says_why(node, pages_by_node, is_bound, text):
-    found = reading(node, pages_by_node, is_bound)
+def test_a_reading_from_elsewhere_has_a_reason(node, pages_by_node, is_bound, num_pages, text):
+    found = HostSide(node).reading(55.0, pages_by_node, num_pages=num_pages, is_bound=is_bound)
     assert isinstance(found, Missing)
     assert str(found) == text

@@ -1,4 +1,4 @@
-"""Which interfaces a variable of NCCL or gloo chooses, and which interface an address is of."""
+"""Interfaces that a variable of NCCL or gloo chooses, and the interface of an address."""
 
 import os
 import subprocess
@@ -42,7 +42,7 @@ ETH0, ETH10, DOCKER, LO = {"eth0": "192.0.2.1"}, {"eth10": "198.51.100.1"}, {"do
         ("=eth1", {}),
     ],
 )
-def test_all_that_are_meant_and_have_an_address(text, chosen):
+def test_nccl_takes_the_interfaces_that_match_and_have_an_address(text, chosen):
     assert interfaces.chosen_by(text, FOUND) == chosen
     assert list(interfaces.chosen_by(text, FOUND)) == [one.name for one in FOUND if one.name in chosen]
 
@@ -56,14 +56,11 @@ def test_gloo_lists_whole_names_and_needs_each_of_them():
     assert interfaces.listed_in("eth10,eth1,eth,^lo,", FOUND) == ETH10 | {"eth1": "", "eth": "", "^lo": ""}
 
 
-def test_the_mtu_of_an_address():
-    assert interfaces.mtu_of("198.51.100.1", FOUND) == 9000
-    assert interfaces.mtu_of("203.0.113.1", FOUND) is None
-
-
-def test_the_name_of_an_address():
-    assert interfaces.name_of("2001:db8::1", FOUND) == "eth0"
-    assert interfaces.name_of("203.0.113.1", FOUND) == ""
+@pytest.mark.parametrize(
+    ("address", "name", "mtu"), [("198.51.100.1", "eth10", 9000), ("2001:db8::1", "eth0", 1500), ("203.0.113.1", "", None)]
+)
+def test_the_interface_of_an_address(address, name, mtu):
+    assert (interfaces.name_of(address, FOUND), interfaces.mtu_of(address, FOUND)) == (name, mtu)
 
 
 def test_this_machine():

@@ -27,13 +27,13 @@ def log(*lines, pid=1):
 
 
 def transport(via, *before):
-    """Of one connection, after lines of networks."""
+    """Transport of one connection, after lines about networks."""
     (connection,) = log(*before, f"Channel 00/0 : 0[0] -> 8[0] [send] via {via}").connections
     return connection.transport, connection.gpudirect
 
 
 @pytest.mark.parametrize(("name", "num_channels", "small"), [("plain", 24, "RING"), ("shm", 4, "RING"), ("socket", 2, "TREE")])
-def test_what_nccl_chose(name, num_channels, small):
+def test_choices_in_real_logs(name, num_channels, small):
     found = real(name)
     assert found.choices[-5:-2] == (
         Choice("AllReduce", GiB, "RING", "SIMPLE", num_channels),
@@ -42,18 +42,15 @@ def test_what_nccl_chose(name, num_channels, small):
     )
     assert found.choices[0] == Choice("AllReduce", 32, small, "LL", 1)
     assert (found.network, found.num_channels, found.num_nvls_channels) == ("Socket", num_channels, 0)
+    assert real("tree").choices == (Choice("AllReduce", 32, "TREE", "LL", 1),)  # a forced algorithm
 
 
 @pytest.mark.parametrize(("name", "transport"), [("plain", "P2P"), ("shm", "SHM"), ("socket", "Socket"), ("tree", "P2P")])
-def test_over_what_the_bytes_went(name, transport):
+def test_transports_in_real_logs(name, transport):
     connections = real(name).connections
     assert {connection.transport for connection in connections} == {transport}
     assert {one.target for one in connections if one.source == 0} == ({1} if name == "tree" else {1, 2, 3})
     assert not any(connection.gpudirect for connection in connections)
-
-
-def test_an_algorithm_that_was_forced():
-    assert real("tree").choices == (Choice("AllReduce", 32, "TREE", "LL", 1),)
 
 
 @pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
@@ -62,29 +59,37 @@ def test_every_algorithm_of_nccl(algorithm):
     assert log(line, f"{line} cgaClusterSize 4").choices == (Choice("AllReduce", 4 * GiB, algorithm, "SIMPLE", 16),) * 2
 
 
-def test_an_algorithm_and_a_protocol_that_nobody_knows():
+def test_unknown_names_and_older_formats():
     (choice,) = log("AllReduce: 8 Bytes -> Algo WARP proto HYPER channel{Lo..Hi}={0..0}").choices
     assert (choice.algorithm, choice.protocol) == ("unknown (WARP)", "unknown (HYPER)")
-
-
-def test_a_choice_in_the_form_of_older_versions_is_not_guessed():
     assert log("1073741824 Bytes -> Algo 1 proto 2 time 3.14", "AllReduce: 8 Bytes -> Algo 1").choices == ()
 
 
 @pytest.mark.parametrize(
-    "via", ["P2P/CUMEM", "P2P/CUMEM/read", "P2P/IPC", "P2P/IPC/CE", "P2P/direct pointer", "P2P/direct pointer/read", "P2P/MNNVL"]
+    ("via", "expected"),
+    [
+        *(
+            (via, "P2P")  # every way to the memory of a peer
+            for via in (
+                "P2P/CUMEM",
+                "P2P/CUMEM/read",
+                "P2P/IPC",
+                "P2P/IPC/CE",
+                "P2P/direct pointer",
+                "P2P/direct pointer/read",
+                "P2P/MNNVL",
+            )
+        ),
+        ("P2P/indirect/3[3]", "P2P/indirect"),  # through the memory of a third GPU
+        *((via, "SHM") for via in ("SHM/direct/direct", "SHM/CE/direct", "SHM/CE/CE")),
+        *(
+            (via, f"unknown ({via})")
+            for via in ("NET/UCX/0/GDRDMA", "NET/gIB/0", "P2P", "P2P/NEW", "SHM/new/direct", "WARP/0", "NET/IB/0/GDRDMA")
+        ),
+    ],
 )
-def test_every_way_to_the_memory_of_a_peer(via):
-    assert transport(via) == ("P2P", False)
-
-
-def test_through_the_memory_of_a_third_gpu():
-    assert transport("P2P/indirect/3[3]") == ("P2P/indirect", False)
-
-
-@pytest.mark.parametrize("via", ["SHM/direct/direct", "SHM/CE/direct", "SHM/CE/CE"])
-def test_through_host_memory(via):
-    assert transport(via) == ("SHM", False)
+def test_a_transport(via, expected):
+    assert transport(via) == (expected, via.endswith("GDRDMA"))
 
 
 USING = "NET/IB : Using [0]mlx5_0:1/IB/SHARP [1]mlx5_1:1/RoCE [2]mlx5_2:1/IB [RO]; OOB eth0:192.0.2.2<0>"
@@ -151,18 +156,13 @@ def test_efa_by_the_provider_of_libfabric(provider, expected):
     assert transport("NET/AWS Libfabric/1/GDRDMA", provider) == (expected, True)
 
 
-@pytest.mark.parametrize("via", ["NET/UCX/0/GDRDMA", "NET/gIB/0", "P2P", "P2P/NEW", "SHM/new/direct", "WARP/0", "NET/IB/0/GDRDMA"])
-def test_a_transport_that_nobody_knows_is_named(via):
-    assert transport(via)[0] == f"unknown ({via})"
-
-
 def test_switches_that_reduce():
     found = log("CollNet 00/0 : 6 [receive] via COLLNET/SHARP/1/GDRDMA", "CollNet 00/0 : 6 [send] via COLLNET/SHARP/1/GDRDMA")
     assert found.reductions == (Connection(6, 6, "SHARP", gpudirect=True),)
     assert log("CollNet 00 : 0 [send] via COLLNET/OTHER/0").reductions == (Connection(0, 0, "unknown (COLLNET/OTHER)", gpudirect=False),)
 
 
-def test_another_process_in_the_same_log_is_not_this_one():
+def test_lines_of_another_process_do_not_count():
     found = log("Using network Socket", "Channel 00 : 0[0] -> 1[1] via SHM/direct/direct", pid=2)
     assert (found.choices, found.connections) == ((), ())
     assert found.network == Missing(Why.NOT_THERE, "NCCL names no network")
@@ -199,7 +199,7 @@ def said_of_its_own_log(**stdout):
     ).stderr
 
 
-def test_a_process_reads_what_nccl_wrote_for_it_and_not_what_it_wrote_for_others(tmp_path):
+def test_a_process_reads_only_its_own_lines(tmp_path):
     log = tmp_path / "rank-00000.log"
     log.write_text("n:1:1 [0] NCCL INFO Channel 00 : 0[0] -> 1[1] via P2P/IPC\n", encoding="utf-8")
     with log.open("a") as file:
@@ -224,29 +224,24 @@ def test_real_logs_without_a_warning(name):
     assert unexpected_warnings((LOGS / f"{name}.txt").read_text(encoding="utf-8").splitlines()) == {"nccl": [], "libibverbs": []}
 
 
+DRIVER = "libibverbs: Warning: no userspace device-specific driver found for /sys/class/infiniband_verbs/uverbs0"
+
+
 @pytest.mark.parametrize(
-    ("line", "text"),
+    ("line", "kind", "text"),
     [
-        ("n:1:2 [0] NCCL WARN Cuda failure 999", "NCCL WARN Cuda failure 999"),
-        ("[x] n:1:2 [-1] net.cc:7 (ncclNetInit) NCCL WARN no", "net.cc:7 (ncclNetInit) NCCL WARN no"),
+        ("n:1:2 [0] NCCL WARN Cuda failure 999", "nccl", "NCCL WARN Cuda failure 999"),
+        ("[x] n:1:2 [-1] net.cc:7 (ncclNetInit) NCCL WARN no", "nccl", "net.cc:7 (ncclNetInit) NCCL WARN no"),
+        (DRIVER, "libibverbs", DRIVER),
+        (f"{CONFIG} and more", "libibverbs", f"{CONFIG} and more"),  # a harmless warning is known as a whole
+        *(
+            (line, "", "")
+            for line in (CONFIG, "NCCL WARN", "invalid usage (run with NCCL_DEBUG=WARN for details)", "n:1:2 [0] NCCL INFO WARN")
+        ),
     ],
 )
-def test_other_forms(line, text):
-    assert unexpected_warnings([line])["nccl"] == [text]
-
-
-def test_libibverbs():
-    driver = "libibverbs: Warning: no userspace device-specific driver found for /sys/class/infiniband_verbs/uverbs0"
-    assert unexpected_warnings([driver, CONFIG])["libibverbs"] == [driver]
-
-
-def test_a_known_warning_with_more_behind_it_is_not_known():
-    assert unexpected_warnings([f"{CONFIG} and more"])["libibverbs"] == [f"{CONFIG} and more"]
-
-
-@pytest.mark.parametrize("line", ["NCCL WARN", "invalid usage (run with NCCL_DEBUG=WARN for details)", "n:1:2 [0] NCCL INFO WARN"])
-def test_what_is_no_warning(line):
-    assert unexpected_warnings([line]) == {"nccl": [], "libibverbs": []}
+def test_a_line_and_its_warning(line, kind, text):
+    assert unexpected_warnings([line]) == {"nccl": [], "libibverbs": []} | ({kind: [text]} if kind else {})
 
 
 def test_each_harmless_one_has_a_reason_and_is_on_the_page():

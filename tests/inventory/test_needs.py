@@ -1,4 +1,4 @@
-"""What of the libraries and tools that only some validations need is here, by real packages and real compilers."""
+"""Libraries and tools that only some validations need, with real packages and real compilers."""
 
 import os
 import shutil
@@ -12,20 +12,17 @@ from gpu_acceptance.inventory.needs import COMPILER, OLDEST, lacking, lacking_pa
 can_compile = pytest.mark.needs("gcc", "python3-dev")
 
 
-def test_what_this_python_has_is_not_lacking():
+def test_the_packages_of_this_python_are_not_lacking():
     assert lacking_packages(OLDEST) == {}
 
 
-@pytest.mark.parametrize("version", ["0.16.9", "0.9", "0.16.0.dev0"])
-def test_a_package_that_is_too_old_tells_its_version(monkeypatch, version):
+@pytest.mark.parametrize(
+    ("version", "is_lacking"),
+    [*((old, True) for old in ("0.16.9", "0.9", "0.16.0.dev0")), *((new, False) for new in ("0.17.0", "0.20.1", "1.0", "0.17.0rc1"))],
+)
+def test_a_package_that_is_too_old_is_lacking(monkeypatch, version, is_lacking):
     monkeypatch.setattr(metadata, "version", lambda name: version)
-    assert lacking_packages(["peft"]) == {"peft": version}
-
-
-@pytest.mark.parametrize("version", ["0.17.0", "0.20.1", "1.0", "0.17.0rc1"])
-def test_a_package_that_is_new_enough(monkeypatch, version):
-    monkeypatch.setattr(metadata, "version", lambda name: version)
-    assert lacking_packages(["peft"]) == {}
+    assert lacking_packages(["peft"]) == ({"peft": version} if is_lacking else {})
 
 
 def test_a_package_that_is_not_there_has_no_version(monkeypatch):
@@ -33,14 +30,11 @@ def test_a_package_that_is_not_there_has_no_version(monkeypatch):
     assert lacking_packages(["no_such_package", "peft"]) == {"no_such_package": ""}
 
 
-def test_a_package_of_which_nobody_says_the_version_is_taken(monkeypatch, tmp_path):
+def test_a_package_of_unknown_version_is_accepted(monkeypatch, tmp_path):
     (tmp_path / "from_a_checkout.py").touch()
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setitem(OLDEST, "from_a_checkout", "1.0")
     assert lacking_packages(["from_a_checkout"]) == {}
-
-
-# --- a compiler ----------------------------------------------------------------------------------------------------------------
 
 
 def problem(*, has_gpu=True, without=(), **variables):
@@ -70,7 +64,7 @@ def test_a_compiler_that_works_is_not_lacking():
         ("false", "CC=false: exit code 1"),
     ],
 )
-def test_a_cc_that_is_no_compiler_is_told(name, text, monkeypatch):
+def test_a_cc_that_is_no_compiler(name, text, monkeypatch):
     monkeypatch.setenv("PATH", os.defpath)  # a folder in it that this user may not enter makes it "Permission denied"
     assert problem(CC=name) == text
 
@@ -79,20 +73,22 @@ def test_no_compiler_at_all(tmp_path):
     assert problem(PATH=str(tmp_path)) == "no gcc and no clang in PATH"
 
 
-def test_clang_is_taken_where_there_is_no_gcc(tmp_path):
-    clang = program(tmp_path, "clang", "echo 'x.c:1:10: fatal error: Python.h: No such file or directory' >&2; exit 1")
-    assert problem(PATH=str(tmp_path)) == f"{clang}: Python.h: No such file or directory"
+@pytest.mark.parametrize(
+    ("name", "output", "text"),
+    [
+        ("clang", "x.c:1:10: fatal error: Python.h: No such file or directory", "Python.h: No such file or directory"),
+        ("gcc", "/usr/bin/ld: cannot find crti.o\\ncollect2: error: ld returned 1", "/usr/bin/ld: cannot find crti.o"),
+    ],
+)
+def test_the_first_error_of_gcc_or_else_clang_is_named(tmp_path, name, output, text):
+    path = program(tmp_path, name, f"printf '{output}\\n' >&2; exit 1")
+    assert problem(PATH=str(tmp_path)) == f"{path}: {text}"
 
 
 @can_compile
-def test_a_python_without_headers_is_told(monkeypatch, tmp_path):
+def test_a_python_without_headers(monkeypatch, tmp_path):
     monkeypatch.setattr(sysconfig, "get_paths", lambda scheme: {"include": str(tmp_path)})
     assert problem(without=("CPATH", "C_INCLUDE_PATH")) == f"{shutil.which('gcc')}: Python.h: No such file or directory"
-
-
-def test_a_linker_that_finds_no_library_is_told(tmp_path):
-    program(tmp_path, "gcc", "printf '/usr/bin/ld: cannot find crti.o\\ncollect2: error: ld returned 1\\n' >&2; exit 1")
-    assert problem(PATH=str(tmp_path)).endswith("/gcc: /usr/bin/ld: cannot find crti.o")
 
 
 def test_without_a_gpu_it_is_the_compiler_of_c_plus_plus(tmp_path):

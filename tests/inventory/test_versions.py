@@ -22,18 +22,19 @@ def test_versions_that_are_there_are_read_without_opening_a_gpu():
     assert not torch.cuda.is_initialized()
 
 
-def test_the_driver_is_nvmls(monkeypatch):
+def test_the_driver_is_nvmls_unless_it_is_given(monkeypatch):
     monkeypatch.setattr(nvml, "read", lambda: nvml.NvmlReading(driver_version="580.159.04"))
-    assert versions.read()["driver"] == "580.159.04"
+    assert (versions.read()["driver"], versions.read("570.1")["driver"]) == ("580.159.04", "570.1")
+    assert "driver" not in versions.read("")
 
 
-def test_what_is_not_there_has_no_entry(monkeypatch):
+def test_an_unknown_version_has_no_entry(monkeypatch):
     monkeypatch.setattr(nvml, "read", lambda: nvml.NvmlReading(problem="NVML does not start"))
     monkeypatch.setattr(torch.version, "cuda", None)
     assert not {"driver", "cuda"} & versions.read().keys()
 
 
-def test_nccl_is_told_with_all_its_parts(monkeypatch):
+def test_nccl_has_all_parts_of_its_version(monkeypatch):
     monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
     monkeypatch.setattr("torch.cuda.nccl.version", lambda: (2, 28, 9))
     assert versions.read()["nccl"] == "2.28.9"
@@ -77,15 +78,10 @@ def test_a_checkout_says_its_commit_and_whether_it_was_changed(tmp_path):
     assert versions.checkout(tmp_path) == {"checkout": f"{commit}-dirty"}
 
 
-def test_what_is_no_checkout_says_none(tmp_path):
+def test_outside_of_a_checkout_there_is_no_commit(tmp_path):
     assert versions.checkout(tmp_path) == {}
     (tmp_path / ".git").mkdir()
     assert versions.checkout(tmp_path) == {}
-
-
-def test_a_driver_that_is_known_is_not_asked_for_again():
-    assert versions.read("580.159.04")["driver"] == "580.159.04"
-    assert "driver" not in versions.read("")
 
 
 def nccl(tmp_path, *paths):
@@ -96,10 +92,8 @@ def nccl(tmp_path, *paths):
 def test_a_torch_process(tmp_path):
     found = versions.read_libraries(x86_node(tmp_path))
     assert found.nccl == (MappedLibrary("/opt/venv/nvidia/nccl/lib/libnccl.so.2", "2", deleted=False),)
-    assert [library.file_version for library in found.cudart] == ["13"]
-    assert [library.file_version for library in found.cuda] == ["580.159.04"]
-    assert [library.file_version for library in found.nvidia_ml] == ["580.159.04"]
-    assert [library.file_version for library in found.ibverbs] == ["1.14.39.0"]
+    others = {"cudart": "13", "cuda": "580.159.04", "nvidia_ml": "580.159.04", "ibverbs": "1.14.39.0"}
+    assert {name: [one.file_version for one in getattr(found, name)] for name in others} == {name: [one] for name, one in others.items()}
 
 
 def test_another_process_is_named_by_its_number(tmp_path):
@@ -108,21 +102,15 @@ def test_another_process_is_named_by_its_number(tmp_path):
     assert versions.read_libraries(tmp_path, 4243).cudart == Missing(Why.NOT_THERE, str(tmp_path / "proc/4243/maps"))
 
 
-def test_two_copies_of_one_library_are_both_named(tmp_path):
-    found = nccl(tmp_path, "/usr/lib/libnccl.so.2.28.9", "/opt/x y/libnccl.so.2.27.3", "/usr/lib/libnccl.so.2.28.9")
-    assert [(library.path, library.file_version) for library in found] == [
-        ("/usr/lib/libnccl.so.2.28.9", "2.28.9"),
-        ("/opt/x y/libnccl.so.2.27.3", "2.27.3"),
-    ]
-
-
-def test_a_library_that_was_replaced_on_disk(tmp_path):
-    assert nccl(tmp_path, "/usr/lib/libnccl.so.2.28.9 (deleted)") == (MappedLibrary("/usr/lib/libnccl.so.2.28.9", "2.28.9", deleted=True),)
-
-
-def test_a_name_without_a_version(tmp_path):
-    (found,) = nccl(tmp_path, "/opt/libnccl.so")
-    assert found.file_version == Missing(Why.NOT_THERE, "the file's name has none")
+def test_copies_of_one_library_are_all_named(tmp_path):
+    found = nccl(
+        tmp_path, "/usr/lib/libnccl.so.2.28.9", "/opt/x y/libnccl.so.2.27.3", "/usr/lib/libnccl.so.2.28.9", "/a/libnccl.so (deleted)"
+    )
+    assert found == (
+        MappedLibrary("/usr/lib/libnccl.so.2.28.9", "2.28.9", deleted=False),
+        MappedLibrary("/opt/x y/libnccl.so.2.27.3", "2.27.3", deleted=False),
+        MappedLibrary("/a/libnccl.so", Missing(Why.NOT_THERE, "the file's name has none"), deleted=True),
+    )
 
 
 @pytest.mark.parametrize(

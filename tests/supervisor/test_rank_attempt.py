@@ -16,7 +16,7 @@ from gpu_acceptance.record.row import LastCollective
 from gpu_acceptance.supervisor.events import Garbled
 from gpu_acceptance.supervisor.generation_attempt import EndAttempt, FormAttempt
 from gpu_acceptance.supervisor.rank_attempt import RunAttempt
-from gpu_acceptance.worker.messages import FROM_WORKER
+from gpu_acceptance.worker.messages import FROM_WORKER, TelemetryTold
 
 
 class FakeWorker:
@@ -70,6 +70,11 @@ class FakeHost:
         self.polls = 0
         self.says: str | None = ""  # of counters; None: NVML has not answered
 
+    @property
+    def record(self):
+        """The first published one."""
+        return self.published[0][0]
+
     def tell_leader(self, message) -> None:
         self.told.append(as_json(message))
 
@@ -119,12 +124,14 @@ def seen(length_s: float) -> GpuTelemetry:
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Seconds that pass only when a test says so."""
+    """Seconds that pass only when a test says so; `clock(seconds, attempt)` also has the attempt look at them."""
     now = [100.0]
     monkeypatch.setattr("gpu_acceptance.supervisor.rank_attempt.time.monotonic", lambda: now[0])
 
-    def advance(seconds: float) -> None:
+    def advance(seconds: float, attempt=None) -> None:
         now[0] += seconds
+        if attempt:
+            attempt.tick()
 
     return advance
 
@@ -143,7 +150,7 @@ def go(**changes) -> tuple[Go, int, int]:
     return Go(**{**base, "group": True, **changes}), 3, 4
 
 
-def cast(kind: str, **more):
+def broadcast(kind: str, **more):
     """What rank 0 says of the attempt in progress."""
     return read_message(TO_ALL, json.dumps({"type": kind, "seq": 1, **more}).encode())
 
@@ -165,137 +172,114 @@ def done(outcome: Outcome = Outcome.PASSED, **changes):
     return said("done", **{"outcome": outcome, "message": "", "phase": "", "duration_s": 0.5, "figures": [], **changes})
 
 
+GARBLED = Garbled("b'x' (not JSON)")
+NO_MESSAGE = "the worker sent something that is no message: b'x' (not JSON)"
 CURVE = {"name": "a.loss", "unit": "nats", "num_steps": 2, "points": [1.0, 2.0]}
 
 
-def entered(host: FakeHost, **changes) -> RunAttempt:
-    attempt = RunAttempt(host, *go(**changes))
+def started(kind=RunAttempt, worker: FakeWorker | None = None, **changes) -> tuple[FakeHost, RunAttempt]:
+    """An attempt that has begun; that of a formation has no worker yet."""
+    host = FakeHost(worker or (None if kind is FormAttempt else FakeWorker()))
+    return host, kind(host, *go(**changes))
+
+
+def entered(worker: FakeWorker | None = None, **changes) -> tuple[FakeHost, RunAttempt]:
+    """An attempt whose set-up passed on all ranks."""
+    host, attempt = started(worker=worker, **changes)
     attempt.on_worker(said("setup", outcome="passed"))
-    attempt.on_control(cast("enter", ok=True))
-    return attempt
+    attempt.on_control(broadcast("enter", ok=True))
+    return host, attempt
 
 
 def test_a_validation_from_set_up_to_record(clock):
-    host = FakeHost(FakeWorker())
-    attempt = RunAttempt(host, *go())
+    host, attempt = started()
     assert host.worker.sent == [{"type": "run", "seq": 1, "nodeid": "acceptance/test_a.py::test_a", "next": None}]
     attempt.on_worker(said("setup", outcome="passed"))
     assert host.told == [{"type": "vote", "outcome": "passed", "reason": "", "seq": 1}]
-    attempt.on_control(cast("enter", ok=True))
+    attempt.on_control(broadcast("enter", ok=True))
     assert host.worker.sent[-1] == {"type": "enter", "ok": True}
     figure = {"metric": "a.b", "value": 1.0, "unit": "s", "judged": True}
     attempt.on_worker(done(figures=[figure]))
-    (record, _) = host.published[0]
+    record = host.record
     assert (record.outcome, record.duration_s, record.figures[0].value) == (Outcome.PASSED, 0.5, 1.0)
 
 
-def test_the_record_says_what_the_gpu_did_meanwhile(clock):
-    host = FakeHost(FakeWorker())
-    attempt = entered(host)
-    clock(7)
+@pytest.mark.parametrize(("length_s", "series"), [(7, None), (70, GpuSeries(point_s=70, levels={}, throttled={}))])
+def test_the_record_holds_telemetry_and_that_of_a_long_attempt_a_series(clock, length_s, series):
+    host, attempt = entered()
+    clock(length_s)
     attempt.on_worker(done())
-    assert host.published[0][0].telemetry.length_s == 7
-    assert host.published[0][0].series is None
+    assert (host.record.telemetry.length_s, host.record.series) == (length_s, series)
 
 
-def test_the_record_of_a_long_attempt_keeps_how_it_went(clock):
-    host = FakeHost(FakeWorker())
-    attempt = entered(host)
-    clock(70)
-    attempt.on_worker(done())
-    assert host.published[0][0].series.point_s == 70
-
-
-def test_a_validation_is_told_what_its_gpu_did(clock):
-    host = FakeHost(FakeWorker())
-    entered(host).on_worker(said("telemetry", begin_s=1.0, end_s=3.5))
-    assert host.worker.sent[-1]["type"] == "telemetry"
-    assert GpuTelemetry.model_validate(host.worker.sent[-1]["found"]) == seen(2.5)
+@pytest.mark.parametrize("has_gpu", [True, False])
+@pytest.mark.parametrize("kind", [RunAttempt, EndAttempt])  # at the end a fixture of the session may ask
+def test_a_worker_gets_the_telemetry_that_it_asks_for(clock, monkeypatch, kind, has_gpu):
+    host, attempt = started(kind)
+    if not has_gpu:
+        monkeypatch.setattr(host, "telemetry", lambda *_: None)
+    attempt.on_worker(said("telemetry", begin_s=1.0, end_s=3.5))
+    assert host.worker.sent[-1] == as_json(TelemetryTold(found=seen(2.5) if has_gpu else None))
 
 
 def test_each_question_waits_for_the_answer_to_the_one_before(clock):
     """An answer takes a while to make: a hundred at once would keep the supervisor from its clock and its signals."""
-    host = FakeHost(FakeWorker())
-    attempt = entered(host)
+    host, attempt = entered()
     for _ in range(3):
         attempt.on_worker(said("telemetry", begin_s=1.0, end_s=3.5))
         attempt.tick()
     assert not host.published
     attempt.on_worker(said("telemetry", begin_s=1.0, end_s=3.5))
     attempt.on_worker(said("telemetry", begin_s=1.0, end_s=3.5))
-    assert host.published[0][0].outcome is Outcome.ERROR
-    assert host.published[0][0].message.endswith("ValueError: it asked again before it can have read the answer")
+    assert host.record.outcome is Outcome.ERROR
+    assert host.record.message.endswith("ValueError: it asked again before it can have read the answer")
     assert [message["type"] for message in host.worker.sent].count("telemetry") == 4
 
 
-def test_a_fixture_that_ends_with_the_session_is_told_as_well(clock):
-    host = FakeHost(FakeWorker())
-    EndAttempt(host, *go()).on_worker(said("telemetry", begin_s=1.0, end_s=3.5))
-    assert host.worker.sent[-1]["found"] is not None
-
-
-def test_where_there_is_no_gpu_it_is_told_so(clock, monkeypatch):
-    host = FakeHost(FakeWorker())
-    monkeypatch.setattr(host, "telemetry", lambda *_: None)
-    entered(host).on_worker(said("telemetry", begin_s=1.0, end_s=3.5))
-    assert host.worker.sent[-1] == {"type": "telemetry", "found": None}
-
-
 def test_a_worker_kept_out_takes_the_outcome_of_the_vote(clock):
-    host = FakeHost(FakeWorker())
-    attempt = RunAttempt(host, *go())
+    host, attempt = started()
     attempt.on_worker(said("setup", outcome="passed"))
-    attempt.on_control(cast("enter", ok=False, outcome="skipped", reason="rank 1 skipped: no card"))
+    attempt.on_control(broadcast("enter", ok=False, outcome="skipped", reason="rank 1 skipped: no card"))
     attempt.on_worker(done())
-    assert (host.published[0][0].outcome, host.published[0][0].message) == (Outcome.SKIPPED, "rank 1 skipped: no card")
+    assert (host.record.outcome, host.record.message) == (Outcome.SKIPPED, "rank 1 skipped: no card")
 
 
 def test_a_worker_whose_set_up_failed_is_not_told_to_enter(clock):
-    host = FakeHost(FakeWorker())
-    attempt = RunAttempt(host, *go())
+    host, attempt = started()
     attempt.on_worker(said("setup", outcome="error", reason="boom"))
-    attempt.on_control(cast("enter", ok=False, outcome="not run", reason="..."))
+    attempt.on_control(broadcast("enter", ok=False, outcome="not run", reason="..."))
     assert [message["type"] for message in host.worker.sent] == ["run"]
     attempt.on_worker(done(Outcome.ERROR, message="boom", phase="setup"))
-    assert (host.published[0][0].outcome, host.published[0][0].phase) == (Outcome.ERROR, "setup")
+    assert (host.record.outcome, host.record.phase) == (Outcome.ERROR, "setup")
 
 
 def test_stuck_in_the_call_at_the_deadline(clock):
-    host = FakeHost(FakeWorker(stack='  File "x.py", line 3 in wait'))
-    attempt = RunAttempt(host, *go())
-    attempt.on_worker(said("setup", outcome="passed"))
-    attempt.on_control(cast("enter", ok=True))
-    clock(9.9)
-    attempt.tick()
+    host, attempt = entered(FakeWorker(stack='  File "x.py", line 3 in wait'))
+    clock(9.9, attempt)
     assert not host.published
-    clock(0.2)
-    attempt.tick()
-    record = host.published[0][0]
+    clock(0.2, attempt)
+    record = host.record
     assert (record.outcome, record.phase, record.message) == (Outcome.STUCK, "call", "deadline of 10 s passed")
     assert record.stack == '  File "x.py", line 3 in wait'
     assert host.worker.killed
 
 
-def sentenced(clock, **worker) -> tuple[FakeHost, RunAttempt]:
-    """An attempt whose deadline passed and whose worker was asked where it is, but has not answered yet."""
-    host = FakeHost(FakeWorker(**worker))
-    attempt = RunAttempt(host, *go())
-    attempt.on_worker(said("setup", outcome="passed"))
-    attempt.on_control(cast("enter", ok=True))
+def to_be_killed(clock, **worker) -> tuple[FakeHost, RunAttempt]:
+    """An attempt whose deadline passed, and whose worker is diagnosed but has not answered yet."""
+    host, attempt = entered(FakeWorker(**worker))
     host.worker.answers_after = 3
-    clock(10.1)
-    attempt.tick()
+    clock(10.1, attempt)
     assert not host.published
     return host, attempt
 
 
 def test_a_stuck_worker_tells_its_last_collectives_and_that_it_cannot_run(clock):
     told = LastCollective(group="default_pg", number=7, operation="nccl:all_reduce", finished=False)
-    host, attempt = sentenced(clock, collectives=(told,), state=(Cause.STOPPED, "stopped"))
+    host, attempt = to_be_killed(clock, collectives=(told,), state=(Cause.STOPPED, "stopped"))
     attempt.tick()
     assert not host.published
     attempt.tick()
-    (record, _), *_ = host.published
+    record = host.record
     last = "unfinished collective on default_pg: number 7, nccl:all_reduce"
     assert record.message == f"deadline of 10 s passed; its process is stopped; {last}"
     assert (record.collectives, record.cause, record.returncode) == ((told,), Cause.STOPPED, None)
@@ -319,22 +303,23 @@ def test_a_rank_that_goes_on_without_a_worker_starts_and_asks_none(kind, outcome
     assert not (host.worker and host.worker.sent)
 
 
-def test_what_nccl_said_goes_into_the_record(clock):
-    host, attempt = sentenced(clock, ras="2 ranks: AllReduce 4 on rank 0, 3 on rank 1")
+@pytest.mark.parametrize(
+    ("worker", "ras", "more"),
+    [
+        ({"ras": "2 ranks: AllReduce 4 on rank 0, 3 on rank 1"}, "2 ranks: AllReduce 4 on rank 0, 3 on rank 1", ""),
+        ({"stack": ""}, "", "; no stack trace: the worker did not respond within 4 s"),
+    ],
+    ids=["an answer of NCCL", "no stack"],
+)
+def test_the_record_of_a_stuck_rank_holds_what_was_found(clock, worker, ras, more):
+    host, attempt = to_be_killed(clock, **worker)
     attempt.tick()
     attempt.tick()
-    assert host.published[0][0].ras == "2 ranks: AllReduce 4 on rank 0, 3 on rank 1"
-
-
-def test_a_worker_that_does_not_answer_is_said_not_to(clock):
-    host, attempt = sentenced(clock, stack="")
-    attempt.tick()
-    attempt.tick()
-    assert host.published[0][0].message == "deadline of 10 s passed; no stack trace: the worker did not respond within 4 s"
+    assert (host.record.ras, host.record.message) == (ras, f"deadline of 10 s passed{more}")
 
 
 def test_whoever_is_asked_where_it_is_is_not_listened_to_any_more(clock):
-    host, attempt = sentenced(clock)
+    host, attempt = to_be_killed(clock)
     attempt.on_worker(said("done", outcome="passed", phase="", message="", duration_s=10.1, figures=[]))
     attempt.tick()
     attempt.tick()
@@ -342,8 +327,8 @@ def test_whoever_is_asked_where_it_is_is_not_listened_to_any_more(clock):
 
 
 def test_a_cause_that_a_worker_made_up_is_none(clock):
-    host = FakeHost(FakeWorker())
-    entered(host).on_worker(done(Outcome.FAILED, phase="call", cause="the moon"))
+    host, attempt = entered()
+    attempt.on_worker(done(Outcome.FAILED, phase="call", cause="the moon"))
     assert [(record.outcome, record.cause) for record, _ in host.published] == [(Outcome.ERROR, None)]
 
 
@@ -365,134 +350,101 @@ def test_how_a_worker_ended_is_a_fact_of_its_record(clock, status, cause):
 
 
 def test_one_that_dies_while_it_is_asked_was_stuck(clock):
-    host, attempt = sentenced(clock, stack="inside wait")
+    host, attempt = to_be_killed(clock, stack="inside wait")
     host.worker = None
     attempt.on_exit(ExitStatus(-signal.SIGUSR1), "the end of its log")
-    (record, _), *_ = host.published
+    record = host.record
     ended = "deadline of 10 s passed; the worker ended with signal SIGUSR1 while its stack was being collected"
     assert (record.outcome, record.message, record.log_tail) == (Outcome.STUCK, ended, "the end of its log")
 
 
 def test_a_signal_does_not_wait_for_the_answer(clock):
-    host, attempt = sentenced(clock)
+    host, attempt = to_be_killed(clock)
     attempt.interrupt("SIGTERM")
     ended = "deadline of 10 s passed; SIGTERM came while its stack was being collected"
     assert [(record.outcome, record.message) for record, _ in host.published] == [(Outcome.STUCK, ended)]
     assert host.worker.killed
 
 
-def test_a_rank_that_was_through_while_the_others_wait_says_so(clock):
-    worker = FakeWorker()
-    host = FakeHost(worker)
-    attempt = RunAttempt(host, *go())
-    attempt.on_worker(said("setup", outcome="passed"))
-    attempt.on_control(cast("enter", ok=True))
+@pytest.mark.parametrize(
+    ("is_sealed", "text"),
+    [(False, "it was through with its call and waited for its peers"), (True, "it was through with its call, and every rank was")],
+)
+def test_a_rank_that_hangs_after_its_call_says_so(clock, is_sealed, text):
+    host, attempt = entered()
     attempt.on_worker(said("passed"))
-    clock(10.5)
-    attempt.tick()
-    ((record, _),) = host.published
-    text = "deadline of 10 s passed; it was through with its call and waited for its peers"
-    assert (record.outcome, record.message) == (Outcome.STUCK, text)
-
-
-def test_a_rank_that_hangs_after_all_were_through_says_so(clock):
-    host = FakeHost(FakeWorker())
-    attempt = RunAttempt(host, *go())
-    attempt.on_worker(said("setup", outcome="passed"))
-    attempt.on_control(cast("enter", ok=True))
-    attempt.on_worker(said("passed"))
-    attempt.on_control(cast("seal", ok=True))
-    clock(10.5)
-    attempt.tick()
-    ((record, _),) = host.published
-    text = "deadline of 10 s passed; it was through with its call, and every rank was"
-    assert (record.outcome, record.message) == (Outcome.STUCK, text)
+    if is_sealed:
+        attempt.on_control(broadcast("seal", ok=True))
+    clock(10.5, attempt)
+    assert (host.record.outcome, host.record.message) == (Outcome.STUCK, f"deadline of 10 s passed; {text}")
 
 
 @pytest.mark.parametrize("phase", ["setup", "call"])
-def test_a_rank_is_not_stuck_while_what_it_may_wait_for_is_on_its_way(clock, phase):
-    host = FakeHost(FakeWorker())
-    attempt = RunAttempt(host, *go())
+@pytest.mark.parametrize("comes", [True, False])
+def test_a_rank_is_not_stuck_while_a_message_for_it_is_on_its_way_but_not_for_ever(clock, phase, comes):
+    host, attempt = started()
     if phase == "call":
-        attempt.on_control(cast("enter", ok=True))
+        attempt.on_control(broadcast("enter", ok=True))
     host.has_late_mail = True
     for _ in range(2):
-        clock(12)
-        attempt.tick()
+        clock(12, attempt)
     assert host.published == []
-    host.has_late_mail = False
-    attempt.tick()
-    assert [record.outcome for record, _ in host.published] == [Outcome.STUCK]
-
-
-def test_no_stranger_keeps_a_stuck_rank_for_ever_by_words_that_are_late(clock):
-    host = FakeHost(FakeWorker())
-    attempt = RunAttempt(host, *go())
-    host.has_late_mail = True
-    clock(10 + LATE_S + 0.1)
-    attempt.tick()
+    host.has_late_mail = not comes
+    clock(0 if comes else LATE_S, attempt)
     assert [record.outcome for record, _ in host.published] == [Outcome.STUCK]
 
 
 def test_a_rank_that_waits_for_the_vote_is_not_the_stuck_one(clock):
-    host = FakeHost(FakeWorker())
-    attempt = RunAttempt(host, *go())
+    host, attempt = started()
     attempt.on_worker(said("setup", outcome="passed"))
-    clock(11)
-    attempt.tick()
+    clock(11, attempt)
     assert not host.published
-    clock(20)
-    attempt.tick()
-    assert host.published[0][0].outcome is Outcome.STUCK
+    clock(20, attempt)
+    assert host.record.outcome is Outcome.STUCK
 
 
-def test_a_peer_that_went_bad_makes_a_victim_after_the_grace(clock):
-    host = FakeHost(FakeWorker())
-    attempt = RunAttempt(host, *go(deadline_s=1000.0))
-    attempt.on_control(cast("peer_bad", rank=1, outcome="died"))
-    clock(4)
-    attempt.tick()
+@pytest.mark.parametrize("kind", [RunAttempt, FormAttempt])
+def test_the_peer_of_a_failed_rank_is_a_victim_after_the_grace(clock, kind):
+    host, attempt = started(kind, deadline_s=1000.0)
+    attempt.on_control(broadcast("peer_bad", rank=1, outcome="died"))
+    clock(4, attempt)
     assert not host.published
-    clock(2)
-    attempt.tick()
-    assert (host.published[0][0].outcome, host.published[0][0].message) == (Outcome.VICTIM, "stopped because rank 1 failed first (died)")
+    clock(2, attempt)
+    assert (host.record.outcome, host.record.message) == (Outcome.VICTIM, "stopped because rank 1 failed first (died)")
 
 
-def test_its_own_bad_end_does_not_make_it_a_victim(clock):
-    host = FakeHost(FakeWorker())
-    attempt = RunAttempt(host, *go(deadline_s=1000.0))
-    attempt.on_control(cast("peer_bad", rank=3, outcome="failed"))
-    clock(100)
-    attempt.tick()
+@pytest.mark.parametrize(("kind", "rank"), [(RunAttempt, 3), (EndAttempt, 1)])
+def test_neither_its_own_bad_end_nor_that_of_a_peer_of_an_ending_worker_makes_a_victim(clock, kind, rank):
+    host, attempt = started(kind, deadline_s=1000.0)
+    attempt.on_control(broadcast("peer_bad", rank=rank, outcome="died"))
+    clock(100, attempt)
     assert not host.published
 
 
 def test_a_rank_that_finishes_within_the_grace_keeps_its_figures(clock):
-    host = FakeHost(FakeWorker())
-    attempt = entered(host, deadline_s=1000.0)
-    attempt.on_control(cast("peer_bad", rank=1, outcome="failed"))
+    host, attempt = entered(deadline_s=1000.0)
+    attempt.on_control(broadcast("peer_bad", rank=1, outcome="failed"))
     clock(4)
     attempt.on_worker(done())
-    clock(100)
-    attempt.tick()
+    clock(100, attempt)
     assert [record.outcome for record, _ in host.published] == [Outcome.PASSED]
 
 
 def test_a_dead_worker(clock):
-    host = FakeHost(FakeWorker())
-    attempt = RunAttempt(host, *go())
+    host, attempt = started()
     attempt.on_exit(ExitStatus(-signal.SIGSEGV), "last words")
-    record = host.published[0][0]
+    record = host.record
     assert (record.outcome, record.message, record.log_tail) == (Outcome.DIED, "the worker ended with signal SIGSEGV", "last words")
     assert (record.cause, record.returncode) == (Cause.CRASHED, -signal.SIGSEGV)
     attempt.on_worker(done())
     assert len(host.published) == 1
 
 
-def test_a_worker_that_was_gone_before(clock):
+@pytest.mark.parametrize(("kind", "before"), [(RunAttempt, "the set-up"), (EndAttempt, "it was asked to end")])
+def test_a_worker_that_was_gone_before(clock, kind, before):
     host = FakeHost(None)
-    RunAttempt(host, *go())
-    assert host.published[0][0].message == "the worker was gone before the set-up"
+    kind(host, *go())
+    assert (host.record.outcome, host.record.message) == (Outcome.DIED, f"the worker was gone before {before}")
 
 
 @pytest.mark.parametrize(
@@ -510,47 +462,49 @@ def test_a_worker_that_was_gone_before(clock):
     ],
 )
 def test_a_message_that_cannot_be_ends_its_worker_and_is_named(clock, message, what):
-    host = FakeHost(FakeWorker())
-    attempt = entered(host)
+    host, attempt = entered()
     host.told.clear()
     attempt.on_worker(message)
-    (record, _), *_ = host.published
+    record = host.record
     assert (record.outcome, record.phase, host.worker.killed) == (Outcome.ERROR, "channel", True)
     assert record.message.startswith(what)
     assert host.told == []
 
 
-def test_what_we_break_ourselves_is_not_blamed_on_the_worker(clock):
-    host = FakeHost(FakeWorker())
+def test_a_defect_of_the_supervisor_is_not_blamed_on_the_worker(clock):
+    host, attempt = entered()
     host.publish = lambda record, facts: {}["a bug"]
     with pytest.raises(KeyError, match="a bug"):
-        entered(host).on_worker(done())
+        attempt.on_worker(done())
     assert not host.worker.killed
 
 
-def test_garbage_from_the_worker(clock):
-    host = FakeHost(FakeWorker())
-    attempt = RunAttempt(host, *go())
-    attempt.on_worker(GARBLED)
-    assert host.published[0][0].message == NO_MESSAGE
-    assert host.worker.killed
+@pytest.mark.parametrize("previous", ["acceptance/test_a.py::test_before", None])
+@pytest.mark.parametrize("crashes", [True, False])
+def test_a_crash_or_garbage_before_the_first_message_names_the_validation_before(clock, crashes, previous):
+    host, attempt = started(previous=previous)
+    if crashes:
+        attempt.on_exit(ExitStatus(-signal.SIGSEGV), "")
+    else:
+        attempt.on_worker(GARBLED)
+    what = "the worker ended with signal SIGSEGV" if crashes else NO_MESSAGE
+    assert host.record.message == (f"{what}; the validation before was {previous}" if previous else what)
+    assert host.worker.killed is not crashes
 
 
 def test_interrupted(clock):
-    host = FakeHost(FakeWorker())
-    attempt = RunAttempt(host, *go())
+    host, attempt = started()
     attempt.interrupt("SIGTERM")
-    assert (host.published[0][0].outcome, host.published[0][0].message) == (Outcome.INTERRUPTED, "interrupted by SIGTERM")
+    assert (host.record.outcome, host.record.message) == (Outcome.INTERRUPTED, "interrupted by SIGTERM")
 
 
 def test_a_first_generation_forms(clock):
-    host = FakeHost(None)
-    attempt = FormAttempt(host, *go(env={"A": "1"}, generation=4))
+    host, attempt = started(FormAttempt, env={"A": "1"}, generation=4)
     assert host.started == [({"A": "1"}, 4)]
     attempt.on_worker(said("ready", seq=0))
     assert host.worker.sent == [{"type": "form", "group": True, "generation": 4, "seq": 1}]
     attempt.on_worker(said("formed", facts={"gpu_uuid": "GPU-1"}))
-    assert host.published[0][0].outcome is Outcome.PASSED
+    assert host.record.outcome is Outcome.PASSED
     assert host.published[0][1] == {"gpu_uuid": "GPU-1"}
 
 
@@ -592,75 +546,56 @@ def test_memory_that_never_comes_free(clock, held, amount):
     host = FakeHost(None)
     host.held = held
     attempt = FormAttempt(host, *go(deadline_s=1000.0))
-    clock(16)
-    attempt.tick()
-    record = host.published[0][0]
+    clock(16, attempt)
+    record = host.record
     assert (record.outcome, record.phase) == (Outcome.ERROR, "waiting for GPU memory")
     assert record.message == f"{amount} of GPU memory still in use 15 s after the last worker ended"
 
 
-def test_a_formation_that_fails_or_dies(clock):
-    host = FakeHost(None)
-    attempt = FormAttempt(host, *go())
+@pytest.mark.parametrize(("failed", "outcome"), [(True, Outcome.FAILED), (False, Outcome.ERROR)])
+def test_a_formation_that_fails(clock, failed, outcome):
+    """`failed`: the machine did not keep a promise of its launcher; else the suite cannot be judged."""
+    host, attempt = started(FormAttempt)
     attempt.on_worker(said("ready", seq=0))
     attempt.on_worker(said("step", name="opening the device"))
-    attempt.on_worker(said("form_failed", failed=True, message="RuntimeError: no GPU", cause="torch sees no GPU"))
-    (record, _), *_ = host.published
-    assert (record.outcome, record.phase, record.message) == (Outcome.FAILED, "opening the device", "RuntimeError: no GPU")
+    attempt.on_worker(said("form_failed", failed=failed, message="RuntimeError: no GPU", cause="torch sees no GPU"))
+    record = host.record
+    assert (record.outcome, record.phase, record.message) == (outcome, "opening the device", "RuntimeError: no GPU")
     assert record.cause is Cause.TORCH_SEES_NO_GPU
-    dying = FakeHost(None)
-    attempt = FormAttempt(dying, *go())
+
+
+def test_a_formation_that_dies(clock):
+    host, attempt = started(FormAttempt)
     attempt.on_worker(said("ready", seq=0))
     attempt.on_exit(ExitStatus(1), "ImportError")
-    assert (dying.published[0][0].outcome, dying.published[0][0].phase) == (Outcome.DIED, "starting the worker")
+    assert (host.record.outcome, host.record.phase) == (Outcome.DIED, "starting the worker")
 
 
 def test_a_worker_that_ends_before_its_first_word_is_no_fault_of_a_device(clock):
     dying = FakeHost(None)
     FormAttempt(dying, *go()).on_exit(ExitStatus(1), "Traceback\nImportError: libexample.so\n\n")
-    record = dying.published[0][0]
+    record = dying.record
     assert (record.outcome, record.phase) == (Outcome.ERROR, "starting the worker")
     assert record.message == "the worker ended with exit code 1 before it opened a device: ImportError: libexample.so"
-    late = FakeHost(None)
-    attempt = FormAttempt(late, *go())
-    clock(1_000)
-    attempt.tick()
-    assert late.published[0][0].outcome is Outcome.ERROR
-
-
-def test_a_suite_that_cannot_be_judged_is_no_fault_of_the_machine(clock):
-    host = FakeHost(None)
-    attempt = FormAttempt(host, *go())
-    attempt.on_worker(said("form_failed", failed=False, message="importing the validations changed what all of them run in"))
-    assert host.published[0][0].outcome is Outcome.ERROR
-
-
-def test_who_waits_to_form_a_group_with_one_that_failed_is_a_victim(clock):
-    host = FakeHost(None)
-    attempt = FormAttempt(host, *go())
-    attempt.on_worker(said("step", name="forming the group"))
-    attempt.on_control(cast("peer_bad", rank=1, outcome="failed"))
-    clock(6)
-    attempt.tick()
-    assert (host.published[0][0].outcome, host.published[0][0].message) == (Outcome.VICTIM, "stopped because rank 1 failed first (failed)")
+    late, attempt = started(FormAttempt)
+    clock(1_000, attempt)
+    assert late.record.outcome is Outcome.ERROR
 
 
 def test_a_healthy_worker_says_goodbye_and_leaves(clock):
-    host = FakeHost(FakeWorker())
-    attempt = EndAttempt(host, *go())
+    host, attempt = started(EndAttempt)
     assert host.worker.sent == [{"type": "quit", "seq": 1}]
     attempt.on_worker(said("bye", errors=[], late=[]))
     assert not host.published
     attempt.on_exit(ExitStatus(0), "")
-    assert host.published[0][0].outcome is Outcome.PASSED
+    assert host.record.outcome is Outcome.PASSED
 
 
 def test_what_went_wrong_at_the_end_is_an_error(clock):
-    host = FakeHost(FakeWorker())
-    attempt = EndAttempt(host, *go())
+    host, attempt = started(EndAttempt)
     attempt.on_worker(said("bye", errors=["OSError: corrupted"], late=["test_a gave a.b.c after it had ended"]))
     attempt.on_exit(ExitStatus(0), "")
-    record = host.published[0][0]
+    record = host.record
     assert (record.outcome, record.phase) == (Outcome.ERROR, "teardown")
     assert record.message == "OSError: corrupted\ntest_a gave a.b.c after it had ended"
 
@@ -679,141 +614,76 @@ def test_what_went_wrong_at_the_end_is_an_error(clock):
 )
 def test_a_worker_that_crashes_at_the_end_has_died(clock, status, has_said_goodbye, outcome):
     """But for one that has torn down all: an exit function ends it, or a library that unloads, and that is no fault of a device."""
-    host = FakeHost(FakeWorker())
-    attempt = EndAttempt(host, *go())
+    host, attempt = started(EndAttempt)
     if has_said_goodbye:
         attempt.on_worker(said("bye", errors=[], late=[]))
     attempt.on_exit(ExitStatus(status), "")
-    record = host.published[0][0]
+    record = host.record
     assert (record.outcome, record.message) == (outcome, f"the worker ended with {ExitStatus(status)} after its last validation")
 
 
 @pytest.mark.parametrize(("has_said_goodbye", "outcome"), [(False, Outcome.STUCK), (True, Outcome.ERROR)])
 def test_a_worker_that_does_not_end_is_stuck(clock, has_said_goodbye, outcome):
     """But for one that has torn down all: what hangs then is an exit function or a thread, and no fault of the machine."""
-    host = FakeHost(FakeWorker())
-    attempt = EndAttempt(host, *go())
+    host, attempt = started(EndAttempt)
     if has_said_goodbye:
         attempt.on_worker(said("bye", errors=[], late=[]))
-    clock(11)
-    attempt.tick()
-    assert (host.published[0][0].outcome, host.worker.killed) == (outcome, True)
+    clock(11, attempt)
+    assert (host.record.outcome, host.worker.killed) == (outcome, True)
 
 
-def test_a_worker_that_was_gone_before_its_end(clock):
-    host = FakeHost(None)
-    EndAttempt(host, *go())
-    assert host.published[0][0].message == "the worker was gone before it was asked to end"
-
-
-def test_another_process_does_not_speak_for_the_worker(clock):
-    host = FakeHost(FakeWorker())
-    attempt = entered(host)
-    attempt.on_worker(done(pid=78))
-    assert (host.published[0][0].outcome, host.published[0][0].message) == (Outcome.ERROR, "process 78 spoke for the worker (77)")
-
-
-def test_a_message_of_another_attempt_is_not_taken(clock):
-    host = FakeHost(FakeWorker())
-    attempt = entered(host)
+def test_a_message_of_another_attempt_or_process_is_not_taken(clock):
+    host, attempt = entered()
     attempt.on_worker(done(seq=9))
     assert not host.published
+    attempt.on_worker(done(pid=78))
+    assert (host.record.outcome, host.record.message) == (Outcome.ERROR, "process 78 spoke for the worker (77)")
 
 
 def test_passed_without_having_been_let_in_is_an_error(clock):
-    host = FakeHost(FakeWorker())
-    attempt = RunAttempt(host, *go())
+    host, attempt = started()
     attempt.on_worker(done())
-    assert host.published[0][0].message == "the worker says that it passed, but it was never let into the call"
-
-
-def test_a_crash_before_the_first_word_names_the_validation_before(clock):
-    host = FakeHost(FakeWorker())
-    attempt = RunAttempt(host, *go(previous="acceptance/test_a.py::test_before"))
-    attempt.on_exit(ExitStatus(-signal.SIGSEGV), "")
-    assert host.published[0][0].message == (
-        "the worker ended with signal SIGSEGV; the validation before was acceptance/test_a.py::test_before"
-    )
+    assert host.record.message == "the worker says that it passed, but it was never let into the call"
 
 
 @pytest.mark.parametrize(("after_s", "outcome"), [(1, Outcome.ERROR), (4.5, Outcome.VICTIM)])
 def test_an_error_while_peers_are_killed_is_their_echo(clock, after_s, outcome):
-    host = FakeHost(FakeWorker())
-    attempt = entered(host, deadline_s=1000.0)
-    attempt.on_control(cast("peer_bad", rank=1, outcome="failed"))
+    host, attempt = entered(deadline_s=1000.0)
+    attempt.on_control(broadcast("peer_bad", rank=1, outcome="failed"))
     clock(after_s)
     attempt.on_worker(done(Outcome.ERROR, phase="call", message="Connection reset by peer"))
-    assert (host.published[0][0].outcome, host.published[0][0].message) == (outcome, "Connection reset by peer")
+    assert (host.record.outcome, host.record.message) == (outcome, "Connection reset by peer")
 
 
-def test_who_forms_is_not_kept_waiting_for_a_peer_that_cannot(clock):
-    host = FakeHost(None)
-    attempt = FormAttempt(host, *go(deadline_s=1000.0))
-    attempt.on_control(cast("peer_bad", rank=1, outcome="error"))
-    clock(6)
-    attempt.tick()
-    assert (host.published[0][0].outcome, host.published[0][0].message) == (Outcome.VICTIM, "stopped because rank 1 failed first (error)")
-
-
-def test_a_healthy_worker_that_ends_is_given_its_time_whatever_its_peers_do(clock):
-    host = FakeHost(FakeWorker())
-    attempt = EndAttempt(host, *go())
-    attempt.on_control(cast("peer_bad", rank=1, outcome="died"))
-    clock(6)
-    attempt.tick()
-    assert not host.published
-
-
-GARBLED = Garbled("b'x' (not JSON)")
-NO_MESSAGE = "the worker sent something that is no message: b'x' (not JSON)"
-
-
+@pytest.mark.parametrize("is_gone", [True, False])
 @pytest.mark.parametrize("following", [RunAttempt, EndAttempt])
 @pytest.mark.parametrize(
     ("message", "what"),
     [(GARBLED, NO_MESSAGE), (done(pid=78), "process 78 spoke for the worker (77)")],
 )
-def test_garbage_after_a_validation_ends_the_next_attempt_at_once_and_names_the_one_before(clock, following, message, what):
-    host = FakeHost(FakeWorker())
-    attempt = entered(host)
+def test_garbage_after_a_validation_ends_the_next_attempt_at_once_and_names_the_one_before(clock, following, message, what, is_gone):
+    host, attempt = entered()
     attempt.on_worker(done())
     attempt.on_worker(message)
     assert host.worker.killed
+    if is_gone:
+        host.worker = None
+        attempt.on_exit(ExitStatus(-signal.SIGKILL), "")
     following(host, *go(seq=2, nodeid="acceptance/test_b.py::test_b", previous="acceptance/test_a.py::test_a"))
     assert [record.outcome for record, _ in host.published] == [Outcome.PASSED, Outcome.ERROR]
     record = host.published[1][0]
     assert (record.phase, record.message) == ("channel", f"before it, after the end of acceptance/test_a.py::test_a: {what}")
-    assert host.worker.sent[-1]["type"] == "enter"
-
-
-def test_garbage_after_a_validation_counts_also_when_its_worker_is_gone_by_then(clock):
-    host = FakeHost(FakeWorker())
-    attempt = entered(host)
-    attempt.on_worker(done())
-    attempt.on_worker(GARBLED)
-    host.worker = None
-    attempt.on_exit(ExitStatus(-signal.SIGKILL), "")
-    RunAttempt(host, *go(seq=2))
-    assert host.published[1][0].message == f"before it, after the end of acceptance/test_a.py::test_a: {NO_MESSAGE}"
-
-
-def test_garbage_before_the_first_word_names_the_validation_before(clock):
-    host = FakeHost(FakeWorker())
-    RunAttempt(host, *go(previous="acceptance/test_a.py::test_before")).on_worker(GARBLED)
-    assert host.published[0][0].message == f"{NO_MESSAGE}; the validation before was acceptance/test_a.py::test_before"
+    assert is_gone or host.worker.sent[-1]["type"] == "enter"
 
 
 def test_a_late_message_of_the_validation_before_is_no_garbage(clock):
-    host = FakeHost(FakeWorker())
-    attempt = entered(host)
+    host, attempt = entered()
     attempt.on_worker(done())
     attempt.on_worker(done(Outcome.FAILED))
     assert (host.worker.killed, host.distrusted) == (False, "")
 
 
-def lasting(host: FakeHost) -> RunAttempt:
-    """A validation of an hour whose rounds may take 10 s."""
-    return entered(host, deadline_s=3610.0, lasts_s=3600.0)
+HOUR = {"deadline_s": 3610.0, "lasts_s": 3600.0}  # rounds may take 10 s
 
 
 def run_rounds(attempt: RunAttempt, clock, number: int) -> None:
@@ -824,43 +694,32 @@ def run_rounds(attempt: RunAttempt, clock, number: int) -> None:
 
 
 def test_each_round_of_what_lasts_has_a_time_of_its_own(clock):
-    host = FakeHost(FakeWorker())
-    attempt = lasting(host)
+    host, attempt = entered(**HOUR)
     run_rounds(attempt, clock, 5)
     assert host.worker.sent[-5:] == [{"type": "round", "alarm": ""}] * 5
-    clock(9)
-    attempt.tick()
+    clock(9, attempt)
     assert attempt.record is None
-    clock(2)
-    attempt.tick()
+    clock(2, attempt)
     assert attempt.record.outcome is Outcome.STUCK
     assert attempt.record.message.startswith("no round has ended for 10 s, after 5 rounds")
     assert host.worker.killed
 
 
-def test_a_first_round_that_hangs_and_a_set_up_that_hangs(clock):
-    host = FakeHost(FakeWorker())
-    attempt = lasting(host)
-    clock(11)
-    attempt.tick()
+def test_a_first_round_that_hangs_a_set_up_that_hangs_and_the_deadline_of_all_rounds(clock):
+    _, attempt = entered(**HOUR)
+    clock(11, attempt)
     assert attempt.record.message.startswith("no round has ended for 10 s, after 0 rounds")
-    host = FakeHost(FakeWorker())
-    attempt = RunAttempt(host, *go(deadline_s=3610.0, lasts_s=3600.0))
-    clock(11)
-    attempt.tick()
+    _, attempt = started(**HOUR)
+    clock(11, attempt)
     assert (attempt.record.outcome, attempt.record.phase) == (Outcome.STUCK, "setup")
     assert attempt.record.message.startswith("deadline of 10 s passed")
-
-
-def test_rounds_do_not_make_the_deadline_later(clock):
-    attempt = lasting(FakeHost(FakeWorker()))
+    _, attempt = entered(**HOUR)
     run_rounds(attempt, clock, 402)
     assert attempt.record.message.startswith("deadline of 3610 s passed")
 
 
 def test_a_round_is_answered_once_the_counters_are_known(clock):
-    host = FakeHost(FakeWorker())
-    attempt = lasting(host)
+    host, attempt = entered(**HOUR)
     host.says = None
     attempt.on_worker(said("round"))
     attempt.tick()
@@ -873,8 +732,7 @@ def test_a_round_is_answered_once_the_counters_are_known(clock):
 
 
 def test_a_worker_that_does_not_wait_for_the_answer_is_not_trusted(clock):
-    host = FakeHost(FakeWorker())
-    attempt = lasting(host)
+    _, attempt = entered(**HOUR)
     attempt.on_worker(said("round"))
     attempt.on_worker(said("round"))
     assert attempt.record.outcome is Outcome.ERROR

@@ -6,8 +6,9 @@ import pytest
 
 from gpu_acceptance.control.rank import RefusedError
 from gpu_acceptance.run.own_files import NO_FILES, choose_profile, own_digest, read_own_files
-from gpu_acceptance.run.settings import NAMES, has_value, read_settings
+from gpu_acceptance.run.settings import NAMES, Settings, has_value, read_settings
 from gpu_acceptance.thresholds.profile import shipped_dir
+from gpu_acceptance.worker.options import Paths
 
 LIMIT = """\
   hbm.copy.bandwidth:
@@ -42,11 +43,12 @@ def refusal(suite, device_name=None, **options):
     return str(caught.value)
 
 
-def test_what_holds_when_nothing_is_asked_for(suite):
+def test_the_defaults(suite, tmp_path, monkeypatch):
+    monkeypatch.delenv("SLURM_JOB_END_TIME", raising=False)
     found = settings(suite)
-    assert (found.limits, found.hardware, found.waivers, found.declared_gpus, found.run_id) == ((), None, {}, None, None)
-    assert found.report_dir == suite / "reports"
-    assert found.profiles == suite / "thresholds"
+    assert found == Settings(report_dir=suite / "reports", profiles=suite / "thresholds", suite=suite / "acceptance")
+    assert (found.limits, found.waivers, found.level, found.confirm, found.join_s, found.paths) == ((), {}, "full", 0, 60, Paths())
+    assert settings(tmp_path).profiles == shipped_dir()
 
 
 def test_runs_of_an_installed_suite_leave_their_reports_where_they_were_started(suite, tmp_path, monkeypatch):
@@ -55,28 +57,18 @@ def test_runs_of_an_installed_suite_leave_their_reports_where_they_were_started(
     assert settings(suite, started_in=tmp_path, report_dir="mine").report_dir == tmp_path / "mine"
 
 
-def test_without_profiles_of_its_own_the_shipped_ones_hold(tmp_path):
-    assert settings(tmp_path).profiles == shipped_dir()
+PATHS = ("checkpoint_dir", "data_dir", "shared_dir", "lora_model", "lora_data")
 
 
-def test_paths_are_meant_from_where_pytest_was_started(suite, tmp_path):
+def test_paths_are_relative_to_the_folder_in_which_pytest_was_started(suite, tmp_path):
     (tmp_path / "agreed limits.yaml").touch()
-    found = settings(suite, tmp_path, limits=["agreed limits.yaml", "no.yaml", "a/b", "site-nvls-off"], report_dir="all my runs")
+    others = {name: f"my {name}" for name in ("site", "contract", "report_dir", *PATHS)}
+    found = settings(suite, tmp_path, limits=["agreed limits.yaml", "no.yaml", "a/b", "site-nvls-off"], **others)
     assert found.limits == (tmp_path / "agreed limits.yaml", tmp_path / "no.yaml", tmp_path / "a/b", Path("site-nvls-off"))
-    assert found.report_dir == tmp_path / "all my runs"
-
-
-def test_the_sites_file_is_meant_from_where_pytest_was_started(suite, tmp_path):
-    assert settings(suite).site is None
-    assert settings(suite, tmp_path, site="ours.yaml").site == tmp_path / "ours.yaml"
-    with pytest.raises(pytest.UsageError, match=r"^--site= : allowed: a file that says which nodes there must be$"):
-        settings(suite, site=" ")
-
-
-def test_a_sites_file_that_is_wrong_is_refused(suite, tmp_path):
-    (tmp_path / "ours.yaml").write_text("nodes: {a: {}}")
-    with pytest.raises(RefusedError, match=r"^--site: ours\.yaml: the file: nodes\.a has no gpus, and there is no gpus_per_node"):
-        read_own_files(settings(suite, tmp_path, site="ours.yaml").site, None)
+    assert found.paths == Paths(**{name: tmp_path / f"my {name}" for name in PATHS})
+    expected = (tmp_path / "my site", tmp_path / "my contract", tmp_path / "my report_dir")
+    assert (found.site, found.contract, found.report_dir) == expected
+    assert settings(suite, report_dir=str(tmp_path / "runs")).report_dir == tmp_path / "runs"
 
 
 def test_a_site_counts_into_the_digest_of_the_own_profile(suite, tmp_path):
@@ -87,12 +79,15 @@ def test_a_site_counts_into_the_digest_of_the_own_profile(suite, tmp_path):
     assert own_digest(found, "cpu", own).endswith(f", ours.yaml {own.site.digest.sha256[:8]}")
     assert own_digest(found, "cpu", NO_FILES) != own_digest(found, "cpu", own)
     assert own_digest(found, "no-such", NO_FILES).startswith("cannot be read: no profile 'no-such'")
+    (tmp_path / "ours.yaml").write_text("nodes: {a: {}}")
+    with pytest.raises(RefusedError, match=r"^--site: ours\.yaml: the file: nodes\.a has no gpus, and there is no gpus_per_node"):
+        read_own_files(found.site, None)
 
 
 CONTRACT = "lines: {8.2: {text: copies, metrics: [hbm.copy.bandwidth], at_least: 2, unit: GB/s}}"
 
 
-def test_a_contract_is_meant_from_where_pytest_was_started_and_counts_into_the_digest(suite, tmp_path):
+def test_a_contract_counts_into_the_digest_of_the_own_profile(suite, tmp_path):
     (tmp_path / "ours.yaml").write_text(CONTRACT)
     found = settings(suite, tmp_path, contract="ours.yaml")
     own, other = (read_own_files(None, path) for path in (found.contract, None))
@@ -102,8 +97,6 @@ def test_a_contract_is_meant_from_where_pytest_was_started_and_counts_into_the_d
     (tmp_path / "ours.yaml").write_text(CONTRACT.replace("at_least: 2", "at_least: 1"))
     digests = {own_digest(found, "cpu", one) for one in (own, other, read_own_files(None, found.contract))}
     assert len(digests) == 3
-    with pytest.raises(pytest.UsageError, match=r"^--contract= : allowed: a file with the lines of a contract$"):
-        settings(suite, contract=" ")
 
 
 def test_a_contract_that_the_profile_cannot_answer_is_refused(suite, tmp_path):
@@ -115,37 +108,14 @@ def test_a_contract_that_the_profile_cannot_answer_is_refused(suite, tmp_path):
         choose_profile(settings(suite), None, own)
 
 
-def test_an_absolute_report_folder_stays(suite, tmp_path):
-    assert settings(suite, report_dir=str(tmp_path / "runs")).report_dir == tmp_path / "runs"
-
-
-def test_the_folder_for_checkpoints_is_meant_from_where_pytest_was_started(suite, tmp_path):
-    assert settings(suite).paths.checkpoint_dir is None
-    assert settings(suite, tmp_path, checkpoint_dir="shared").paths.checkpoint_dir == tmp_path / "shared"
-
-
-def test_the_folder_of_training_data_is_meant_from_where_pytest_was_started(suite, tmp_path):
-    assert settings(suite).paths.data_dir is None
-    assert settings(suite, tmp_path, data_dir="data").paths.data_dir == tmp_path / "data"
-
-
-def test_what_is_fine_tuned_is_meant_from_where_pytest_was_started(suite, tmp_path):
-    assert (settings(suite).paths.lora_model, settings(suite).paths.lora_data) == (None, None)
-    found = settings(suite, tmp_path, lora_model="model", lora_data="calls.jsonl")
-    assert (found.paths.lora_model, found.paths.lora_data) == (tmp_path / "model", tmp_path / "calls.jsonl")
-
-
-def test_waivers_and_gpus(suite):
-    found = settings(suite, waive=["hbm.*= agreed = on Monday "], gpus="4")
+def test_waivers_and_numbers(suite, monkeypatch):
+    monkeypatch.delenv("SLURM_JOB_END_TIME", raising=False)
+    found = settings(
+        suite, waive=["hbm.*= agreed = on Monday "], gpus="4", expect_nodes="16", confirm="2", budget="30m", join_timeout="15m"
+    )
     assert found.waivers == {"hbm.*": "agreed = on Monday"}
-    assert found.declared_gpus == 4
-
-
-def test_nodes_that_are_expected(suite):
-    assert settings(suite).expected_nodes is None
-    assert settings(suite, expect_nodes="16").expected_nodes == 16
-    with pytest.raises(pytest.UsageError, match=r"^--expect-nodes=0: allowed: 1 to 9999 \(nodes that take part\)$"):
-        settings(suite, expect_nodes="0")
+    assert (found.declared_gpus, found.expected_nodes, found.confirm, found.join_s) == (4, 16, 2, 900)
+    assert found.budget.text == "out of time: --budget=30m"
 
 
 def test_busy_gpus_are_allowed_by_a_waiver_of_their_limits_that_every_profile_takes(suite):
@@ -178,10 +148,27 @@ def test_an_option_that_is_given_twice(suite):
         settings(suite, lora_model=["a", "a"], lora_data="b")
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "all", "", "4.0", "1e3", "10000"])
-def test_a_number_of_gpus(suite, text):
-    with pytest.raises(pytest.UsageError, match=rf"^--gpus={text}: allowed: 1 to 9999 \(GPUs of each node under test\)$"):
-        settings(suite, gpus=text)
+COUNTS = {"gpus": "GPUs of each node under test", "expect-nodes": "nodes that take part", "confirm": "more measurements of a missed limit"}
+NO_BUDGET = r"more than 30 seconds, as 90, 90s, 30m or 2h \(30 s are kept for the report\)"
+NO_TIME = "more than 0 seconds, as 90, 90s, 15m or 2h"
+NO_RUN_ID = r"1 to 100 letters, digits, '\.', '_' and '-', of which the first is a letter or digit"
+WRONG = [
+    *(
+        (name, text, rf"1 to 9999 \({meaning}\)")
+        for name, meaning in COUNTS.items()
+        for text in ("0", "-1", "", "4.0", "1e3", "10000", "٣")
+    ),
+    *(("budget", text, NO_BUDGET) for text in ("1d", "5", "30", "")),
+    *(("join-timeout", text, NO_TIME) for text in ("0", "-1", "soon", "1d", "", "1.5h")),
+    *(("soak", text, NO_TIME) for text in ("", "0", "0h", "-1", "1d", "1.5h", "4 h", "12345678")),
+    *(("run-id", text, NO_RUN_ID) for text in ("", "../elsewhere", "a/b", ".hidden", "two words", "x" * 101, "new\nline")),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "allowed"), WRONG)
+def test_a_value_that_is_not_allowed(suite, name, text, allowed):
+    with pytest.raises(pytest.UsageError, match=rf"^--{name}={re.escape(text)}: allowed: {allowed}$"):
+        settings(suite, **{name.replace("-", "_"): text})
 
 
 @pytest.mark.parametrize(
@@ -191,6 +178,8 @@ def test_a_number_of_gpus(suite, text):
         ({"limits": [""]}, "--limits=: allowed: a file, or the name of a shipped overlay"),
         ({"limits": ["x" * 300]}, f"--limits={'x' * 300}: cannot be read: File name too long"),
         ({"report_dir": ""}, "--report-dir=: allowed: a folder"),
+        ({"site": " "}, "--site= : allowed: a file that says which nodes there must be"),
+        ({"contract": " "}, "--contract= : allowed: a file with the lines of a contract"),
         ({"checkpoint_dir": " "}, "--checkpoint-dir= : allowed: a folder that all nodes share"),
         ({"data_dir": ""}, "--data-dir=: allowed: a folder with training data"),
         ({"lora_model": "", "lora_data": "a"}, "--lora-model=: allowed: a folder with a checkpoint in Hugging Face format"),
@@ -205,46 +194,13 @@ def test_a_name_that_cannot_be_one(suite, options, text):
     assert str(caught.value) == text
 
 
-@pytest.mark.parametrize("text", ["", "../elsewhere", "a/b", ".hidden", "two words", "x" * 101, "new\nline"])
-def test_a_run_id_is_a_plain_name(suite, text):
-    with pytest.raises(pytest.UsageError, match=r"allowed: 1 to 100 letters, digits, '\.', '_' and '-', of which the first is"):
-        settings(suite, run_id=text)
-
-
 def test_the_machine_chooses_its_profile(suite):
     assert choose_profile(settings(suite), None).name == "cpu"
     assert choose_profile(settings(suite), "NVIDIA H200").name == "h200-sxm"
     assert choose_profile(settings(suite, hardware="h200-sxm"), None).name == "h200-sxm"
-
-
-def test_an_unknown_gpu_is_refused_with_the_list(suite):
     text = "no profile for the GPU 'NVIDIA H300'; profiles: h200-sxm (NVIDIA H200); --measure-only records without judging"
     assert refusal(suite, "NVIDIA H300") == text
-
-
-def test_an_unknown_gpu_can_be_measured(suite):
     assert choose_profile(settings(suite, measure_only=True), "NVIDIA H300").name == "base"
-
-
-def test_confirmations_and_time(suite, monkeypatch):
-    monkeypatch.delenv("SLURM_JOB_END_TIME", raising=False)
-    asked = settings(suite, confirm="2", budget="30m")
-    assert (asked.confirm, asked.budget.text) == (2, "out of time: --budget=30m")
-    nothing = settings(suite)
-    assert (nothing.confirm, nothing.budget) == (0, None)
-
-
-@pytest.mark.parametrize("text", ["0", "-1", "1e3", "", "two", "٣"])
-def test_a_count_that_is_none(suite, text):
-    with pytest.raises(pytest.UsageError, match=rf"^--confirm={text}: allowed: 1 to 9999 \(more measurements of a missed limit\)$"):
-        settings(suite, confirm=text)
-
-
-@pytest.mark.parametrize("text", ["1d", "5", "30", ""])
-def test_a_budget_that_is_none(suite, text):
-    allowed = r"more than 30 seconds, as 90, 90s, 30m or 2h \(30 s are kept for the report\)"
-    with pytest.raises(pytest.UsageError, match=rf"^--budget={text}: allowed: {allowed}$"):
-        settings(suite, budget=text)
 
 
 @pytest.mark.parametrize(
@@ -297,10 +253,6 @@ def test_a_typo_in_a_profile(suite, limits, text):
         ("extends: bsae\n", "cpu.yaml: extends: no profile 'bsae'; profiles: base, cpu, h200-sxm; did you mean 'base'?"),
         ("extends: base\nrequires: [gemm]\n", "cpu.yaml: requires 'gemm', but there is no limit of it; subjects with limits: none"),
         (f"limits:\n{LIMIT}", "cpu.yaml: deadline_s is missing, here and in all parents"),
-        (
-            f"extends: base\nlevels: {{quick: {{hbm: 1, gemm: 2}}, full: {{hbm: 1}}}}\nlimits:\n{LIMIT}",
-            "cpu.yaml: levels.full: lacks 'gemm', which quick runs; a level runs all that the ones before it run",
-        ),
     ],
 )
 def test_a_profile_that_does_not_fit_the_others(suite, profile, text):
@@ -313,19 +265,6 @@ def test_an_overlay_that_is_not_there(suite):
     assert refusal(suite, limits=["site-nvls"]).startswith("no overlay site-nvls: neither a file nor one of none")
 
 
-def test_how_long_ranks_wait_for_each_other(suite):
-    assert settings(suite).join_s == 60
-    assert settings(suite, join_timeout="15m").join_s == 900
-
-
-@pytest.mark.parametrize("text", ["0", "-1", "soon", "1d", "", "1.5h"])
-def test_a_join_timeout_that_is_no_time(suite, text):
-    with pytest.raises(
-        pytest.UsageError, match=rf"^--join-timeout={re.escape(text)}: allowed: more than 0 seconds, as 90, 90s, 15m or 2h$"
-    ):
-        settings(suite, join_timeout=text)
-
-
 @pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("30m", 1800), ("4h", 14_400)])
 def test_a_soak_is_a_level_with_its_time(suite, text, seconds):
     for level in (None, "soak"):
@@ -333,12 +272,6 @@ def test_a_soak_is_a_level_with_its_time(suite, text, seconds):
         assert (found.level, found.soak_s) == ("soak", seconds)
     assert (settings(suite, level="soak").level, settings(suite, level="soak").soak_s) == ("soak", None)
     assert (settings(suite).level, settings(suite).soak_s) == ("full", None)
-
-
-@pytest.mark.parametrize("text", ["", "0", "0h", "-1", "1d", "1.5h", "4 h", "12345678"])
-def test_a_soak_that_is_no_time(suite, text):
-    with pytest.raises(pytest.UsageError, match=rf"^--soak={re.escape(text)}: allowed: more than 0 seconds, as 90, 90s, 15m or 2h$"):
-        settings(suite, soak=text)
 
 
 def test_a_soak_at_another_level(suite):

@@ -27,7 +27,7 @@ from tests.journals import RUN_ID, TRIAD, make_plan, told
 from tests.judging import make_identity
 from tests.report import samples
 
-VERBS = "run, verdict, report, init, inventory, snapshot, health, watch, pods, meet, remedy, explain, profiles"
+VERBS = "run, verdict, report, init, inventory, snapshot, health, watch, pods, meet, remedy, explain, limits, profiles"
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from gpu_acceptance import __version__
 from gpu_acceptance.base.text import did_you_mean, one_line
-from gpu_acceptance.cli import evidence, explain, machine, meet, report, run_folder
+from gpu_acceptance.cli import evidence, explain, limits, machine, meet, report, run_folder
 from gpu_acceptance.cli.arguments import INTERRUPTED, UNREADABLE, USAGE, Parser, Verbs, fail
 from gpu_acceptance.folder.files import RecordError
 from gpu_acceptance.folder.journal import NothingRanError
@@ -134,6 +134,7 @@ def make_parser() -> Parser:
     meet.add_verbs(verbs)
     _add_remedy(verbs)
     explain.add_verb(verbs)
+    limits.add_verb(verbs)
     profiles = verbs.add_parser("profiles", help="list the shipped profiles", description="List the shipped profiles.")
     profiles.set_defaults(verb=_profiles)
     return parser

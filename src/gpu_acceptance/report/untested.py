@@ -12,7 +12,7 @@ from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.machines import GpuLine, gpu_lines, hidden_gpus, places
 from gpu_acceptance.report.validations import Line, judgement_lines
 from gpu_acceptance.report.words import OUTCOME, Mark, count
-from gpu_acceptance.thresholds.limit import DEFAULT_LEVEL, SOAK, ChangeKind, level_text, subject_of_metric
+from gpu_acceptance.thresholds.limit import DEFAULT_LEVEL, SOAK, ChangeKind, level_text, source_kind, subject_of_metric
 from gpu_acceptance.verdict.verdict import changed_limits, suite_notes
 
 _MOST_TEXT = 300  # characters of a part
@@ -121,7 +121,7 @@ def trust_in_limits(record: RunRecord) -> str:
     models = {line.gpu.name for line in gpu_lines(record)}
     if not sources or not models:
         return ""
-    kinds = Counter(source.partition(" ")[0].rstrip(":") or "unknown" for source in sources.values())
+    kinds = Counter(source_kind(source) for source in sources.values())
     own = sum(all(_is_measured_on(source, model) for model in models) for source in sources.values())
     kinds["measured on another"] = kinds.pop("measured", 0) - own
     told = [f"{number} {kind}" for kind, number in kinds.most_common() if number]

@@ -103,6 +103,15 @@ def subject_of(nodeid: str) -> str:
     return PurePosixPath(nodeid.split("::", 1)[0]).stem.removeprefix("test_")
 
 
+def source_kind(source: str) -> str:
+    """`measured` of `measured 2026-11-20, 8x NVIDIA H200: ...`; a file can say measured, datasheet, derived, published or policy."""
+    return source.partition(" ")[0].rstrip(":") or "unknown"
+
+
+def is_of_speed(limit: Limit) -> bool:
+    return limit.at_least is not None and limit.unit.endswith("/s")
+
+
 def bound_at(bound: float | Mapping[int, float] | None, gpus_per_node: int) -> float | None:
     """The number that a bound asks for at this size, or None where it asks for none."""
     if isinstance(bound, Mapping):

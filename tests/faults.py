@@ -49,6 +49,12 @@ class Fault:
         return f"{verdict} ({self.ends_in})"
 
 
+def fault(name: str, ends_in: str, example: str, culprit: int, words: str, phase: str = "call") -> Fault:
+    """A fault of one rank in the example's `test_fault`, which the example's `test_next` follows."""
+    says = rf"rank {culprit} \(.*\): {ends_in} in {phase}: {words}"
+    return Fault(name, ends_in, f"{example}.py::test_fault", says, (culprit,), f"{example}.py::test_next")
+
+
 class Seen:
     """Checks what faults ended in, and keeps it for docs/faults.md where a folder is given."""
 

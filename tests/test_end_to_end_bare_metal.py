@@ -3,14 +3,12 @@
 import re
 import shutil
 import socket
-import subprocess
 from pathlib import Path
 
 import pytest
-from clean_environment import clean_environment
 from hosts import NO_NAME
 from sshd import CLIENT, free_port, make_key, start_sshd
-from suite import HANG_S, PYTHON, finished, make_suite
+from suite import HANG_S, PYTHON, finished, make_suite, start
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "deploy" / "bare-metal" / "acceptance.sh"
@@ -61,19 +59,10 @@ class Hosts:
         listed = self.folder / "hosts.txt"
         listed.write_text("# of rack 7\n" + "".join(f"{name}   # a comment\n" for name in hosts))
         ours = {"SSH": f"ssh -F {self.folder}/ssh.conf", "PYTHON": PYTHON, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-        environment = {**clean_environment(), "OMP_NUM_THREADS": "1", "RANKS": "1", **ours, **env}
-        done = subprocess.run(
-            [str(SCRIPT), str(listed), *arguments],
-            cwd=self.checkouts[0],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            timeout=HANG_S,
-            check=False,
-        )
-        return finished(done.returncode, done.stdout, self.checkouts[0])
+        environment = {"OMP_NUM_THREADS": "1", "RANKS": "1", **ours, **env}
+        process = start([str(SCRIPT), str(listed), *arguments], self.checkouts[0], environment)
+        output, _ = process.communicate(timeout=HANG_S)
+        return finished(process.returncode, output, self.checkouts[0])
 
     def greeting(self):
         """An ssh as of hosts whose ~/.bashrc says something, and never the same."""

@@ -1,32 +1,21 @@
 """Text that would take over a page, a terminal or a parser, and a record too large to send: the verdict is what it is without them."""
 
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 
 import pytest
-from faults import Fault
+from faults import Fault, fault
 from needs import is_privileged
 from suite import make_suite, run, torchrun_command
 
 pytestmark = pytest.mark.launcher
 
 HOST = b"<b>host&\"'"  # torchrun itself refuses one that is no ASCII
-HOSTILE_EXCEPTION = Fault(
-    "hostile exception text of 10 MB (HTML, ANSI escapes, lone surrogates)",
-    "error",
-    "hostile_text.py::test_fault",
-    r"rank 0 \(.*\): error in call: OSError: <script>alert\(1\)</script>&.*",
-    (0,),
-    "hostile_text.py::test_next",
-)
+ESCAPED = r"OSError: <script>alert\(1\)</script>&.*"
+HOSTILE_EXCEPTION = fault("hostile exception text of 10 MB (HTML, ANSI escapes, lone surrogates)", "error", "hostile_text", 0, ESCAPED)
 HOSTILE_NAMES = Fault("hostile host name and test id", "unchanged: ACCEPTED (passed)")
-TOO_LARGE = Fault(
-    "a record above the control store's limit",
-    "error",
-    "yields_too_much.py::test_fault",
-    r"rank 1 \(.*\): error: record not sent: a published message of \d+ bytes; allowed: 1048576",
-    (1,),
-    "yields_too_much.py::test_next",
-)
+NOT_SENT = r"rank 1 \(.*\): error: record not sent: a published message of \d+ bytes; allowed: 1048576"
+TOO_LARGE = replace(fault("a record above the control store's limit", "error", "yields_too_much", 1, ""), says=NOT_SENT)
 RENAMED = "import socket, sys, os; socket.sethostname(os.fsdecode(bytes.fromhex(sys.argv[1]))); os.execvp(sys.argv[2], sys.argv[2:])"
 
 

@@ -1,9 +1,10 @@
 """Ranks that miss, assert, die and hang in one run of 2 ranks: REJECTED, each named, and what follows is right again."""
 
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 
 import pytest
-from faults import Fault, assert_whole
+from faults import Fault, assert_whole, fault
 from suite import EXAMPLES, make_suite, torchrun
 
 from gpu_acceptance.report.exports import EXPORTS
@@ -22,46 +23,18 @@ EXAMPLES_HERE = (
     "unlisted_world",  # does not run any more
 )
 NEED = "need >= 1 GB/s [cpu.yaml: policy: an example of a limit, for the tests of the suite itself]"
+HANGS = r"deadline of 3 s passed(; last collective on .*)?; inside test_hangs\.py:14 in test_fault"
+MISS = r"misses_on_one_rank\.value = 0\.5 GB/s, need >= 1 GB/s \[cpu\.yaml: .*\] on rank 1 \(.*\)"
+MISSES = "test_misses_on_one_rank.py::test_"
+SPOILED = r"rank 1 \(.*\) poisoned 3 generations of workers"
+GIVES_UP = "AssertionError: rank 0 gives up before the collective"
 FAULTS = (
-    Fault(
-        "assertion on one rank before a collective",
-        "failed",
-        "test_asserts",
-        r"rank 0 \(.*\): failed in call: AssertionError: rank 0 gives up before the collective",
-        (0,),
-        "test_asserts_before_collective.py::test_value",
-    ),
-    Fault(
-        "os._exit(7)",
-        "died",
-        "exits.py::test_fault",
-        r"rank 1 \(.*\): died in call: the worker ended with exit code 7",
-        (1,),
-        "exits.py::test_next",
-    ),
-    Fault(
-        "a worker sleeps for ever",
-        "stuck",
-        "hangs.py::test_fault",
-        r"rank 1 \(.*\): stuck in call: deadline of 3 s passed(; last collective on .*)?; inside test_hangs\.py:14 in test_fault",
-        (1,),
-        "hangs.py::test_next",
-    ),
-    Fault(
-        "one rank misses a limit",
-        "failed",
-        "test_misses_on_one_rank.py::test_value",
-        r"misses_on_one_rank\.value = 0\.5 GB/s, need >= 1 GB/s \[cpu\.yaml: .*\] on rank 1 \(.*\)",
-        (),
-        "test_misses_on_one_rank.py::test_other",
-    ),
-    Fault("SIGSEGV", "died", "segfaults.py::test_fault", r"rank 1 \(.*\): died in call: the worker ended with signal SIGSEGV", (1,)),
-    Fault(
-        "the same rank spoils three generations of workers: the rest",
-        "not run",
-        "test_unlisted_world.py::test_value",
-        r"rank 1 \(.*\) poisoned 3 generations of workers",
-    ),
+    fault("assertion on one rank before a collective", "failed", "asserts_before_collective", 0, GIVES_UP),
+    fault("os._exit(7)", "died", "exits", 1, "the worker ended with exit code 7"),
+    fault("a worker sleeps for ever", "stuck", "hangs", 1, HANGS),
+    Fault("one rank misses a limit", "failed", f"{MISSES}value", MISS, (), f"{MISSES}other"),
+    replace(fault("SIGSEGV", "died", "segfaults", 1, "the worker ended with signal SIGSEGV"), following=""),
+    Fault("the same rank spoils three generations of workers: the rest", "not run", "test_unlisted_world.py::test_value", SPOILED),
 )
 
 
@@ -128,7 +101,7 @@ def test_the_peers_of_a_bad_rank_are_victims_where_they_waited_for_it(rejected):
     assert [
         rejected.outcomes_by_rank(name)[0] for name in ("exits.py::test_fault", "hangs.py::test_fault", "segfaults.py::test_fault")
     ] == ["victim", "victim", "passed"]
-    assert rejected.outcomes_by_rank("test_asserts") == {0: "failed", 1: "victim"}
+    assert rejected.outcomes_by_rank("asserts_before_collective.py::test_fault") == {0: "failed", 1: "victim"}
 
 
 def test_the_log_of_a_dead_rank_and_the_stacks_of_a_stuck_one_are_kept(rejected):

@@ -57,6 +57,14 @@ def last_rows(output: str, most: int = 15) -> list[str]:
     return output.rstrip("\n").split("\n")[-most:]
 
 
+def screen_of(rows: list[str], verdict: str) -> list[str]:
+    """The rows from the verdict on, without colours; an empty row sets them apart."""
+    plain = [ESCAPE.sub("", row) for row in rows]
+    first = next(number for number, row in enumerate(plain) if row.startswith(verdict))
+    assert plain[first - 1] == ""
+    return plain[first:]
+
+
 def assert_last_screen(rows: list[str], verdict: str, folder: Path) -> None:
     """The verdict, what to do, the paths; and nothing of pytest or torchrun."""
     text = "\n".join(rows)
@@ -85,14 +93,13 @@ def test_the_last_screen_of_the_program_is_the_verdict_and_nothing_follows_it(su
         returncode, output = done.returncode, done.output
     assert returncode == code, output
     rows = last_rows(output)
-    start_of = next(number for number, row in enumerate(rows) if ESCAPE.sub("", row).startswith(verdict))
-    assert rows[start_of - 1] == "", "an empty line sets it apart"
-    assert_last_screen([ESCAPE.sub("", row) for row in rows[start_of:]], verdict, folder_of(suite))
+    screen = screen_of(rows, verdict)
+    assert_last_screen(screen, verdict, folder_of(suite))
     assert "Traceback" not in output
     assert len(re.findall(rf"^\S*{verdict}", output, re.MULTILINE)) == 1, "it stands once"
     coloured = re.findall(r"\x1b\[1;3[123]m(\w+)\x1b\[0m", "\n".join(rows))
     assert coloured == ([verdict] if way == "a terminal" else [])
-    assert way == "a file" or all(len(ESCAPE.sub("", row)) <= COLUMNS or " " not in row.strip() for row in rows[start_of:])
+    assert way == "a file" or all(len(row) <= COLUMNS or " " not in row.strip() for row in screen)
 
 
 @pytest.mark.parametrize("verdict", VERDICTS)
@@ -107,9 +114,7 @@ def test_make_adds_one_line_of_its_own_where_the_exit_code_is_not_0(suites, verd
     assert returncode == (2 if code else 0), output
     *rows, last = last_rows(output)
     assert last.endswith(f"accept] Error {code}") or not code
-    rows = [*rows, *([] if code else [last])]
-    start_of = next(number for number, row in enumerate(rows) if ESCAPE.sub("", row).startswith(verdict))
-    assert_last_screen([ESCAPE.sub("", row) for row in rows[start_of:]], verdict, folder_of(suite))
+    assert_last_screen(screen_of(rows if code else [*rows, last], verdict), verdict, folder_of(suite))
 
 
 @pytest.mark.parametrize("verdict", ["REJECTED", "INCOMPLETE"])
@@ -129,9 +134,7 @@ def test_under_plain_torchrun_its_page_ends_with_the_same_screen(suites, verdict
 def test_under_plain_torchrun_an_accepted_run_ends_with_it_as_well(suites):
     returncode, output = on_a_terminal(torchrun_command("acceptance/"), suites["ACCEPTED"])
     assert returncode == 0, output
-    rows = last_rows(output)
-    first = next(number for number, row in enumerate(rows) if ESCAPE.sub("", row).startswith("ACCEPTED"))
-    assert_last_screen([ESCAPE.sub("", row) for row in rows[first:]], "ACCEPTED", folder_of(suites["ACCEPTED"]))
+    assert_last_screen(screen_of(last_rows(output), "ACCEPTED"), "ACCEPTED", folder_of(suites["ACCEPTED"]))
 
 
 def test_pytest_prints_no_summary_of_its_own(suites):

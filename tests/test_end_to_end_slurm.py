@@ -94,37 +94,14 @@ def sleeping(slurm, tmp_path):
         slurm.wait(job)
 
 
-def launcher_of_node_1(job):
-    """Its process id. A task's shell has become torchrun."""
-    wanted = {"torch.distributed.run", "--node-rank=1", f"--run-id=slurm-{job.number}"}
+def pid_of(*words, **variables):
+    """The process id of the one python whose command holds these words and whose environment holds these variables."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):  # gone, or a zombie
-            if wanted <= set(process.cmdline()) and process.cmdline()[0] == PYTHON:
-                found.append(process.pid)
-    (pid,) = found
-    return pid
-
-
-def supervisor_of_rank_0(job):
-    """Its process id, where srun started it."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if f"--run-id=slurm-{job.number}" in process.cmdline() and process.environ().get("SLURM_PROCID") == "0":
-                found += [process.pid] if process.cmdline()[0] == PYTHON else []
-    (pid,) = found
-    return pid
-
-
-def store_of(job):
-    """The process id of the store that rank 0 started under srun."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            command = process.cmdline()
-            if "gpu_acceptance.control.store_host" in command and f"gpu-acceptance/slurm-{job.number}." in " ".join(command):
-                found.append(process.pid)
+            command = [*process.cmdline(), ""]
+            if command[0] == PYTHON and all(word in " ".join(command) for word in words):
+                found += [process.pid] if variables.items() <= process.environ().items() else []
     (pid,) = found
     return pid
 
@@ -256,7 +233,7 @@ def test_before_the_time_limit_the_report_is_written(slurm, sleeping, seen):
 
 def test_a_torchrun_that_is_killed_is_named_and_the_report_is_there(slurm, sleeping, seen):
     suite, job = sleeping()
-    killed = launcher_of_node_1(job)
+    killed = pid_of("torch.distributed.run", "--node-rank=1", f"--run-id=slurm-{job.number} ")
     before = time.monotonic()
     os.kill(killed, signal.SIGKILL)
     assert slurm.wait(job) == "FAILED 2:0", job.text
@@ -305,7 +282,7 @@ def test_a_task_for_each_rank_is_accepted(slurm, tmp_path):
 def test_a_task_that_is_killed_is_named_by_the_others_though_it_was_rank_0(slurm, sleeping, seen):
     suite, job = sleeping(LAUNCH="srun")
     before = time.monotonic()
-    os.kill(supervisor_of_rank_0(job), signal.SIGKILL)
+    os.kill(pid_of(f"--run-id=slurm-{job.number} ", SLURM_PROCID="0"), signal.SIGKILL)
     assert slurm.wait(job) == "FAILED 6:0", job.text
     record = record_of(suite, job)
     assert record.conclusion.verdict == "INCOMPLETE"
@@ -317,7 +294,7 @@ def test_a_task_that_is_killed_is_named_by_the_others_though_it_was_rank_0(slurm
 
 def test_a_store_that_is_killed_is_named_with_its_address_and_ends_the_run(slurm, sleeping, seen):
     suite, job = sleeping(LAUNCH="srun")
-    store = store_of(job)
+    store = pid_of("gpu_acceptance.control.store_host", f"gpu-acceptance/slurm-{job.number}.")
     before = time.monotonic()
     os.kill(store, signal.SIGKILL)
     assert slurm.wait(job) == "FAILED 3:0", job.text

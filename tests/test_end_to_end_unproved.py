@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from faults import Fault
+from faults import Fault, fault
 from suite import make_suite, torchrun
 
 pytestmark = pytest.mark.launcher
@@ -33,31 +33,13 @@ SITUATIONS = {
     "measures_on_one_rank": ("not measured", r"measures_on_one_rank\.value: no figure, need >= 1 GB/s .* on rank 1 \(.*\)"),
     "unstable": ("unstable", r"unstable\.value = 5 GB/s with a spread of 30 %, above 5 %: too unstable to judge, need >= 1 GB/s .*"),
 }
+NO_ROOM = r"rank 1 \(.*\): error in setup: MemoryError: no room for the buffer"
+NO_PORT = r"rank 0 \(.*\): skipped in setup: rank 1 skipped: Skipped: no port on this rank"
+FIRST = "test_two_metrics.py::test_first"
 FAULTS = (
-    Fault(
-        "exception on one rank before a collective",
-        "error",
-        "raises.py::test_fault",
-        r"rank 0 \(.*\): error in call: OSError: no such device",
-        (0,),
-        "test_raises.py::test_next",
-    ),
-    Fault(
-        "setup error on one rank",
-        "error",
-        "test_set_up_raises_on_one_rank.py::test_value",
-        r"rank 1 \(.*\): error in setup: MemoryError: no room for the buffer",
-        (1,),
-        "test_two_metrics.py::test_first",
-    ),
-    Fault(
-        "skip on one rank",
-        "skipped",
-        "test_skips_on_one_rank.py::test_skips",
-        r"rank 0 \(.*\): skipped in setup: rank 1 skipped: Skipped: no port on this rank",
-        (),
-        "test_two_metrics.py::test_first",
-    ),
+    fault("exception on one rank before a collective", "error", "raises", 0, "OSError: no such device"),
+    Fault("setup error on one rank", "error", "test_set_up_raises_on_one_rank.py::test_value", NO_ROOM, (1,), FIRST),
+    Fault("skip on one rank", "skipped", "test_skips_on_one_rank.py::test_skips", NO_PORT, (), FIRST),
 )
 NO_VALUES = {"nan": "nan", "infinity": "inf", "none": "NoneType", "tensor": "Tensor"}
 

@@ -1,6 +1,7 @@
 """Whatever stands in whatever place of an answer of the Kubernetes API: it is read, or called unreadable, and what it says is text."""
 
 import copy
+from functools import partial
 
 import pytest
 from api_server import JOB_UID, in_container, node, pod, unscheduled
@@ -64,7 +65,7 @@ def assert_read_or_unreadable(found):
 def test_a_pod_that_is_awaited(one):
     num_read = 0
     for other in spoilt(one):
-        found = kubernetes.parsed({"items": [other]}, "x", kubernetes._pods_of_job)
+        found = kubernetes.parsed([other], "x", kubernetes._pods_of_job)
         assert_read_or_unreadable(found)
         if not isinstance(found, Missing):
             num_read += 1
@@ -77,16 +78,16 @@ def test_a_pod_that_is_awaited(one):
 def test_a_node_that_was_not_tested():
     for other in spoilt(node()):
         for spec in ({}, SELECTING):
-            found = kubernetes.parsed({"nodes": [other], "spec": spec}, "x", kubernetes_health._candidates)
+            found = kubernetes.parsed([other], "x", partial(kubernetes_health._candidates, spec))
             assert_read_or_unreadable(found)
 
 
 def test_what_a_pod_selects():
     labelled = node()
     labelled["metadata"]["labels"] = {"a": "b", "rack": "7"}
-    assert kubernetes.parsed({"nodes": [labelled], "spec": SELECTING}, "x", kubernetes_health._candidates)
+    assert kubernetes.parsed([labelled], "x", partial(kubernetes_health._candidates, SELECTING))
     for spec in spoilt(SELECTING):
-        assert_read_or_unreadable(kubernetes.parsed({"nodes": [labelled], "spec": spec}, "x", kubernetes_health._candidates))
+        assert_read_or_unreadable(kubernetes.parsed([labelled], "x", partial(kubernetes_health._candidates, spec)))
 
 
 def test_a_node_of_the_run_and_the_pods_on_it():

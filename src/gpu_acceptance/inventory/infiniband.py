@@ -158,11 +158,8 @@ def read(root: Path = Path("/")) -> InfiniBand:
 
 def read_cards(root: Path = Path("/")) -> Answer[tuple[Card, ...]]:
     """Read the identity of each device, without its ports and counters, which a sick device answers late or never."""
-    return _each(root / "sys" / "class" / "infiniband", _card)
-
-
-def _card(folder: Path) -> Card:
-    return Card(*(read_value(folder / name, _word) for name in ("hca_type", "board_id", "fw_ver")))
+    names = ("hca_type", "board_id", "fw_ver")
+    return _each(root / "sys" / "class" / "infiniband", lambda folder: Card(*(read_value(folder / name, _word) for name in names)))
 
 
 def _device(folder: Path, root: Path) -> RdmaDevice:
@@ -186,6 +183,8 @@ def _device(folder: Path, root: Path) -> RdmaDevice:
 
 
 def _port(folder: Path) -> Port:
+    # Entries of the GID table that are not in use cannot be read.
+    gids = [read_value(folder / "gid_attrs" / "types" / str(index), _word) for index in range(_MOST_GIDS)]
     return Port(
         number=_count(folder.name),
         link_layer=read_value(folder / "link_layer", _word),
@@ -194,17 +193,10 @@ def _port(folder: Path) -> Port:
         rate=read_value(folder / "rate", _rate),
         lid=read_value(folder / "lid", _lid),
         sm_lid=read_value(folder / "sm_lid", _lid),
-        gid_types=_gid_types(folder / "gid_attrs" / "types"),
+        gid_types=tuple(sorted({one for one in gids if isinstance(one, str)})) or next(one for one in gids if isinstance(one, Missing)),
         counters=_counters(folder / "counters"),
         hw_counters=_counters(folder / "hw_counters"),
     )
-
-
-def _gid_types(folder: Path) -> Answer[tuple[str, ...]]:
-    """Return the types of the entries in use: the others cannot be read."""
-    answers = [read_value(folder / str(index), _word) for index in range(_MOST_GIDS)]
-    in_use = {answer for answer in answers if isinstance(answer, str)}
-    return tuple(sorted(in_use)) or next(answer for answer in answers if isinstance(answer, Missing))
 
 
 def _counters(folder: Path) -> Answer[tuple[Counter, ...]]:

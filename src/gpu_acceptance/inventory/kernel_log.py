@@ -227,6 +227,7 @@ _SEVERITIES = {  # of older and of newer kernels
     "Uncorrectable (Fatal)": "fatal",
 }
 _NO_PROCESS = Missing(Why.NOT_THERE, "the line names none")
+_NO_SEVERITY = Missing(Why.NOT_THERE, "the line names no severity")
 _NO_FATALITY = Missing(Why.NOT_THERE, "the line says neither Fatal nor Non-fatal")
 
 
@@ -240,7 +241,9 @@ def _parse(at_s: float, line: str) -> tuple[str, Hashable, object] | None:
     if match := _LOST.fullmatch(line):
         return "lost_gpus", match[1], LostGpu(_bus_id(match[1], match[2]), at_s)
     if match := _PCIE.fullmatch(line):
-        return "pcie_errors", (match[1], match[2], match[3]), PcieError(_bus_id(match[1], match[2]), _severity(match[3]), at_s, text)
+        unknown = Missing(Why.UNREADABLE, f"severity={match[3]:.40}") if match[3] else _NO_SEVERITY
+        severity = _SEVERITIES.get(match[3], unknown)
+        return "pcie_errors", (match[1], match[2], match[3]), PcieError(_bus_id(match[1], match[2]), severity, at_s, text)
     if _HOST.fullmatch(line):
         return "host_errors", None, Message(at_s, text)
     return ("unreadable", None, Message(at_s, text)) if _DOUBTFUL.fullmatch(line) else None
@@ -264,12 +267,6 @@ def _sxid(match: re.Match[str], at_s: float) -> SXid:
     switch, bus, function, number, text = match.groups(default="")
     is_fatal = {"Fatal": True, "Non-fatal": False}.get(text.partition(",")[0], _NO_FATALITY)
     return SXid(int(number), switch, _bus_id(bus, function), at_s, is_fatal, clip(text, _MOST_TEXT))
-
-
-def _severity(word: str | None) -> Answer[str]:
-    if word is None:
-        return Missing(Why.NOT_THERE, "the line names no severity")
-    return _SEVERITIES.get(word, Missing(Why.UNREADABLE, f"severity={word:.40}"))
 
 
 def _bus_id(bus: str, function: str | None) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
-from gpu_acceptance.inventory.answer import Answer, Missing, Why, one_line, parsed, read_text, then
+from gpu_acceptance.inventory.answer import Answer, Missing, Why, one_line, parsed, read_text
 
 NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")  # a DNS subdomain: name of a node or a pod
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")  # the kubelet mounts it there
@@ -238,11 +238,11 @@ def read_pods(labels: str, environ: Mapping[str, str] = os.environ) -> Answer[tu
     if not _NAMESPACE.fullmatch(namespace):
         return Missing(Why.UNREADABLE, f"no namespace: {namespace!r:.80}")
     found = items(f"/api/v1/namespaces/{namespace}/pods", environ, labelSelector=labels)
-    return parsed(then(found, lambda found: {"items": found}), "pods of the API", _pods_of_job)
+    return parsed(found, "pods of the API", _pods_of_job)
 
 
-def _pods_of_job(answer: dict[str, Any]) -> tuple[RunPod, ...]:
-    return tuple(_pod_of_job(one["metadata"], one["spec"].get("nodeName") or "", one["status"]) for one in answer["items"])
+def _pods_of_job(found: list[dict[str, Any]]) -> tuple[RunPod, ...]:
+    return tuple(_pod_of_job(one["metadata"], one["spec"].get("nodeName") or "", one["status"]) for one in found)
 
 
 def _pod_of_job(meta: dict[str, Any], node: str, status: dict[str, Any]) -> RunPod:

@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from gpu_acceptance.inventory import kubernetes
@@ -105,12 +106,11 @@ def read_candidates(answers: Answers, environ: Mapping[str, str] = os.environ) -
     own = _own_pod(answers)
     if isinstance(own, Missing):
         return own
-    found = then(kubernetes.items("/api/v1/nodes", environ), lambda nodes: {"nodes": nodes, "spec": own.spec})
-    return parsed(found, "candidates of the API", _candidates)
+    return parsed(kubernetes.items("/api/v1/nodes", environ), "candidates of the API", partial(_candidates, own.spec))
 
 
-def _candidates(found: dict[str, Any]) -> tuple[Candidate, ...]:
-    return tuple(Candidate(_name(node), taints_of(node)) for node in found["nodes"] if _selects(found["spec"], node))
+def _candidates(spec: Mapping[str, Any], nodes: list[dict[str, Any]]) -> tuple[Candidate, ...]:
+    return tuple(Candidate(_name(node), taints_of(node)) for node in nodes if _selects(spec, node))
 
 
 def _name(node: dict[str, Any]) -> str:
@@ -166,14 +166,10 @@ def elsewhere_facts(answers: Answers, candidates: Answer[Sequence[Candidate]], u
         yield "kubernetes.nodes.untested_names", candidates, "text"
         return
     others = [one for one in candidates if one.name not in used]
+    bad = [bad_taints(one.taints) for one in others]  # shown as `node-07 (node.kubernetes.io/unschedulable)`
+    names = [f"{one.name} ({', '.join(keys)})" if keys else one.name for one, keys in zip(others, bad, strict=True)]
     yield "kubernetes.nodes.untested", len(others), "count"
-    yield "kubernetes.nodes.untested_names", join_fitting([_with_taints(one) for one in others]) or "none", "text"
-
-
-def _with_taints(node: Candidate) -> str:
-    """Return `node-07 (node.kubernetes.io/unschedulable)`."""
-    bad = bad_taints(node.taints)
-    return f"{node.name} ({', '.join(bad)})" if bad else node.name
+    yield "kubernetes.nodes.untested_names", join_fitting(names) or "none", "text"
 
 
 def own_facts(answers: Answers) -> Facts:
@@ -183,13 +179,10 @@ def own_facts(answers: Answers) -> Facts:
         yield from ((f"kubernetes.node.{name}", node, "text") for name in ("name", "all_taints", "labels"))
         return
     yield "kubernetes.node.name", node.name, "text"
-    yield "kubernetes.node.all_taints", join_fitting([_of_taint(one) for one in node.taints]) or "none", "text"
+    taints = [f"{one.key}={one.value}:{one.effect}" if one.value else f"{one.key}:{one.effect}" for one in node.taints]
+    yield "kubernetes.node.all_taints", join_fitting(taints) or "none", "text"
     labels = [f"{key}={node.labels[key]}" for key in sorted(node.labels, key=_order)]
     yield "kubernetes.node.labels", join_fitting(labels) or "none", "text"
-
-
-def _of_taint(taint: Taint) -> str:
-    return f"{taint.key}={taint.value}:{taint.effect}" if taint.value else f"{taint.key}:{taint.effect}"
 
 
 def _order(label: str) -> tuple[int, str]:

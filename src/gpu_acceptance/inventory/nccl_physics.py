@@ -177,7 +177,11 @@ def share(before: Counted, after: Counted, *, collective: str, num_bytes: int, w
             yield f"nic.share.{way}", moved, "%", collective
         else:
             total += sum(moved.values())
-            yield f"nic.share.{way}", _least_percent(moved), "%", f"bytes in {collective}: {_by_port(moved)}"
+            mean = sum(moved.values()) / len(moved)
+            least_percent = 100 * min(moved.values()) / mean if mean else 0.0  # 0 where no port has moved a byte
+            fewest_first = sorted(moved.items(), key=lambda item: item[1])  # a cut message still names them
+            listed = ", ".join(f"{port}: {num_bytes}" for port, num_bytes in fewest_first)[:MOST_TEXT]
+            yield f"nic.share.{way}", least_percent, "%", f"bytes in {collective}: {listed}"
     least = num_bytes // (_ELEMENT_BYTES * world_size) * _ELEMENT_BYTES * world_size * (2 if collective == "all_reduce" else 1)
     yield "nic.share.carried", problem or 100 * total / least, "%", f"{total} bytes in {collective}, of at least {least}"
 
@@ -201,14 +205,3 @@ def _rise(readings: Sequence[Answer[int]]) -> Answer[int]:
         return Missing(Why.NOT_THERE, "one reading has no such port")
     first, last = numbers
     return last - first if last >= first else Missing(Why.UNREADABLE, f"fell from {first} to {last}: it was reset, or began again")
-
-
-def _least_percent(moved: Mapping[str, int]) -> float:
-    """Return 0 where no port has moved a byte."""
-    mean = sum(moved.values()) / len(moved)
-    return 100 * min(moved.values()) / mean if mean else 0.0
-
-
-def _by_port(moved: Mapping[str, int]) -> str:
-    """List the ports, fewest bytes first, so that a cut message still names them."""
-    return ", ".join(f"{port}: {num_bytes}" for port, num_bytes in sorted(moved.items(), key=lambda item: item[1]))[:MOST_TEXT]

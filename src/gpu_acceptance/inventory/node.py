@@ -15,7 +15,7 @@ from gpu_acceptance.base.text import clip
 from gpu_acceptance.inventory import cgroup, cpu, gpu_reader, infiniband, kernel_log, mounts, pci_topology, system, versions, virtualization
 from gpu_acceptance.inventory.answer import MOST_TEXT, Answer, Missing, T, Why, all_of, as_cpu_list, then
 from gpu_acceptance.inventory.cgroup import Allowance, Allowances
-from gpu_acceptance.inventory.gpu import GpuReading, GpusReading, NvLink, PeerLink
+from gpu_acceptance.inventory.gpu import GpuReading, GpusReading, NvLink
 from gpu_acceptance.inventory.infiniband import Card, GpuDirectRdma, RdmaDevice, nearest_devices
 from gpu_acceptance.inventory.mounts import Mount
 from gpu_acceptance.inventory.pci_topology import Place
@@ -198,12 +198,12 @@ def _allowance(answer: Answer[Allowance]) -> Answer[str]:
 
 def _libraries(libraries: Libraries) -> Answer[str]:
     """Name the libraries that every rank needs, by file name: folders may differ between nodes. NCCL loads others later."""
-    mapped = (_in_order(answer, _library) for answer in (libraries.nccl, libraries.cudart, libraries.cuda))
+
+    def describe(library: MappedLibrary) -> str:
+        return f"{PurePosixPath(library.path).name}{', replaced on disk since' if library.deleted else ''}"
+
+    mapped = (_in_order(answer, describe) for answer in (libraries.nccl, libraries.cudart, libraries.cuda))
     return _fact("NCCL {}; CUDA runtime {}; CUDA driver {}", *mapped)
-
-
-def _library(library: MappedLibrary) -> str:
-    return f"{PurePosixPath(library.path).name}{', replaced on disk since' if library.deleted else ''}"
 
 
 def _topology(node: NodeReading) -> Answer[str]:
@@ -218,7 +218,10 @@ def _topology(node: NodeReading) -> Answer[str]:
     alike: dict[str, list[int]] = {}
     for gpu, where in zip(gpus, wheres, strict=True):
         alike.setdefault(where, []).append(gpu.index)
-    parts = [*(f"GPU {as_cpu_list(indexes)}: {where}" for where, indexes in alike.items()), _by_kind(node.gpus.peers, _peer)]
+    parts = [
+        *(f"GPU {as_cpu_list(indexes)}: {where}" for where, indexes in alike.items()),
+        _by_kind(node.gpus.peers, lambda one: _fact("read {}, write {}, nvlink {}", one.read, one.write, one.nvlink)),
+    ]
     return _fact("; ".join(["{}"] * len(parts)), *parts)
 
 
@@ -236,10 +239,6 @@ def _links(links: Answer[tuple[NvLink, ...]]) -> Answer[str]:
     unknown = [state for state in states if isinstance(state, Missing) and state.missing in _UNKNOWN]
     active = all_of([*unknown, *states])
     return _fact("NVLinks {}", active) if isinstance(active, Missing) else f"{sum(active)} of {len(active)} NVLinks up"
-
-
-def _peer(link: PeerLink) -> Answer[str]:
-    return _fact("read {}, write {}, nvlink {}", link.read, link.write, link.nvlink)
 
 
 def _variables(variables: Mapping[str, str]) -> str:

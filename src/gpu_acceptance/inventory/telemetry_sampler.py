@@ -67,7 +67,7 @@ class SampleReader:
         if self._slow.is_due(at_s):
             asked |= self._slowly()
         if self._rare.is_due(at_s):
-            asked |= self._rarely()
+            asked |= {"temperature_margin_c": self._integer("nvmlDeviceGetMarginTemperature"), **self._traffic()}
         self.failures.update(name for name, answer in asked.items() if isinstance(answer, Missing) and not is_lacking(answer))
         self._known |= asked
         return Sample(at_s=at_s, **{name: self._known[name] for name in SOURCES})
@@ -75,7 +75,10 @@ class SampleReader:
     def _fast(self) -> dict[str, Answer[float]]:
         fields = self._fields(_FAST)
         return {
-            "power_w": self._power(fields["power_mw"]),
+            # One source for all samples: a mean over 1 s in place of an instant value would be another quantity.
+            "power_w": then(fields["power_mw"], lambda milliwatts: milliwatts / 1000)
+            if self.power_is_instant
+            else self._asker.watts("nvmlDeviceGetPowerUsage", self._handle),
             "memory_temperature_c": fields["memory_temperature_c"],
             "sm_clock_mhz": self._integer("nvmlDeviceGetClockInfo", _SM),
             "event_reasons": self._integer("nvmlDeviceGetCurrentClocksEventReasons"),
@@ -89,9 +92,6 @@ class SampleReader:
             "memory_used_bytes": self._asker.ask("nvmlDeviceGetMemoryInfo", self._handle, make=lambda info: int(info.used)),
         }
 
-    def _rarely(self) -> dict[str, Answer[float]]:
-        return {"temperature_margin_c": self._integer("nvmlDeviceGetMarginTemperature"), **self._traffic()}
-
     def _traffic(self) -> dict[str, Answer[float]]:
         """Read twice within 30 ms: the PCIe counters have 32 bits, as seen on an H200, and wrap every 78 ms at 55 GB/s."""
         if _TRAFFIC.keys() <= self._lacking.keys():
@@ -100,12 +100,6 @@ class SampleReader:
         time.sleep(_APART_S)
         after, end_s = self._fields(_TRAFFIC), time.monotonic()
         return {name: (_nvlink_rate if name in _NVLINK else _pcie_rate)(before[name], after[name], end_s - begin_s) for name in _TRAFFIC}
-
-    def _power(self, instant_mw: Answer[int]) -> Answer[float]:
-        """Read power, always from one source: a mean over 1 s in place of an instant value would be another quantity."""
-        if self.power_is_instant:
-            return then(instant_mw, lambda milliwatts: milliwatts / 1000)
-        return self._asker.watts("nvmlDeviceGetPowerUsage", self._handle)
 
     def _integer(self, name: str, *arguments: object) -> Answer[int]:
         return self._asker.integer(name, self._handle, *arguments)

@@ -263,7 +263,7 @@ def test_asked_to_it_goes_on_and_the_verdict_line_says_so(busy_suite):
     assert [process.pid for process in record.ranks[0].gpus[1].use.processes] == [1607]
     assert "this node has GPUs, but torch" in allowed.output
     page = (allowed.folder / "report.html").read_text()
-    assert "GPUs that somebody else uses were allowed (--allow-busy)" in page
+    assert "GPUs that another user or process uses were allowed (--allow-busy)" in page
     assert "1 process (pid 1607: 1204 MiB), 616 MiB in use" in page
 
 

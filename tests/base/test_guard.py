@@ -45,7 +45,7 @@ def test_faults_of_a_folder(tmp_path):
 
 
 @pytest.mark.needs("root", "util-linux")
-def test_a_root_that_may_not_write_is_told_of_root_squash(tmp_path):
+def test_a_root_that_may_not_write_hears_of_root_squash(tmp_path):
     """As on NFS with root_squash: here without the capability that lets root write anywhere."""
     (tmp_path / "theirs").mkdir(mode=0o755)
     os.chown(tmp_path / "theirs", 65534, 65534)

@@ -60,8 +60,8 @@ def start(tmp_path):
         process.wait()
 
 
-def test_what_is_amid_an_exec_is_found_by_each_look(mark, start, tmp_path):
-    """It has no environment for a moment of each, a few in a hundred looks; whoever took that for an answer let it live."""
+def test_a_process_amid_an_exec_is_found_by_each_look(mark, start, tmp_path):
+    """It has no environment for a moment of each, a few in a hundred looks; an empty answer must not spare it."""
     (tmp_path / "again.sh").write_text('exec sh "$0"\n')
     again = start(["sh", str(tmp_path / "again.sh")], mark)
     assert wait_until(lambda: again.pid in marked(mark))
@@ -70,9 +70,9 @@ def test_what_is_amid_an_exec_is_found_by_each_look(mark, start, tmp_path):
     assert [list(marked(mark, tmp_path / "proc")) for _ in range(300)] == [[again.pid]] * 300
 
 
-def test_what_is_forked_while_we_look_by_one_that_ends_before_it_is_read_is_found(tmp_path):
+def test_a_fork_of_a_process_that_ends_before_it_is_read_is_found(tmp_path):
     (tmp_path / "10").mkdir()
-    os.mkfifo(tmp_path / "10" / "environ")  # whoever reads it waits
+    os.mkfifo(tmp_path / "10" / "environ")  # a reader waits
 
     def fork_and_end():
         with (tmp_path / "10" / "environ").open("w"):
@@ -141,7 +141,7 @@ def test_no_signal_but_sigkill_ends_or_stops_a_janitor(supervisor, mark):
     assert wait_until(lambda: not list(marked(mark)))
 
 
-def test_what_janitor_and_supervisor_left_that_were_both_killed_goes_with_the_next_janitor(supervisor, mark, tmp_path):
+def test_the_next_janitor_cleans_up_after_one_that_was_killed_with_its_supervisor(supervisor, mark, tmp_path):
     process, pid = supervisor
     os.kill(pid, signal.SIGKILL)
     process.kill()
@@ -152,7 +152,7 @@ def test_what_janitor_and_supervisor_left_that_were_both_killed_goes_with_the_ne
     assert (list(marked(mark)), scratch_folders(tmp_path)) == ([], [])
 
 
-def test_what_belongs_to_a_living_rank_is_not_abandoned(supervisor, mark, tmp_path):
+def test_processes_and_folders_of_a_living_rank_are_not_abandoned(supervisor, mark, tmp_path):
     for _ in range(2):  # the janitor alone looks after it in the second round
         janitor.remove_abandoned(tmp_path)
         assert (len(list(marked(mark))), len(scratch_folders(tmp_path))) == (1, 1)
@@ -163,7 +163,7 @@ def test_what_belongs_to_a_living_rank_is_not_abandoned(supervisor, mark, tmp_pa
     assert wait_until(lambda: not scratch_folders(tmp_path))
 
 
-def test_what_has_an_environment_of_its_own_goes_too_and_what_no_worker_started_stays(mark, start):
+def test_offspring_with_its_own_environment_is_killed_and_other_processes_stay(mark, start):
     """A look, as the janitor takes them, and then the end of all that carries the mark."""
     worker = start(["sh", "-c", "env -i sh -c 'sleep 600 & wait' & wait"], mark)
     of_user = start(["env", "-i", "sleep", "600"], mark)
@@ -242,7 +242,7 @@ for number in range(10**9):
 """
 
 
-def test_what_a_process_makes_while_it_is_noted_and_killed_goes_too(mark):
+def test_segments_made_while_a_process_is_noted_and_killed_are_removed(mark):
     name, left = f"test-{mark}", []
     for _ in range(10):
         segments = janitor.Segments()
@@ -257,7 +257,7 @@ def test_what_a_process_makes_while_it_is_noted_and_killed_goes_too(mark):
     assert left == []
 
 
-def test_a_segment_that_somebody_else_holds_or_that_was_there_before_stays(sharing, mark):
+def test_a_segment_of_another_process_or_from_before_stays(sharing, mark):
     before = Path("/dev/shm", f"before-{mark}")
     before.touch()
     segments = janitor.Segments()
@@ -274,7 +274,7 @@ def test_a_segment_that_somebody_else_holds_or_that_was_there_before_stays(shari
     before.unlink()
 
 
-def test_what_is_no_folder_of_ours_stays(tmp_path):
+def test_links_and_files_stay(tmp_path):
     for name in ("folder", "somebody-elses"):
         (tmp_path / name / "inside").mkdir(parents=True)
     (tmp_path / "somebody-elses" / "file").touch()

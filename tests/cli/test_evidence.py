@@ -15,7 +15,7 @@ from tests.report import samples
 
 @pytest.fixture
 def run_dir(tmp_path):
-    """What a reporter leaves: results, the page, the manifest of both."""
+    """The files of a reporter: results, the page, the manifest of both."""
     folder = leave_run(tmp_path)
     write_page(folder)
     write_manifest(folder)
@@ -95,7 +95,7 @@ def test_many_changes_are_counted(run_dir, capsys):
 
 
 @pytest.mark.parametrize("digest", ["", "abc", "0" * 63, "G" * 64])
-def test_a_digest_that_is_none_is_a_usage_error(run_dir, capsys, digest):
+def test_an_invalid_digest_is_a_usage_error(run_dir, capsys, digest):
     code, _, err = run(capsys, "report", "verify", f"--sha256={digest}", run_dir)
     assert code == 4
     assert f"--sha256: {digest!r} is not allowed; allowed: 64 hexadecimal digits" in err
@@ -118,7 +118,7 @@ def test_the_page_is_built_again_to_the_byte_and_tells_the_digest_of_the_results
     assert run(capsys, "report", "verify", run_dir)[0] == 0
 
 
-def test_a_page_that_another_version_builds_is_said_to_be_another(run_dir, capsys, monkeypatch):
+def test_a_page_of_another_version_is_reported(run_dir, capsys, monkeypatch):
     write_exports(run_dir, read_results(run_dir))
     write_manifest(run_dir)
     monkeypatch.setattr("gpu_acceptance.report.build.build_page", lambda *_: "another page")

@@ -26,7 +26,7 @@ def explained(capsys, *arguments):
 
 
 def overlay_in(text):
-    """What stands between the line that says so and the waiver."""
+    """Return the overlay between its headline and the waiver."""
     return text.split("--limits=mine.yaml:\n")[1].split("To accept")[0]
 
 
@@ -99,7 +99,7 @@ def test_a_subject_or_a_glob_lists_its_metrics(capsys, name, first, number):
         (["hbm", "--hardware=cpu", "--limits=x.yaml"], r"x\.yaml: there is no such file: 'x\.yaml'"),
     ],
 )
-def test_what_nobody_knows_is_a_usage_error(capsys, arguments, says):
+def test_an_unknown_metric_is_a_usage_error(capsys, arguments, says):
     code, err = explained(capsys, *arguments)
     assert code == 4
     assert re.fullmatch(f"gpu-acceptance: {says}\n", err), err

@@ -54,7 +54,7 @@ def test_the_inventory_of_a_file_that_is_no_snapshot(tmp_path, capsys):
 
 
 def test_a_snapshot_of_this_machine_is_written_and_judged(tmp_path, capsys):
-    """Where there is no GPU it says so, and is not fine."""
+    """A machine without a GPU is named and never passes."""
     path = tmp_path / "here.json"
     assert main(["snapshot", str(path), "--redact"]) == 0
     assert capsys.readouterr().out.startswith(f"{path}: node-00, ")
@@ -81,7 +81,7 @@ def test_healthy_gpus(file, capsys):
 
 @pytest.mark.parametrize("overlay", [None, "site-nvls-off.yaml"])
 def test_a_real_idle_node_is_accepted_with_nothing_waived(overlay, capsys):
-    """Of a virtual machine too: there is no row of gpu_health that it cannot show."""
+    """A virtual machine passes too: it can show every row of gpu_health."""
     path = REAL / "h200x8-idle.json"
     assert main(["health", str(path), *([f"--limits={shipped_dir() / overlay}"] if overlay else [])]) == 0
     *told, line = capsys.readouterr().out.splitlines()
@@ -143,7 +143,7 @@ def test_a_gpu_without_a_profile(file, capsys):
     assert "no profile for the GPU 'NVIDIA Z900'" in capsys.readouterr().err
 
 
-def test_an_overlay_is_laid_over_the_profile_and_said(file, tmp_path, capsys):
+def test_an_overlay_is_applied_to_the_profile_and_shown(file, tmp_path, capsys):
     overlay = tmp_path / "ours.yaml"
     overlay.write_text(
         "limits:\n  gpu_health.temperature.margin: "
@@ -182,7 +182,7 @@ def test_a_snapshot_that_was_damaged(file, tmp_path, capsys):
         ),
     ],
 )
-def test_an_overlay_with_a_metric_that_nobody_measures(file, tmp_path, capsys, overlay, says):
+def test_an_overlay_with_an_unknown_metric(file, tmp_path, capsys, overlay, says):
     (tmp_path / "ours.yaml").write_text(f"limits:\n  {overlay}\n")
     assert main(["health", file(HEALTHY), f"--limits={tmp_path / 'ours.yaml'}"]) == 4
     assert capsys.readouterr().err == f"gpu-acceptance: {says}\n"

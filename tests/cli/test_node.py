@@ -297,7 +297,7 @@ def test_mounts_beyond_the_eighth_are_counted_and_those_that_a_job_works_on_come
 
 
 def small_server():
-    """Of two GPUs with two links each: a snapshot of all is slow to read a thousand times."""
+    """A snapshot of two GPUs with two links each: a whole one is slow to read a thousand times."""
     plain = copy.deepcopy(SERVER)
     node = plain["node"]
     node["gpus"]["gpus"] = [{**gpu, "nvlinks": gpu["nvlinks"][:2]} for gpu in node["gpus"]["gpus"][:2]]
@@ -324,7 +324,7 @@ def nothing_said(plain):
     return plain
 
 
-def test_where_nothing_is_said_every_value_is_a_question_mark():
+def test_without_answers_every_value_is_a_question_mark():
     plain = nothing_said(SMALL)
     node = plain["node"]
     node["gpus"]["gpus"] = [{**node["gpus"]["gpus"][0], "index": index} for index in range(NUM_GPUS)]
@@ -409,7 +409,7 @@ def test_this_machine():
 
 
 @pytest.mark.parametrize("name", REAL_NAMES)
-def test_a_real_node_fits_one_screen_and_shows_who_computes(name):
+def test_a_real_node_fits_one_screen_and_shows_its_processes(name):
     lines = lines_of(real(name))
     assert len(lines) <= ONE_SCREEN
     assert max(map(len, lines)) <= MOST_COLUMNS

@@ -16,16 +16,19 @@ from gpu_acceptance import __version__
 from gpu_acceptance.cli import evidence, report
 from gpu_acceptance.cli import verbs as cli
 from gpu_acceptance.cli.run_folder import how_long_ago
+from gpu_acceptance.cli.verbs import main
 from gpu_acceptance.folder.files import read_results, write_results
 from gpu_acceptance.folder.journal import Journal
 from gpu_acceptance.folder.manifest import write_manifest
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.run_record import Refusal, RunEnd
+from gpu_acceptance.report.remedies import table
 from gpu_acceptance.thresholds.profile import profile_names, shipped_dir
 from gpu_acceptance.verdict.run_record import make_run_record
 from tests.journals import RUN_ID, TRIAD, make_plan, told
 from tests.judging import make_identity
 from tests.report import samples
+from tests.run.test_suite import ROOT
 
 VERBS = "run, verdict, report, init, inventory, snapshot, health, watch, pods, meet, remedy, explain, limits, profiles"
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
@@ -78,7 +81,7 @@ def test_verdict_is_one_line_and_the_code_of_the_run(tmp_path, capsys, sample, c
 
 @pytest.mark.parametrize(("sample", "code"), [("accepted", 3), ("rejected", 1), ("incomplete", 6)])
 def test_without_its_manifest_no_run_is_accepted_and_none_is_better_than_it_says(tmp_path, capsys, sample, code):
-    """As of a run that somebody edited so that it contradicts itself nowhere, and whose manifest he took away."""
+    """As after an edit that leaves no contradiction, with the manifest removed."""
     run_dir = leave_run(tmp_path, sample=samples.ALL[sample])
     (run_dir / "SHA256SUMS").unlink()
     returned, out, err = run(capsys, "verdict", tmp_path)
@@ -86,7 +89,7 @@ def test_without_its_manifest_no_run_is_accepted_and_none_is_better_than_it_says
     assert bool(out) == (code != 3)
     if code == 3:
         seen = f"{run_dir}: no SHA256SUMS, which a run writes last, beside a results.json that says ACCEPTED: "
-        why = "the run still goes on, its reporter was killed or could not write it, it is of an earlier version, or somebody took it away"
+        why = "the run still goes on, its reporter was killed or could not write it, it is of an earlier version, or the file was removed"
         assert err == f"gpu-acceptance: {seen}{why}; there is no verdict\n"
 
 
@@ -167,7 +170,7 @@ def test_a_run_whose_ranks_never_met_has_no_report(tmp_path, capsys):
     assert [path.name for path in run_dir.iterdir()] == ["journal"]
 
 
-def test_nor_when_the_folders_of_its_nodes_are_joined(tmp_path, capsys):
+def test_joined_folders_of_a_run_whose_ranks_never_met_have_no_report(tmp_path, capsys):
     one, other = (leave_refusal(tmp_path / name, ABSENT, "no control store") for name in "ab")
     (one / "journal" / "rank-00001.jsonl").unlink()
     (other / "journal" / "rank-00000.jsonl").unlink()
@@ -203,7 +206,7 @@ def test_a_run_whose_name_has_no_time_says_it_in_its_results(tmp_path, capsys, s
 
 
 @pytest.mark.parametrize(("started_at", "code"), [("2026-11-20T06:00:00+00:00", 0), ("2026-11-20T08:00:00+00:00", 3)])
-def test_or_in_its_journals(tmp_path, capsys, started_at, code):
+def test_a_run_whose_name_has_no_time_says_it_in_its_journals(tmp_path, capsys, started_at, code):
     leave_run(tmp_path, "20261120-070000-ab12")
     told(plan=make_plan(started_at=started_at)).leave(tmp_path / "monday")
     returned, _, err = run(capsys, "verdict", tmp_path)
@@ -223,7 +226,7 @@ def test_a_run_that_does_not_say_when_counts_by_its_folder_and_is_never_passed_o
     assert f"{tmp_path}/monday" in err
 
 
-def test_two_runs_that_began_together_are_not_told_apart(tmp_path, capsys):
+def test_two_runs_that_began_together_are_a_usage_error(tmp_path, capsys):
     for name in ("20261120-070000-ab12", "20261120-070000-cd34"):
         leave_run(tmp_path, name)
     code, out, err = run(capsys, "verdict", tmp_path)
@@ -285,7 +288,7 @@ def test_results_that_contradict_themselves_give_no_verdict(tmp_path, capsys, sa
     assert "results.json: contradicts itself: " in err
 
 
-def test_words_that_somebody_wrote_are_not_repeated(tmp_path, capsys):
+def test_an_edited_verdict_line_is_not_repeated(tmp_path, capsys):
     leave_run(tmp_path, sample=samples.rejected, line="ACCEPTED")
     code, out, _ = run(capsys, "verdict", tmp_path)
     assert (code, out.split(" | ")[0]) == (1, samples.rejected().conclusion.line)
@@ -351,7 +354,7 @@ def test_an_age_of_half_a_century_is_a_wrong_clock():
 
 
 @pytest.mark.parametrize("ended_at", ["", "yesterday", "2026-11-20T07:00:00"])
-def test_a_time_that_is_none_is_an_error(ended_at):
+def test_an_invalid_time_is_an_error(ended_at):
     with pytest.raises(ValueError, match=r"ended_at is .*, not an ISO 8601 time with a zone"):
         how_long_ago(ended_at, NOW)
 
@@ -446,7 +449,7 @@ def test_report_build_rebuilds_a_run_without_results(tmp_path, capsys, journals,
     assert (returned, without_age(again), err) == (code, without_age(out), "")
 
 
-def test_every_problem_of_a_journal_is_said(tmp_path, capsys):
+def test_every_problem_of_a_journal_is_reported(tmp_path, capsys):
     run_dir = told().leave(tmp_path / RUN_ID)
     path = run_dir / "journal" / "rank-00002.jsonl"
     path.write_text(path.read_text() + '\x1b[2J\n{"kind":"rank","no')
@@ -545,7 +548,7 @@ def test_journals_that_do_not_fit_together_are_not_merged(tmp_path, capsys):
 
 
 def test_a_folder_of_copies_joins_nothing_and_is_named(tmp_path, capsys):
-    """The same folder given twice, or one run under two names: what was not told before is not told by it."""
+    """One folder given twice, or one run under two names, adds nothing."""
     first, again = tmp_path / "a", tmp_path / "again"
     told().leave(first, 2, 3)
     told().leave(again, 2, 3)
@@ -567,7 +570,7 @@ def test_a_journal_under_the_name_of_another_rank_is_not_merged(tmp_path, capsys
 
 @pytest.mark.parametrize("verb", ["build", "merge"])
 def test_a_link_is_no_journal(tmp_path, capsys, verb):
-    (tmp_path / "secret").write_text("of somebody who joins what others sent")
+    (tmp_path / "secret").write_text("of the user who joins foreign folders")
     run_dir = told().leave(tmp_path / RUN_ID, 2, 3)
     link = run_dir / "journal" / "rank-00002.jsonl"
     link.symlink_to(tmp_path / "secret")
@@ -720,3 +723,76 @@ def test_the_module_runs_like_the_command(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=180)
     assert (done.returncode, done.stderr) == (6, "")
     assert done.stdout.startswith(f"{samples.incomplete().conclusion.line} | ")
+
+
+def files_of(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"}
+
+
+def test_the_copy_holds_the_suite_its_limits_and_a_readme(tmp_path, capsys):
+    folder = tmp_path / "new" / "mine"
+    assert main(["init", str(folder)]) == 0
+    copied = files_of(folder)
+    readme = copied.pop("README.md").decode()
+    wanted = {name: (ROOT / name).read_bytes() for name in ("conftest.py", "pytest.ini")}
+    for part in ("acceptance", "fixtures", "thresholds"):
+        wanted |= {f"{part}/{name}": content for name, content in files_of(ROOT / part).items()}
+    assert copied == wanted
+    assert readme.startswith("# An acceptance suite of your own\n\nA copy of the suite of gpu-acceptance 0.2.0, ")
+    assert capsys.readouterr().out.startswith(f"{folder}: the suite of gpu-acceptance 0.2.0; README.md there says how to run it")
+
+
+def test_a_folder_that_is_there_and_empty_is_taken(tmp_path):
+    assert main(["init", str(tmp_path)]) == 0
+    assert (tmp_path / "conftest.py").is_file()
+
+
+@pytest.mark.parametrize(("name", "what"), [("full", "is not empty"), ("file", "is a file")])
+def test_existing_files_stay(tmp_path, capsys, name, what):
+    place = tmp_path / name
+    if name == "file":
+        place.write_text("mine")
+    else:
+        place.mkdir()
+        (place / "mine").touch()
+    before = sorted(tmp_path.rglob("*"))
+    assert main(["init", str(place)]) == 4
+    told = f"gpu-acceptance: {place} {what}; allowed: a folder that does not exist yet, or is empty\n"
+    assert capsys.readouterr().err == told
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path, capsys):
+    (tmp_path / "file").touch()
+    assert main(["init", str(tmp_path / "file" / "below")]) == 3
+    assert capsys.readouterr().err == f"gpu-acceptance: {tmp_path / 'file' / 'below' / 'acceptance'}: Not a directory\n"
+
+
+def test_without_a_kind_all_are_listed_one_a_line(capsys):
+    assert main(["remedy"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == list(table().remedies)
+    assert any(line.split(maxsplit=2)[1:] == ["reset", "a repair of GPU memory waits for a reset"] for line in lines)
+
+
+@pytest.mark.parametrize("kind", table().remedies)
+def test_a_kind_is_printed_whole(capsys, kind):
+    assert main(["remedy", kind]) == 0
+    out, remedy = capsys.readouterr().out, table().remedies[kind]
+    severity = table().severities[remedy.severity]
+    assert out.startswith(f"{kind}: {remedy.title}\n")
+    for part in (remedy.means, remedy.do, *remedy.checks, *severity.commands.values()):
+        assert part in out
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("repair_pendin", "no kind of failure 'repair_pendin'; did you mean 'repair_pending'? (gpu-acceptance remedy lists them)"),
+        ("zzzz", "no kind of failure 'zzzz' (gpu-acceptance remedy lists them)"),
+        ("\x1b[31m\n", "no kind of failure '\\\\x1b[31m\\\\n' (gpu-acceptance remedy lists them)"),
+    ],
+)
+def test_a_kind_that_is_not_in_the_table_is_a_usage_error(capsys, kind, said):
+    assert main(["remedy", kind]) == 4
+    assert capsys.readouterr().err == f"gpu-acceptance: {said}\n"

@@ -85,7 +85,7 @@ def test_tables_one_below_the_other(environment):
         assert reasons == "  ? (not supported): NVLink tx GB/s, NVLink rx GB/s, PCIe tx GB/s, PCIe rx GB/s (all)"
 
 
-def test_traffic_is_told_from_the_first_table_on(environment):
+def test_traffic_is_shown_from_the_first_table_on(environment):
     ended = run(environment(TRAFFIC), "--interval=0.2", "--count=1")
     assert ended.returncode == 0, ended.stderr
     (told,) = {float(line.split()[-6]) for line in ended.stdout.splitlines() if line.startswith("  0 ")}
@@ -98,7 +98,7 @@ def test_a_hostile_name_moves_nothing(environment):
     assert "\x1b" not in ended.stdout
 
 
-def test_a_gpu_whose_driver_hangs_is_told_and_the_others_go_on(environment):
+def test_a_gpu_whose_driver_hangs_is_named_and_the_others_go_on(environment):
     ended = run(environment(SECOND_HANGS), "--count=2", "--interval=0.1")
     assert (ended.returncode, ended.stderr) == (0, "")
     assert len(re.findall(r"^  0 +NVIDIA H200 +1455 ", ended.stdout, re.MULTILINE)) == 2
@@ -162,7 +162,7 @@ def test_a_terminal_is_written_in_place(environment):
 def read(descriptor):
     try:
         return os.read(descriptor, 65536)
-    except OSError:  # EIO: nobody holds the other side any more
+    except OSError:  # EIO: the other side is closed
         return b""
 
 
@@ -176,7 +176,7 @@ def test_ctrl_c_ends_it(environment):
     assert (process.returncode, errors) == (2, "")
 
 
-def test_whoever_reads_may_leave(environment):
+def test_the_reader_may_leave(environment):
     with subprocess.Popen(
         [*COMMAND, "--interval=0.1"], env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -215,7 +215,7 @@ def test_below_the_gpus_are_the_ports(monkeypatch, tmp_path):
     assert first.splitlines()[-2].split()[:2] == ["RDMA", "port"]
 
 
-def test_ports_whose_device_hangs_are_told_and_not_waited_for(monkeypatch, tmp_path):
+def test_ports_whose_device_hangs_are_named_and_not_awaited(monkeypatch, tmp_path):
     install(monkeypatch)
     monkeypatch.setattr(watch_module, "_PORTS_S", 0.1)
     hanging = add_device(tmp_path, "mlx5_0", "pci0000:00/0000:00:01.0", ports={"1": {**NDR_PORT, "counters": {}}})
@@ -235,7 +235,7 @@ def test_a_driver_that_never_answers_is_one_line(monkeypatch):
         watch(io.StringIO(), interval_s=0.1, most_frames=1)
 
 
-def test_a_gpu_that_does_not_say_who_it_is_has_a_line(monkeypatch, tmp_path):
+def test_a_gpu_without_a_uuid_has_a_line(monkeypatch, tmp_path):
     install(monkeypatch, nvmlDeviceGetUUID=None)
     paper = io.StringIO()
     watch(paper, interval_s=0.1, most_frames=1, root=tmp_path)

@@ -68,7 +68,7 @@ def test_what_is_missing_is_a_question_mark_with_its_reason():
     ]
 
 
-def test_a_power_limit_that_nobody_knows():
+def test_an_unknown_power_limit():
     board = replace(BOARD, limit_w=Missing(Why.NOT_SUPPORTED), total_bytes=Missing(Why.NOT_SUPPORTED))
     ((row,), _) = shown(GpuRow(board, NOW))
     assert (row["power W"], row["memory GiB"]) == ("692 / ?", "20.0 / ?")
@@ -106,7 +106,7 @@ def test_a_port_that_was_reset_or_is_new_has_no_rate():
     assert reasons == ["  ? (not there: a rate needs two samples): tx GB/s, rx GB/s (all)"]
 
 
-def test_ports_that_do_not_answer_are_told_and_where_there_are_none_there_is_no_table():
+def test_ports_that_do_not_answer_are_named_and_without_ports_there_is_no_table():
     silent = Missing(Why.UNREADABLE, "no answer for 2 s")
     assert port_lines({}, silent) == ["  RDMA ports: ? (unreadable: no answer for 2 s)"]
     assert port_lines({}, {}) == []

@@ -1,4 +1,4 @@
-"""What one question and its answer prove about a clock, and what people are told of it."""
+"""Clock differences: the bounds that one question and its answer prove, and the sentences about them."""
 
 import pytest
 from hypothesis import given
@@ -29,7 +29,7 @@ def two_nodes(bounds):
         ((-62.0, -58.0), "60.0 s behind that of node 0 (node-01.example), give or take 2.0 s"),
     ],
 )
-def test_a_clock_that_is_provably_off_is_told(bounds, text):
+def test_a_clock_that_is_provably_off_is_reported(bounds, text):
     assert list(clock_sentences(two_nodes(bounds))) == [f"clock of node 1 (node-02.example) is {text}"]
 
 
@@ -38,12 +38,12 @@ def test_what_is_not_provably_off_is_not_talked_about(bounds):
     assert list(clock_sentences(two_nodes(bounds))) == []
 
 
-def test_a_job_whose_first_node_never_said_who_it_is():
+def test_a_job_whose_first_node_never_registered():
     (sentence,) = clock_sentences(two_nodes((10.0, 10.0))[:1])
     assert sentence.startswith("clock of node 1 (node-02.example) is 10.0 s ahead of that of node 0, give or take ")
 
 
-def test_an_offset_is_told_however_small():
+def test_the_smallest_offset_is_shown():
     assert clock_offset((-0.0001, 0.0005)) == "+0.200 ms, give or take 0.300 ms"
     assert clock_offset((-62.0, -58.0)) == "-60000.000 ms, give or take 2000.000 ms"
     assert clock_offset(None) == "not known: no answer came"

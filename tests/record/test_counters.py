@@ -1,4 +1,4 @@
-"""What rose between two readings of a GPU's counters, and what cannot be said to have risen."""
+"""Rises between two readings of a GPU's counters, and counters that give no value."""
 
 import pytest
 
@@ -30,7 +30,7 @@ def test_what_has_a_limit_has_a_figure_though_it_stood_still():
     assert {(figure.value, figure.judged, figure.detail, figure.anomaly) for figure in found.values()} == {(0, True, "", "")}
 
 
-def test_what_has_no_limit_is_told_where_it_rose():
+def test_a_counter_without_a_limit_is_recorded_if_it_rose():
     assert risen(reading(), reading(), frozenset()) == ()
     (only,) = risen(reading(), reading(ecc_corrected=9), frozenset())
     assert (only.metric, only.value, only.unit, only.judged) == ("counters.ecc.corrected", 4, "count", False)
@@ -46,7 +46,7 @@ def test_nanoseconds_become_seconds():
     assert (figure.value, figure.unit) == (1.5, "s")
 
 
-def test_an_xid_is_told_with_its_meaning_and_remedy():
+def test_an_xid_has_its_meaning_and_remedy():
     figure = figures(reading(), reading(xids=(79, 79, 43)))["counters.xids"]
     assert figure.value == 3
     assert figure.detail == "XID 79, GPU has fallen off the bus: reboot the node; XID 43, GPU stopped processing: no repair"
@@ -118,7 +118,7 @@ def test_what_cannot_be_compared_is_no_value_and_never_0(before, after, anomaly)
     assert all(figure.value == 0 for metric, figure in found.items() if metric != "counters.nvlink.replays")
 
 
-def test_xids_that_nobody_may_hear_are_no_value():
+def test_xids_without_permission_are_no_value():
     figure = figures(reading(), reading(xids=Missing(Why.NOT_PERMITTED, "nvmlDeviceRegisterEvents: Insufficient Permissions")))[
         "counters.xids"
     ]
@@ -142,14 +142,14 @@ def test_ports_are_added_up_and_named():
     assert (figure.value, figure.detail, figure.labels) == (2, "mlx5_1 port 1: 2", {"device": "mlx5_1", "port": "1"})
 
 
-def test_where_all_ports_are_gone_it_is_said_why():
+def test_the_reason_is_given_if_all_ports_are_gone():
     name, gone = "infiniband.link_downed", Missing(Why.NOT_THERE, "/sys/class/infiniband")
     before, after = CountersReading({(name, "mlx5_0 port 1"): 0}, ()), CountersReading({(name, ""): gone}, ())
     (figure,) = risen(before, after, frozenset({f"counters.{name}"}), [name])
     assert (figure.value, figure.anomaly) == (None, "not there (/sys/class/infiniband)")
 
 
-def test_bytes_of_ports_are_told_as_bytes():
+def test_bytes_of_ports_have_the_unit_bytes():
     before, after = (CountersReading({("infiniband.sent_bytes", "mlx5_0 port 1"): count}, ()) for count in (1000, 5000))
     (figure,) = risen(before, after, frozenset(), ["infiniband.sent_bytes"])
     assert (figure.value, figure.unit, figure.detail, figure.judged) == (4000, "bytes", "mlx5_0 port 1: 4000", False)

@@ -113,13 +113,13 @@ def test_ranks_of_another_node_have_numbers_of_their_own():
         ({(3, 0): 1}, (3,), "1 words (rank 3 to rank 0)"),
     ],
 )
-def test_wrong_words_are_told_of_with_the_gpu_or_the_path_they_came_over(wrong, ranks, said):
+def test_wrong_words_name_their_gpu_or_path(wrong, ranks, said):
     found = judged(copied(4, wrong=wrong), 4)
     assert outcomes(found) == SOUND | {"wrong": (MISSED, ranks)}
     assert found["wrong"].message.startswith(f"p2p.unidirectional.wrong = {said}, need <= 0 words [base.yaml: policy: ")
 
 
-def test_where_nothing_was_measured_nothing_is_held_and_the_reason_is_told():
+def test_without_a_measurement_no_limit_holds_and_the_reason_is_given():
     missing = Missing(Why.NOT_THERE, "rank 0 sees 1 GPU")
     found = judged(missing, 4)
     assert {judgement.status for judgement in found.values()} == {Status.INVALID}
@@ -133,7 +133,7 @@ def test_a_copy_faster_than_the_links_is_a_measuring_error():
     assert "451 GB/s, above what is physically possible (450): a measuring error" in found["out.bandwidth"].message
 
 
-def test_what_a_gpu_sent_to_each_other_is_told_by_rank_and_what_could_not_be_read_says_so():
+def test_copies_to_each_other_gpu_by_rank_and_those_that_could_not_be_read():
     copies = PeerCopies(copied(3, {(1, 2): float("nan")}), (4, 5, 6), 5)
     assert copies.to_peers == {4: 395.2, 6: Missing(Why.UNREADABLE, "the host enqueued copies more slowly than the GPUs made them")}
 

@@ -144,7 +144,7 @@ def test_counters_and_figures_are_kept_apart(fields, text):
 
 
 @pytest.mark.parametrize(("key", "text"), [("attempt", '"1"'), ("rank", "1.0"), ("duration_s", '"1.5"'), ("outcome", '"PASSED"')])
-def test_a_number_in_quotes_and_a_word_nobody_knows_are_refused(key, text):
+def test_a_number_in_quotes_and_an_unknown_word_are_refused(key, text):
     document = json.loads(samples.gemm_row().attempts[0].ranks[0].model_dump_json())
     document[key] = json.loads(text)
     if key == "rank":  # JSON has one kind of number: 1.0 is a whole one, 1.5 is not
@@ -215,7 +215,7 @@ def test_a_profile_comes_back_as_it_was(profile):
 
 
 @pytest.mark.parametrize("wrong", [{"at_least": math.nan}, {"at_least": {8: math.inf}}, {"at_most": "347"}, {"scope": "world"}])
-def test_a_plan_with_a_limit_that_is_none_is_refused_when_it_is_made(wrong):
+def test_a_plan_with_an_invalid_limit_is_refused_when_it_is_made(wrong):
     limit = replace(make_limit(), **wrong)
     with pytest.raises(ValidationError, match="Input should be"):
         make_plan(make_profile(limit))
@@ -312,7 +312,7 @@ def test_a_value_too_large_to_keep_is_an_anomaly(value, anomaly):
 
 
 @pytest.mark.parametrize(("spread", "anomaly"), [("2", "spread is a str"), (True, "spread is a bool"), (math.nan, "spread is nan")])
-def test_a_spread_that_is_none_is_an_anomaly(spread, anomaly):
+def test_an_invalid_spread_is_an_anomaly(spread, anomaly):
     assert make_figure("m", 1.0, "s", judged=True, spread_percent=spread).anomaly == anomaly
 
 
@@ -325,13 +325,13 @@ def test_a_spread_that_is_none_is_an_anomaly(spread, anomaly):
         ("a", 7, "invalid unit 7"),
     ],
 )
-def test_a_metric_or_unit_that_is_none_is_the_test_s_mistake(metric, unit, text):
+def test_an_invalid_metric_name_or_unit_is_the_test_s_mistake(metric, unit, text):
     with pytest.raises(ValueError, match=re.escape(text)):
         make_figure(metric, 1.0, unit, judged=True)
 
 
 def test_a_number_beyond_64_bits_is_in_no_record_and_no_label():
-    """A page could not be made of it: no float is as large."""
+    """No float is as large, so no page could show it."""
     whole = samples.rejected().model_dump_json()
     assert RunRecord.model_validate_json(whole)
     with pytest.raises(ValidationError):

@@ -1,4 +1,4 @@
-"""What is found in a replayed minute of an H200 under load: healthy, throttled, unstable, or not seen."""
+"""Findings in a replayed minute of an H200 under load: healthy, throttled, unstable, or not seen."""
 
 from dataclasses import replace
 
@@ -86,14 +86,14 @@ def test_what_was_before_the_window_is_not_in_it():
     assert values(early, begin_s=28.0, end_s=88.0)["throttle.hw_thermal"] == pytest.approx(100 / 60)
 
 
-def test_a_low_clock_that_is_stable_and_one_that_jumps_are_told_apart():
+def test_a_low_stable_clock_differs_from_one_that_jumps():
     low = values(changed(loaded(MINUTE), 0, MINUTE, sm_clock_mhz=1100))
     assert (low["clock.sm_mean"], low["clock.cv"]) == (1100, 0)
     jumping = [replace(one, sm_clock_mhz=(1100, 1800)[number % 2]) for number, one in enumerate(loaded(MINUTE))]
     assert values(jumping)["clock.cv"] == pytest.approx(100 * 350 / 1450)
 
 
-def test_a_reason_that_nobody_knows_is_told():
+def test_an_unknown_reason_is_reported():
     seen = found(changed(loaded(MINUTE), 6.0, 12.0, event_reasons=POWER_CAP | 0x400))
     assert seen["throttle.unknown"] == [pytest.approx(10), "%", "bits 0x400: for 6.00 s, between 6.00 s and 12.00 s of the load"]
 
@@ -108,7 +108,7 @@ def test_a_sampler_that_stood_still_is_not_calm():
     assert values(loaded(10.0))["sampling.longest_gap"] == pytest.approx(50.05)
 
 
-def test_a_source_that_was_silent_is_told_though_the_others_went_on():
+def test_a_silent_source_is_reported_though_the_others_went_on():
     gone = Missing(Why.UNREADABLE, "nvmlDeviceGetCurrentClocksEventReasons: Unknown Error")
     seen = found(changed(loaded(MINUTE), 6.0, MINUTE, event_reasons=gone))
     assert seen["throttle.hw_thermal"][0] == 0

@@ -281,7 +281,7 @@ def test_a_bare_row_has_the_subject_of_its_validation():
 
 def test_a_run_without_a_conclusion_is_incomplete_whatever_it_proved():
     run = told()
-    conclusion = conclude(run.plan, run.job, run.rows()[:3], RunEnd(not_concluded=("nobody saw the end", "line 3 is cut off")))
-    assert (conclusion.verdict, conclusion.line, conclusion.exit_code) == ("INCOMPLETE", "INCOMPLETE: nobody saw the end", 6)
-    assert conclusion.reasons == ("nobody saw the end", "line 3 is cut off")
+    conclusion = conclude(run.plan, run.job, run.rows()[:3], RunEnd(not_concluded=("no reporter saw the end", "line 3 is cut off")))
+    assert (conclusion.verdict, conclusion.line, conclusion.exit_code) == ("INCOMPLETE", "INCOMPLETE: no reporter saw the end", 6)
+    assert conclusion.reasons == ("no reporter saw the end", "line 3 is cut off")
     assert list(broken_off(False, WHOLE)) == []

@@ -1,4 +1,4 @@
-"""GPUs that another program uses: which of them stop a run before it starts, and what is said of them."""
+"""GPUs that another program uses: which of them stop a run before it starts, and the message."""
 
 import pytest
 from judging import make_identity, make_limit, make_profile
@@ -29,7 +29,7 @@ def job(busy, num_ranks=8, environment=None, num_nodes=1):
     return ranks
 
 
-def test_idle_gpus_are_nobodys():
+def test_idle_gpus_are_not_busy():
     assert find_busy(job({}), PROFILE) is None
 
 
@@ -63,7 +63,7 @@ def test_many_are_counted():
         ({"CUDA_VISIBLE_DEVICES": "4,5"}, 5, True),
         ({"CUDA_VISIBLE_DEVICES": "GPU-0-4,GPU-0-5"}, 1, False),
         ({"CUDA_VISIBLE_DEVICES": "GPU-0-4,GPU-0-5"}, 5, True),
-        # Whatever it may be that these ranks will open, it may be this one.
+        # It is not known which GPU these ranks will open, so it may be this one.
         ({"CUDA_VISIBLE_DEVICES": "MIG-1,MIG-2"}, 7, True),
         ({"CUDA_VISIBLE_DEVICES": "4"}, 7, True),
         ({"CUDA_VISIBLE_DEVICES": "4,99"}, 7, True),

@@ -27,7 +27,7 @@ GEMM = "acceptance/test_gemm.py::test_gemm[bf16]"
 
 
 def later(record, **other):
-    """The same run, once more; `other` as `judged_anew` takes it."""
+    """A second run with the same results; `other` as `judged_anew` takes it."""
     return judged_anew(record, run_id=LATER, **other)
 
 
@@ -162,7 +162,7 @@ def test_a_limit_that_was_lowered_repairs_nothing(bad):
     assert found.exit_code == 6
 
 
-def test_nor_does_a_waiver(bad, good):
+def test_a_waiver_repairs_nothing(bad, good):
     found = compare(bad, later(good, waivers={"hbm.*": "agreed"}))
     assert [one.reason for one in found.failures.not_compared] == ["not tested again"]
 
@@ -336,7 +336,7 @@ def test_runs_that_tested_nothing_in_common(good):
     assert (found.line, found.exit_code) == ("NOT COMPARABLE: no validation was tested in both runs", 6)
 
 
-def test_what_differs_is_told(good):
+def test_settings_that_differ_are_listed(good):
     first = good.ranks[0]
     gpus = (first.gpus[0].model_copy(update={"serial": "1659999999999"}), *first.gpus[1:])
     ranks = [one.model_copy(update={"gpus": gpus, "versions": {**one.versions, "driver": "999.1"}}) for one in good.ranks]
@@ -404,7 +404,7 @@ def test_an_earlier_run_is_not_taken_for_the_one_after_a_repair(tmp_path, capsys
 
 
 def without_results(folder):
-    """Of a run whose reporter was killed."""
+    """Leave a run as if its reporter was killed."""
     (folder / "results.json").unlink()
 
 
@@ -421,7 +421,7 @@ def test_a_page_never_goes_into_the_folder_of_a_run(tmp_path, capsys, good, leav
 
 
 @pytest.mark.parametrize("name", ["journal/rank-00000.jsonl", "logs/rank-00000.log", "report.html"])
-def test_nor_into_that_of_a_run_that_left_its_journals_alone(tmp_path, capsys, good, name):
+def test_a_page_never_goes_into_the_folder_of_a_killed_run(tmp_path, capsys, good, name):
     before, after = samples.leave(tmp_path / "before", samples.accepted()), samples.leave(tmp_path / "after", good)
     without_results(samples.leave(tmp_path / "killed", samples.rejected()))
     page = tmp_path / "killed" / name

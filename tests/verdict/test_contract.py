@@ -61,7 +61,7 @@ def test_a_glob_of_which_nothing_was_judged_is_named_with_the_reason_where_there
     )
 
 
-def test_of_many_reasons_the_first_are_told():
+def test_the_first_of_many_reasons_are_listed():
     metrics = [f"hbm.m{number}.bandwidth" for number in range(9)]
     _, reasons = judged({"metrics": ("hbm.*",)}, *(judgement(metric, Status.MISSED) for metric in metrics))
     assert reasons == (*(f"{metric}: missed" for metric in metrics[:4]), "and 5 more")
@@ -183,7 +183,7 @@ def test_a_contract_of_excuses_is_no_proof_less():
     assert conclusion.line == "REJECTED: 1 limit missed in 1 of 1 validation (1 of 1 line of c.yaml not tested)"
 
 
-def test_where_nothing_is_judged_no_line_is_met_and_that_is_said_once():
+def test_without_judgement_no_line_is_met_and_the_reason_is_given_once():
     conclusion = verdict_of(ASKS_MORE, measure_only=True)
     assert conclusion.line == "INCOMPLETE: measured only, not judged"
     assert [one.state for one in conclusion.contract.lines] == [LineState.NOT_TESTED]

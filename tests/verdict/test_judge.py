@@ -1,4 +1,4 @@
-"""Each bound on its edge, each figure that cannot be judged, and the text of every message."""
+"""Each bound on its edge, figures that cannot be judged, the text of every message, and alarms of counters."""
 
 import math
 import random
@@ -12,8 +12,8 @@ from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.row import Attempt
 from gpu_acceptance.thresholds.limit import Peers
 from gpu_acceptance.verdict import judge as judging
-from gpu_acceptance.verdict.judge import wants_repeat
-from tests.judging import METRIC, all_equal, make_attempt, make_job, make_limit, make_profile, make_record, with_record
+from gpu_acceptance.verdict.judge import alarm, most_risen, wants_repeat
+from tests.judging import METRIC, all_equal, make_attempt, make_job, make_limit, make_plan, make_profile, make_record, with_record
 
 SOURCE = "[h200-sxm.yaml: measured 2026-11-20]"
 
@@ -521,3 +521,49 @@ def test_no_value_never_passes(values):
     limit = make_limit(at_least=-1e9, at_most=1e9, uniform=True)
     judgements = judge_values(dict(enumerate(values)), limit)
     assert all(judgement.status in (Status.INVALID, Status.MISSED) for judgement in judgements)
+
+
+REPLAYS = make_limit("counters.nvlink.replays", at_most=2, unit="count")
+NO_XIDS = make_limit("counters.xids", at_most=0, unit="count")
+
+
+def plan_of(*limits, not_applicable=None, **changes):
+    return make_plan(make_profile(*limits, not_applicable=not_applicable or {}), **changes)
+
+
+@pytest.mark.parametrize(
+    ("plan", "expected"),
+    [
+        (plan_of(REPLAYS, NO_XIDS), {"counters.nvlink.replays": 2, "counters.xids": 0}),
+        (plan_of(REPLAYS, make_limit("nccl.all_reduce.wrong", at_most=0)), {"counters.nvlink.replays": 2}),
+        (plan_of(REPLAYS, make_limit("counters.xids", equals=0)), {"counters.nvlink.replays": 2}),
+        (plan_of(REPLAYS, NO_XIDS, waivers={"*.replays": "agreed"}), {"counters.xids": 0}),
+        (plan_of(REPLAYS, NO_XIDS, not_applicable={"counters.xids": "not here"}), {"counters.nvlink.replays": 2}),
+        (
+            plan_of(make_limit("counters.xids", at_most={8: 0}), make_limit("counters.nvlink.replays", at_most={4: 7})),
+            {"counters.nvlink.replays": 7},
+        ),
+        (plan_of(REPLAYS, NO_XIDS, measure_only=True), {}),
+    ],
+)
+def test_a_counter_that_is_judged_may_rise_as_far_as_its_limit_says(plan, expected):
+    assert most_risen(plan, gpus_per_node=4, num_nodes=1) == expected
+
+
+def counter(metric, value, detail=""):
+    return make_figure(metric, value, "count", judged=True, detail=detail)
+
+
+def test_an_alarm_names_the_counter_and_its_place():
+    most = {"counters.nvlink.replays": 2, "counters.xids": 0}
+    figures = [counter("counters.nvlink.replays", 3, "link 5: 3"), counter("counters.xids", 1), counter("counters.ecc.corrected", 9)]
+    assert alarm(figures, most) == "counters.nvlink.replays = 3 (link 5: 3); counters.xids = 1"
+    assert alarm([counter("counters.nvlink.replays", 2), counter("counters.xids", 0)], most) == ""
+
+
+def test_an_unread_counter_raises_no_alarm():
+    assert alarm([counter("counters.xids", None)], {"counters.xids": 0}) == ""
+
+
+def test_an_alarm_is_short_enough_for_all_ranks():
+    assert len(alarm([counter("counters.xids", 1, "x" * 1000)], {"counters.xids": 0})) <= 220

@@ -1,4 +1,4 @@
-"""One row over all ranks: what decides, and what is said."""
+"""One row over all ranks: the cause that decides, the message, variables that differ, and validations that lack a library."""
 
 from dataclasses import replace
 
@@ -8,8 +8,9 @@ from gpu_acceptance.record.figure import make_figure
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.row import Attempt
+from gpu_acceptance.supervisor.generations import Validation
 from gpu_acceptance.thresholds.limit import subject_of
-from gpu_acceptance.verdict.rows import make_row, validation_of
+from gpu_acceptance.verdict.rows import announcement, environment_mismatch, has_all, make_row, row_of_lack, unmet_needs, validation_of
 from tests.judging import (
     METRIC,
     NODEID,
@@ -81,7 +82,7 @@ def test_one_figure_of_one_rank_that_only_informs_is_enough():
     assert row_of(Attempt(number=1, ranks=ranks)).outcome is Outcome.PASSED
 
 
-def test_where_a_rank_did_not_pass_that_is_said_and_not_that_there_is_no_figure():
+def test_a_rank_that_did_not_pass_is_named_instead_of_missing_figures():
     attempt = Attempt(number=1, ranks=(*(make_record(rank) for rank in range(3)), make_record(3, Outcome.DIED, message="signal 9")))
     row = row_of(attempt)
     assert row.outcome is Outcome.DIED
@@ -158,7 +159,7 @@ def test_a_stranger_is_an_error():
     assert row.message == "rank 4 (never registered): error: answers in a job of 4 ranks"
 
 
-def test_the_same_cause_is_said_once_for_all_its_ranks():
+def test_one_cause_is_listed_once_for_all_its_ranks():
     row = row_of(said(Outcome.ERROR, 0, 1, 3, phase="setup", message="no CUDA"))
     assert row.message.splitlines()[0] == "ranks 0-1,3: error in setup: no CUDA"
 
@@ -183,7 +184,7 @@ def test_a_stuck_rank_shows_where_it_stands():
     assert "stuck in call: deadline of 60 s; inside all_reduce (distributed_c10d.py:1), at b.py:2 in outer" in row.message
 
 
-def test_what_nccl_said_is_told_once_after_all_else():
+def test_the_answer_of_nccl_ras_is_listed_once_and_last():
     waited = said(Outcome.VICTIM, 0, 1, 3, message="waits for rank 2", stack="Stack (most recent call first):")
     attempt = with_record(waited, make_record(2, Outcome.STUCK, message="deadline passed"))
     told = "4 ranks: AllReduce 4 on ranks 0-1,3, 3 on rank 2"
@@ -192,14 +193,14 @@ def test_what_nccl_said_is_told_once_after_all_else():
     assert row.message.splitlines()[1:] == ["ranks 0-1,3: victim: waits for rank 2", f"NCCL RAS, asked by rank 0: {told}"]
 
 
-def test_of_a_traceback_the_error_and_its_line_are_said():
+def test_a_traceback_is_cut_to_the_error_and_its_line():
     text = "def test():\n>   assert 1 == 2\nE   AssertionError: wrong\nE   assert 1 == 2\n\nacceptance/test_hbm.py:7: AssertionError"
     row = row_of(said(Outcome.FAILED, 2, phase="call", message=text))
     said_lines = ["failed in call: AssertionError: wrong", "assert 1 == 2", "acceptance/test_hbm.py:7: AssertionError"]
     assert row.message.split("): ", 1)[1].splitlines()[:3] == said_lines
 
 
-def test_of_a_long_message_the_first_lines_are_said():
+def test_a_long_message_is_cut_to_its_first_lines():
     row = row_of(said(Outcome.ERROR, 2, message="\n".join("abcdefghij")))
     assert "error: a\nb\nc\nd\ne\nf\n..." in row.message
 
@@ -260,14 +261,14 @@ def test_a_declared_skip_is_not_applicable():
 
 
 def skipped_while(xids):
-    """A declared skip on all ranks, while XIDs were reported of the last one's GPU; whatever they are None of could not be read."""
+    """A declared skip on all ranks, while XIDs were reported. None: the XIDs of a GPU could not be read."""
     figures = [make_figure("counters.xids", number, "count", judged=True, anomaly="" if number is not None else "lost") for number in xids]
     ranks = tuple(make_record(rank, Outcome.SKIPPED, (figure,), message="no fabric") for rank, figure in enumerate(figures))
     limit = make_limit("counters.xids", at_most=0, unit="count")
     return row_of(Attempt(number=1, ranks=ranks), profile=make_profile(limit, not_applicable={"hbm.triad": "none here"}))
 
 
-def test_what_rose_before_a_declared_skip_is_judged():
+def test_counters_that_rose_before_a_declared_skip_are_judged():
     row = skipped_while([0, 0, 0, 1])
     assert row.outcome is Outcome.FAILED
     assert row.message.startswith("counters.xids = 1 count, need <= 0 count [h200-sxm.yaml: measured 2026-11-20] on rank 3 (node-00, GPU 3")
@@ -277,7 +278,7 @@ def test_counters_that_could_not_be_read_before_a_declared_skip_are_no_pass():
     assert skipped_while([0, 0, 0, None]).outcome is Outcome.ERROR
 
 
-def test_where_nothing_rose_a_declared_skip_stays_one():
+def test_without_a_rise_a_declared_skip_stays_one():
     row = skipped_while([0, 0, 0, 0])
     assert (row.outcome, row.message) == (Outcome.NOT_APPLICABLE, "ranks 0-3: not applicable: none here (no fabric)")
 
@@ -304,7 +305,7 @@ def test_ranks_that_disagree_never_pass():
     assert row.message == "ranks disagree: passed on ranks 0-2, not applicable on rank 3 (node-00, GPU 3, serial 165390003)"
 
 
-def test_what_was_waived_is_said_and_nothing_held():
+def test_a_waived_limit_is_listed_and_nothing_held():
     row = row_of(make_attempt(all_equal(50.0)), waivers={"hbm.*": "later"})
     assert row.outcome is Outcome.NOT_APPLICABLE
     assert row.message.startswith(f"waived (later): {METRIC} = 50 GB/s, need >= 100 GB/s")
@@ -348,14 +349,14 @@ def test_counters_of_one_rank_alone_are_not_enough():
     assert row.message.startswith("counters.xids: no figure, need <= 0 count [")
 
 
-def test_of_a_rank_that_died_what_rose_is_said_beside_it():
+def test_counters_of_a_rank_that_died_are_listed_beside_it():
     row = counted({0: (QUIET,), 1: (LOST,)}, Outcome.DIED, message="the worker ended with signal SIGSEGV", phase="call")
     assert row.outcome is Outcome.DIED
     said = "; on its GPU meanwhile: counters.xids = 1 count (XID 79, GPU has fallen off the bus: reboot the node)"
     assert row.message.splitlines()[0].endswith(said)
 
 
-def test_of_a_victim_too_since_its_gpu_may_be_why_the_peer_failed():
+def test_counters_of_a_victim_are_listed_since_its_gpu_may_be_the_cause():
     row = counted({0: (QUIET,), 1: (LOST,)}, Outcome.VICTIM)
     said = (
         "victim: a peer failed first; on its GPU meanwhile: counters.xids = 1 count (XID 79, GPU has fallen off the bus: reboot the node)"
@@ -369,3 +370,109 @@ def test_counters_that_held_are_nothing_that_a_validation_measured():
     ranks = tuple(make_record(rank, Outcome.PASSED, (nothing,), counters=(QUIET,)) for rank in (0, 1))
     row = row_of(Attempt(number=1, ranks=ranks), job=make_job(2), profile=profile)
     assert row.outcome is Outcome.NOT_APPLICABLE
+
+
+@pytest.mark.parametrize(
+    ("variables", "told"),
+    [
+        ({}, ""),
+        ({rank: {"NCCL_ALGO": "Ring"} for rank in range(8)}, ""),
+        ({rank: {"NCCL_SOCKET_IFNAME": "eth0"} for rank in range(4)}, ""),  # the other node has another interface
+        ({1: {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": "/tmp/1", "OMP_NUM_THREADS": "2"}}, ""),
+        (
+            {rank: {"NCCL_SHM_DISABLE": "1"} for rank in (4, 5, 7)},
+            "NCCL_SHM_DISABLE is '1' on ranks 4-5,7, not set on rank 6 (node-01, GPU 2, serial 165390102)",
+        ),
+        ({0: {"NCCL_ALGO": ""}}, "NCCL_ALGO is '' on rank 0 (node-00, GPU 0, serial 165390000), not set on ranks 1-3"),
+    ],
+)
+def test_variables_that_differ_within_a_node(variables, told):
+    assert environment_mismatch(with_environment(make_job(8, 4), variables)) == told
+
+
+def test_only_some_of_many_variables_are_listed_and_long_values_are_cut():
+    told = environment_mismatch(with_environment(make_job(2), {0: {f"NCCL_{number}": "\n" + "x" * 500 for number in range(6)}}))
+    assert told.startswith(r"NCCL_0 is '\nxxx")
+    assert told.endswith("; and 2 more")
+    assert "x" * 79 in told
+    assert "x" * 80 not in told
+    assert "\n" not in told
+    assert "NCCL_4" not in told
+
+
+DDP = "acceptance/test_ddp.py::test_throughput"
+LORA = "acceptance/test_lora_convergence.py::test_training"
+PYTHON = "/opt/a b/bin/python"
+
+
+def job_that_lacks(lacks, world_size=4, gpus_per_node=2):
+    """Ranks that lack this: rank -> what -> what is there instead."""
+    ranks = make_job(world_size, gpus_per_node).ranks
+    return Job(tuple(one.model_copy(update={"lacks": lacks.get(one.rank, {}), "python": PYTHON}) for one in ranks))
+
+
+def needing(*needs, nodeid=DDP):
+    return Validation(nodeid, 60.0, needs=needs)
+
+
+def message_of_lack(of, validation):
+    row = row_of_lack(validation, of, {})
+    return row and row.message
+
+
+def test_where_nothing_is_missing_there_is_no_row():
+    validation = needing("peft", "transformers")
+    for one in (job_that_lacks({}), job_that_lacks({0: {"compiler": "no gcc and no clang in PATH"}})):
+        assert has_all(validation, one)
+        assert row_of_lack(validation, one, {}) is None
+    assert has_all(needing(), job_that_lacks({0: {"peft": ""}}))
+
+
+def test_one_rank_that_lacks_it_is_enough_and_its_node_is_named():
+    of = job_that_lacks({2: {"transformers": ""}})
+    row = row_of_lack(needing("transformers"), of, {})
+    assert (row.outcome, row.lacks, row.attempts) == (Outcome.NOT_RUN, ("transformers",), ())
+    install = "install it there: '/opt/a b/bin/python' -m pip install 'transformers>=5.0'"
+    assert row.message == f"needs transformers 5.0 or newer, and node-01 has none; {install}"
+    assert not has_all(needing("transformers"), of)
+
+
+def test_nodes_that_have_the_same_are_named_together_and_once():
+    of = job_that_lacks({0: {"peft": "0.9"}, 1: {"peft": "0.9"}, 2: {"peft": "0.9"}, 4: {"peft": ""}}, world_size=6)
+    assert message_of_lack(of, needing("peft")).startswith("needs peft 0.17 or newer, and node-00, node-01 have 0.9, node-02 has none; ")
+
+
+def test_of_many_nodes_the_first_are_named():
+    of = job_that_lacks({rank: {"peft": ""} for rank in range(8)}, world_size=8, gpus_per_node=1)
+    assert ", and node-00, node-01, node-02, node-03 and 4 more have none; " in message_of_lack(of, needing("peft"))
+
+
+def test_all_that_is_missing_is_installed_at_once():
+    of = job_that_lacks({0: {"numpy": "", "transformers": "", "compiler": "CC=/x: No such file or directory"}})
+    said = message_of_lack(of, needing("numpy", "compiler"))
+    compiler = "needs a compiler, and node-00 has none that works (CC=/x: No such file or directory)"
+    packages = "install it there: '/opt/a b/bin/python' -m pip install 'numpy>=1.24'"
+    headers = "install there: a compiler with the headers of this Python (Debian, Ubuntu: apt-get install g++ python3-dev)"
+    assert said == f"needs numpy 1.24 or newer, and node-00 has none; {compiler}; {packages}; {headers}"
+
+
+def test_what_is_declared_not_applicable_is_not_missed():
+    row = row_of_lack(needing("peft", nodeid=LORA), job_that_lacks({0: {"peft": ""}}), {"lora_convergence.*": "no fine-tuning here"})
+    assert (row.outcome, row.lacks) == (Outcome.NOT_APPLICABLE, ())
+    assert row.message.startswith("not applicable: no fine-tuning here (needs peft 0.17 or newer, and node-00 has none; ")
+
+
+def test_before_a_run_each_missing_thing_is_one_line():
+    of = job_that_lacks({0: {"transformers": "4.57.1", "peft": ""}})
+    validations = [needing("transformers"), needing("transformers", nodeid=f"{DDP}[b]"), needing("peft", "transformers", nodeid=LORA)]
+    transformers, peft = unmet_needs(validations, of)
+    assert (transformers.need, transformers.found, len(transformers.nodeids)) == ("transformers", {"node-00": "4.57.1"}, 3)
+    install = "install it there: '/opt/a b/bin/python' -m pip install"
+    what = "transformers 5.0 or newer (node-00 has 4.57.1): 3 validations will not run (ddp, lora_convergence)"
+    assert announcement(transformers) == f"{what}; {install} 'transformers>=5.0'"
+    what = "peft 0.17 or newer (node-00 has none): 1 validation will not run (lora_convergence)"
+    assert announcement(peft) == f"{what}; {install} 'peft>=0.17'"
+
+
+def test_a_record_of_a_later_version_is_read():
+    assert message_of_lack(job_that_lacks({0: {"linker": ""}}), needing("linker")) == "needs a linker, and node-00 has none"

@@ -11,7 +11,7 @@ NOT_PERMITTED = Missing(Why.NOT_PERMITTED, "nvml: Insufficient Permissions")
 HOSTILE = "\x1b[31mred\n\u202eevil\N{NO-BREAK SPACE}"
 
 
-def test_a_value_or_why_there_is_none():
+def test_a_value_or_the_reason_for_its_absence():
     assert say(0) == "0"
     assert say(700.5, lambda watts: f"{watts:g} W") == "700.5 W"
     assert say("") == '""'

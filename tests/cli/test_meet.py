@@ -20,7 +20,7 @@ END = "nothing was tested; what to do: gpu-acceptance remedy pod_pending"
 
 
 class Clock:
-    """Time that passes only while somebody sleeps: how long the API takes to answer decides nothing."""
+    """Time that passes only during a sleep: the API's response time decides nothing."""
 
     def __init__(self):
         self._now_s = 0.0
@@ -58,7 +58,7 @@ def second(name="gpu-acceptance-1-k2m9d", **more):
 
 
 def test_all_pods_of_the_run_are_there(api, wait):
-    """Other pods of the namespace are none of it."""
+    """Other pods of the namespace do not count."""
     api.pods.append(second())
     assert wait() == (0, ["2 of 2 pods of this run running"])
     assert api.asked == [f"/api/v1/namespaces/default/pods?labelSelector=batch.kubernetes.io%2Fcontroller-uid%3D{JOB_UID}&limit=100"]
@@ -72,7 +72,7 @@ def test_a_pod_that_comes_later_is_awaited(api, wait):
     assert len(api.asked) == 3
 
 
-def test_who_is_awaited_is_said_again_and_again(api, wait, monkeypatch):
+def test_awaited_pods_are_listed_again_and_again(api, wait, monkeypatch):
     monkeypatch.setattr(meet, "_SAY_EVERY_S", 0.0)
     waiting = [*api.pods, unscheduled("gpu-acceptance-1-k2m9d", FULL)]
     api.pods, api.later = waiting, [waiting, [*api.pods, second()]]
@@ -133,7 +133,7 @@ def ready(ready, containers, **more):
     ("one", "code"),
     [
         (ready("True", "True"), 0),
-        (ready("False", "False", reason="ContainersNotReady"), 0),  # of a container that somebody else put beside ours
+        (ready("False", "False", reason="ContainersNotReady"), 0),  # because of a container that another program put beside ours
         (ready("False", "True", reason="ReadinessGatesNotReady"), 0),
         (ready("False", "True"), 6),
         (ready("False", "True", reason="NodeNotReady"), 6),
@@ -149,14 +149,14 @@ def test_one_that_runs_is_awaited_only_while_its_node_does_not_report(api, wait,
         )
 
 
-def test_where_none_can_follow_nobody_waits(api, wait):
+def test_pods_that_have_ended_are_not_awaited(api, wait):
     api.pods.append(in_container("late", "Failed", terminated={"exitCode": 4, "reason": "Error"}))
     code, lines = wait(timeout_s=3600)
     assert (code, lines[0]) == (6, "pod late on node-01 is Failed: one: Error, exit code 4")
 
 
 def test_fewer_pods_than_the_run_has(api, wait):
-    """One that is being deleted is none of them."""
+    """A pod that is being deleted does not count."""
     leaving = second("gpu-acceptance-1-k2m9d")
     leaving["metadata"]["deletionTimestamp"] = "2026-11-23T12:00:00Z"
     api.pods.append(leaving)
@@ -228,7 +228,7 @@ def test_a_pod_without_an_account(api, wait, name):
     assert api.asked == []
 
 
-def test_what_is_no_namespace_is_asked_of_nobody(api, wait):
+def test_an_invalid_namespace_is_not_asked_for(api, wait):
     (api.account / "namespace").write_text("../nodes")
     assert goes_on(wait) == "unreadable (no namespace: '../nodes')"
     assert api.asked == []
@@ -318,7 +318,7 @@ def test_the_verb_asks_for_what_it_is_given(api, monkeypatch, capsys):
         ("--timeout=0", "--timeout: '0' is not allowed; allowed: more than 0 seconds, as 90, 90s, 15m or 2h"),
     ],
 )
-def test_what_cannot_be_right_is_a_usage_error(option, said, capsys):
+def test_an_invalid_option_of_pods_is_a_usage_error(option, said, capsys):
     given = {"--labels": LABELS, "--number": "2", "--timeout": "1s"}
     name, _, value = option.partition("=")
     with pytest.raises(SystemExit) as ended:

@@ -1,4 +1,4 @@
-"""Whoever edits a verdict has to edit everything that it follows from: each single edit is found, by concluding again."""
+"""A forged verdict needs edits of everything that it follows from: concluding again finds each single edit."""
 
 import copy
 import json
@@ -20,7 +20,7 @@ def fault_of(record):
 
 
 def fault_in(sample, change):
-    """What is found in a sample after `change` had its way with its JSON."""
+    """Return the fault that is found in a sample after `change` edited its JSON."""
     data = json.loads(sample().model_dump_json())
     change(data)
     return fault_of(RunRecord.model_validate_json(json.dumps(data)))
@@ -75,7 +75,7 @@ def twice(*path):
 
 
 def without_limit(data):
-    """A limit is gone from what the run concludes, and the coverage knows nothing of it."""
+    """Remove a limit from the conclusion and from the coverage."""
     del data["conclusion"]["limits"][2]
     for name in ("limits_expected", "limits_judged", "limits_held"):
         data["conclusion"]["coverage"][name] -= 1
@@ -121,7 +121,7 @@ def without_ranks(*ranks):
 
 
 def smaller_job(data):
-    """Ranks 4 to 7 never existed, and nobody declared that."""
+    """Ranks 4 to 7 never existed, and no declaration says so."""
     data["ranks"] = [{**one, "world_size": 4, "local_world_size": 4} for one in data["ranks"][:4]]
 
 

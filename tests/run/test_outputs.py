@@ -1,5 +1,6 @@
-"""The files that pytest and its plugins write of a run."""
+"""Files of pytest and torchrun."""
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,7 +10,7 @@ from gpu_acceptance.folder.files import RunFiles
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.row import Judgement, Row
 from gpu_acceptance.report.exports import figure_properties
-from gpu_acceptance.run.outputs import direct_outputs, find_unwritable
+from gpu_acceptance.run.outputs import direct_outputs, find_unwritable, reports, write_error_file
 
 
 def config(**options):
@@ -67,3 +68,95 @@ def test_no_text_of_a_figure_steers_a_terminal():
     assert name == r"a\x1b[2J equals"
     assert said.isprintable()
     assert r"\u202ewhy" in said
+
+
+def test_torchrun_finds_the_last_screen_and_prints_it_last(tmp_path, monkeypatch):
+    path = tmp_path / "error.json"
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(path))
+    write_error_file("REJECTED: 1 limit missed", ["REJECTED: 1 limit missed", "coverage: µ", "report: there"])
+    message = json.loads(path.read_text(encoding="utf-8"))["message"]
+    assert message["message"] == "REJECTED: 1 limit missed"
+    assert message["extraInfo"]["py_callstack"].lstrip("\n") == "REJECTED: 1 limit missed\ncoverage: µ\nreport: there"
+    assert message["extraInfo"]["py_callstack"].count("\n") == 14, "what torchrun says of the rank is out of sight"
+    write_error_file("REJECTED: 1 limit missed")
+    other = json.loads(path.read_text(encoding="utf-8"))["message"]["extraInfo"]
+    assert other["py_callstack"] == "REJECTED: 1 limit missed"
+    assert int(other["timestamp"]) > int(message["extraInfo"]["timestamp"]), "torchrun prints the earliest one last"
+
+
+@pytest.mark.parametrize("value", [None, ""])
+def test_without_torchrun_nothing_is_written(tmp_path, monkeypatch, value):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TORCHELASTIC_ERROR_FILE", raising=False)
+    if value is not None:
+        monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", value)
+    write_error_file("REJECTED")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_torchrun_that_is_gone_took_its_folder_along(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "gone" / "error.json"))
+    write_error_file("REJECTED")
+    assert list(tmp_path.iterdir()) == []
+
+
+NODEID = "acceptance/test_hbm.py::test_triad"
+ITEM = SimpleNamespace(
+    nodeid=NODEID, location=("acceptance/test_hbm.py", 3, "test_triad"), keywords={"test_triad": 1}, path=Path("test_hbm.py")
+)
+
+
+def phases(outcome, message="what happened"):
+    return [(report.when, report.outcome) for report in reports(ITEM, outcome, message, 2.5, {})]
+
+
+@pytest.mark.parametrize("outcome", Outcome)
+def test_set_up_comes_first_and_teardown_last(outcome):
+    found = phases(outcome)
+    assert found[0][0] == "setup"
+    assert found[-1] == ("teardown", "passed")
+
+
+@pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.DIED, Outcome.STUCK])
+def test_what_rejects_is_a_failure_of_the_call(outcome):
+    assert phases(outcome) == [("setup", "passed"), ("call", "failed"), ("teardown", "passed")]
+
+
+def test_only_what_passed_passes():
+    passing = [outcome for outcome in Outcome if not {"failed", "skipped"} & {result for _, result in phases(outcome)}]
+    assert passing == [Outcome.PASSED]
+
+
+def test_only_what_is_not_applicable_is_a_skip():
+    skipping = [outcome for outcome in Outcome if "skipped" in {result for _, result in phases(outcome)}]
+    assert skipping == [Outcome.NOT_APPLICABLE]
+    report = next(reports(ITEM, Outcome.NOT_APPLICABLE, "no GPU here", 0.0, {}))
+    assert report.longrepr == ("test_hbm.py", 0, "Skipped: not applicable: no GPU here")
+
+
+@pytest.mark.parametrize(
+    "outcome", sorted(set(Outcome) - {Outcome.PASSED, Outcome.NOT_APPLICABLE, Outcome.FAILED, Outcome.DIED, Outcome.STUCK})
+)
+def test_what_proves_nothing_is_an_error(outcome):
+    assert phases(outcome) == [("setup", "failed"), ("teardown", "passed")]
+
+
+def test_the_text_begins_with_the_outcome_once():
+    texts = [next(reports(ITEM, Outcome.LOST, message, 0.0, {})).longreprtext for message in ("rank 1 is gone", "lost: rank 1 is gone")]
+    assert texts == ["lost: rank 1 is gone", "lost: rank 1 is gone"]
+
+
+def test_figures_duration_and_place_go_along():
+    properties = {"hbm.triad.bandwidth at_least": "4300 GB/s, need >= 4150: held"}
+    setup, call, teardown = reports(ITEM, Outcome.PASSED, "", 2.5, properties)
+    assert (call.nodeid, call.location, call.duration) == (NODEID, ITEM.location, 2.5)
+    assert setup.duration == 0.0
+    assert call.user_properties == teardown.user_properties == list(properties.items())
+
+
+@pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.ERROR, Outcome.NOT_APPLICABLE])
+def test_text_of_a_machine_cannot_steer_the_terminal_and_keeps_its_lines(outcome):
+    texts = [str(report.longrepr) for report in reports(ITEM, outcome, "first\n\x1b[2Jsecond", 0.0, {}) if report.longrepr]
+    assert texts
+    assert all("\x1b" not in text and "[2Jsecond" in text for text in texts)
+    assert outcome is Outcome.NOT_APPLICABLE or texts[0] == f"{outcome}: first\n" + r"\x1b[2Jsecond"

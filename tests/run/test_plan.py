@@ -1,18 +1,20 @@
-"""What `--plan` prints."""
+"""`--plan`: validations, limits, time, and the lines of a contract."""
 
 from datetime import UTC, datetime
 
 import pytest
 
 from gpu_acceptance.control.rank import Rank
-from gpu_acceptance.run.plan import JobShape, plan_lines, planned_shape
+from gpu_acceptance.run.plan import JobShape, contract_lines, plan_lines, planned_shape
 from gpu_acceptance.supervisor.generations import Validation
+from gpu_acceptance.thresholds.contract import Contract, ContractLine
 from gpu_acceptance.thresholds.limit import Change, Limit, Profile
+from tests.judging import make_limit, make_profile
 
 NOW = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
 
 
-def make_limit(metric: str, **bounds) -> Limit:
+def limit_of(metric: str, **bounds) -> Limit:
     return Limit(metric, "GB/s", "rank", "policy: for a test", "x.yaml", **bounds)
 
 
@@ -34,29 +36,33 @@ def test_the_job_the_validations_and_the_end():
 
 
 def test_a_limit_by_size_shows_the_bound_of_this_job():
-    (line,) = plan([make_limit("hbm.copy.bandwidth", at_least={4: 1, 8: 2.5}, at_most=9)])[3:-1]
+    (line,) = plan([limit_of("hbm.copy.bandwidth", at_least={4: 1, 8: 2.5}, at_most=9)])[3:-1]
     assert line == "  hbm.copy.bandwidth: >= 2.5, <= 9 GB/s (rank) [x.yaml: policy: for a test]"
 
 
-def test_a_limit_that_does_not_apply_says_for_which_jobs_it_is():
-    (line,) = plan([make_limit("hbm.copy.bandwidth", at_least={4: 1, 8: 2})], ranks=2)[3:-1]
-    assert line == "  hbm.copy.bandwidth: does not apply to this job (GPUs per node: 4, 8; nodes: any)"
-
-
-def test_a_limit_for_larger_jobs_says_for_which():
-    (line,) = plan([make_limit("hbm.copy.bandwidth", at_least=1, min_ranks=4, min_ranks_per_node=3)], ranks=2)[3:-1]
-    shapes = "GPUs per node: any; nodes: any; ranks: 4 or more; ranks per node: 3 or more"
+@pytest.mark.parametrize(
+    ("limit", "shapes"),
+    [
+        ({"at_least": {4: 1, 8: 2}}, "GPUs per node: 4, 8; nodes: any"),
+        (
+            {"at_least": 1, "min_ranks": 4, "min_ranks_per_node": 3},
+            "GPUs per node: any; nodes: any; ranks: 4 or more; ranks per node: 3 or more",
+        ),
+    ],
+)
+def test_a_limit_that_does_not_apply_names_its_jobs(limit, shapes):
+    (line,) = plan([limit_of("hbm.copy.bandwidth", **limit)], ranks=2)[3:-1]
     assert line == f"  hbm.copy.bandwidth: does not apply to this job ({shapes})"
 
 
 def test_what_is_waived_or_not_applicable_says_why():
-    limits = [make_limit("hbm.copy.bandwidth", at_least=1), make_limit("p2p.copy.bandwidth", uniform=True)]
+    limits = [limit_of("hbm.copy.bandwidth", at_least=1), limit_of("p2p.copy.bandwidth", uniform=True)]
     lines = plan(limits, waivers={"hbm.*": "agreed"}, not_applicable={"p2p.*": "one GPU"})[3:-1]
     assert lines == ["  hbm.copy.bandwidth: waived (agreed)", "  p2p.copy.bandwidth: not applicable (one GPU)"]
 
 
 def test_a_limit_nobody_requires_says_so():
-    (line,) = plan([make_limit("p2p.copy.bandwidth", uniform=True)])[3:-1]
+    (line,) = plan([limit_of("p2p.copy.bandwidth", uniform=True)])[3:-1]
     assert line == "  p2p.copy.bandwidth: equal on all GB/s (rank, not required) [x.yaml: policy: for a test]"
 
 
@@ -73,30 +79,62 @@ def test_the_job_that_is_planned(place, num_gpus, declared, shape):
     assert planned_shape(place, num_gpus, declared) == shape
 
 
-def test_what_is_trained_and_fine_tuned_is_said_where_somebody_named_it():
+def test_training_data_and_the_reason_for_the_size_are_said():
     made = Profile("cpu", None, frozenset(), {}, {}, 60.0)
-    _, trained, tuned, _ = plan_lines(made, JobShape(2, 1), [], {}, NOW, "gpt2: tokens.npy", "a model: on calls.jsonl")
-    assert (trained, tuned) == ("training data: gpt2: tokens.npy", "fine-tuning: a model: on calls.jsonl")
-
-
-def test_the_plan_says_why_it_is_of_that_size():
-    made = Profile("cpu", None, frozenset(), {}, {}, 60.0)
-    (first, _) = plan_lines(made, planned_shape(Rank(), 0, None), [], {}, NOW)
+    shape = planned_shape(Rank(), 0, None)
+    first, trained, tuned, _ = plan_lines(made, shape, [], {}, NOW, "gpt2: tokens.npy", "a model: on calls.jsonl")
     assert first == "profile cpu (no GPU), level full, 2 ranks on each of 1 node, as `gpu-acceptance run` starts where there is no GPU"
+    assert (trained, tuned) == ("training data: gpt2: tokens.npy", "fine-tuning: a model: on calls.jsonl")
 
 
 def test_what_the_level_leaves_out_is_not_tested():
     levels = {"quick": {"hbm": 5.0}, "full": {"hbm": 5.0, "p2p": 5.0}}
-    lines = plan([make_limit("hbm.copy.bandwidth", at_least=1), make_limit("p2p.copy.bandwidth", at_least=1)], levels=levels, level="quick")
+    lines = plan([limit_of("hbm.copy.bandwidth", at_least=1), limit_of("p2p.copy.bandwidth", at_least=1)], levels=levels, level="quick")
     assert "  p2p.copy.bandwidth: not tested: not part of level quick" in lines
 
 
 def test_bounds_that_an_overlay_dropped_or_loosened_stand_at_the_top_those_dropped_first():
     keys = {"loosened": "hbm.add.bandwidth at_least", "tightened": "hbm.read.bandwidth at_least", "dropped": "hbm.copy.bandwidth at_least"}
     changes = tuple(Change(kind, key, "5", "0", "mine.yaml", "0") for kind, key in keys.items())
-    lines = plan([make_limit("hbm.copy.bandwidth", at_least=0)], changes=changes)
+    lines = plan([limit_of("hbm.copy.bandwidth", at_least=0)], changes=changes)
     assert lines[1:3] == [
         "  dropped by mine.yaml: hbm.copy.bandwidth at_least, 5 -> 0",
         "  loosened by mine.yaml: hbm.add.bandwidth at_least, 5 -> 0",
     ]
     assert not any("tightened" in line for line in lines)
+
+
+SHORT_PROFILE = make_profile(
+    make_limit("hbm.triad.bandwidth"),
+    make_limit("nccl.all_reduce.busbw", nodes="several", scope="job"),
+    make_limit("train.gpt2.loss", at_most=2),
+    requires=frozenset({"hbm", "nccl"}),
+)
+LINES = (
+    ContractLine(number="1", text="memory", metrics=("hbm.*",), at_least=120, unit="GB/s"),
+    ContractLine(number="2", text="network", metrics=("nccl.*",)),
+    ContractLine(number="3", text="training", metrics=("train.*",)),
+    ContractLine(number="4", text="service", not_tested="no matter of a test"),
+)
+
+
+def planned_contract(num_nodes, waivers=None):
+    contract = Contract(file="c.yaml", sha256="ab" * 32, lines=LINES)
+    return list(contract_lines(contract, SHORT_PROFILE, JobShape(8, num_nodes), waivers or {}))
+
+
+def test_what_is_asked_for_will_answer_and_of_the_rest_it_says_why_not():
+    assert planned_contract(1) == [
+        "contract c.yaml: 4 lines",
+        "  1: hbm.*, >= 120 GB/s",
+        "  2: will not be tested: nccl.* is not part of this run",
+        "  3: will not be tested: train.* is not part of this run",
+        "  4: will not be tested: no matter of a test",
+    ]
+
+
+def test_more_nodes_answer_more_and_a_waiver_takes_an_answer_away():
+    assert planned_contract(2, {"hbm.*": "agreed"})[1:3] == [
+        "  1: will not be tested: waived (agreed): hbm.triad.bandwidth: never measured",
+        "  2: nccl.*",
+    ]

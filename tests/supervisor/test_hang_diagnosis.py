@@ -1,4 +1,4 @@
-"""What NCCL's RAS service says, as NCCL 2.28.9 said it on two GPUs; asked over a real socket of this host."""
+"""Answers of NCCL's RAS service, which a supervisor asks about a stuck worker."""
 
 import json
 import socket

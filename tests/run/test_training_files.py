@@ -1,0 +1,390 @@
+"""Folders and files that training reads and writes."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from importlib import metadata
+
+import numpy as np
+import pytest
+from judging import make_job, make_limit, make_profile, make_record
+from made_checkpoints import make_checkpoint
+from needs import is_root
+from waiting import wait_until
+
+from fixtures.training import refuse_unlike
+from gpu_acceptance.base.guard import remove_checkpoint, remove_within
+from gpu_acceptance.control.rank import RefusedError
+from gpu_acceptance.inventory import needs
+from gpu_acceptance.record.figure import make_figure
+from gpu_acceptance.record.outcome import Outcome
+from gpu_acceptance.record.row import Attempt
+from gpu_acceptance.run.training_files import (
+    OLD_S,
+    are_evidence,
+    folder_of,
+    look,
+    make,
+    make_anew,
+    refuse_unusable_data,
+    refuse_unusable_folder,
+    refuse_unusable_lora_files,
+    remove_old,
+    sees,
+    source_of,
+)
+from gpu_acceptance.verdict.rows import make_row
+from tools.made_dialogues import made
+
+WRITTEN = ("ddp/__0_0.distcp", "ddp/.metadata", "ddp/.metadata.tmp", "ddp/part-0.json", "ddp/manifest.json.tmp", "fsdp/losses.json")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Of a run, with a checkpoint in it."""
+    return made_folder(tmp_path, "a-run")
+
+
+def made_folder(parent, run_id, *, age_s=0):
+    own = folder_of(run_id, parent, parent, 1)
+    make(own, "mark")
+    for name in WRITTEN:
+        (own / name).parent.mkdir(exist_ok=True)
+        (own / name).touch()
+    for path in own.iterdir():
+        moment = path.stat().st_mtime - age_s
+        os.utime(path, (moment, moment))
+    return own
+
+
+def all_under(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+@pytest.mark.parametrize("patience_s", [60, 0])
+def test_it_is_removed_by_a_process_for_which_nobody_waits_longer(folder, patience_s):
+    remove_within(folder, patience_s)
+    if patience_s:
+        assert not folder.exists()
+    else:
+        assert folder.exists()  # Python has not even begun
+        assert wait_until(lambda: not folder.exists())
+
+
+def refusal(folder):
+    with pytest.raises(RefusedError) as caught:
+        refuse_unusable_folder("--checkpoint-dir", folder)
+    assert caught.value.exit_code == 4
+    return str(caught.value)
+
+
+def test_a_folder_that_is_good_missing_or_a_file(tmp_path):
+    refuse_unusable_folder("--checkpoint-dir", tmp_path)
+    refuse_unusable_folder("--checkpoint-dir", None)
+    missing = f"--checkpoint-dir={tmp_path}/no: No such file or directory; name a folder that is there on every node"
+    assert refusal(tmp_path / "no") == missing
+    (tmp_path / "file").touch()
+    assert refusal(tmp_path / "file") == f"--checkpoint-dir={tmp_path}/file: not a folder; name one that is there on every node"
+
+
+@pytest.mark.needs(*(("privileged",) if is_root() else ()))
+def test_a_folder_that_cannot_be_written(tmp_path):
+    if is_root():  # who may write everywhere, but not on what is mounted read-only
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "ro,size=1m", "tmpfs", str(tmp_path)], check=True)
+    else:
+        tmp_path.chmod(0o500)
+    try:
+        assert refusal(tmp_path) == f"--checkpoint-dir={tmp_path}: not writable; name a folder that is, on every node"
+    finally:
+        if is_root():
+            subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+def test_several_nodes_have_none_that_was_not_named(tmp_path):
+    named, beside = tmp_path / "named", tmp_path / "reports"
+    assert folder_of("7", named, beside, 1) == folder_of("7", named, beside, 2) == named / "gpu-acceptance-checkpoint-7"
+    assert folder_of("7", None, beside, 1) == beside / "gpu-acceptance-checkpoint-7"
+    assert folder_of("7", None, beside, 2) is None
+
+
+def test_who_sees_the_folder_knows_the_mark(folder, tmp_path):
+    assert sees(folder, "mark", within_s=0)
+    assert not sees(folder, "another", within_s=0)
+    assert not sees(tmp_path / "elsewhere" / folder.name, "mark", within_s=0)
+
+
+def test_all_that_we_wrote_is_removed(folder, tmp_path):
+    remove_checkpoint(folder)
+    assert all_under(tmp_path) == []
+    remove_checkpoint(folder)
+
+
+ALLOWED = "; --checkpoint-dir=DIR names a folder with room, in which rank 0 may write and remove"
+
+
+def test_made_anew_it_holds_its_marker_alone(folder):
+    assert make_anew(folder, "another") == []
+    assert all_under(folder) == [".gpu-acceptance-checkpoint"]
+    assert sees(folder, "another", within_s=0)
+
+
+def test_where_it_cannot_be_made_the_error_says_what_is_allowed(tmp_path):
+    (tmp_path / "file").touch()
+    own = folder_of("a-run", tmp_path / "file", tmp_path, 1)
+    with pytest.raises(OSError, match="Not a directory") as caught:
+        make_anew(own, "mark")
+    assert str(caught.value) == f"[Errno 20] Not a directory: '{own}'{ALLOWED}"
+
+
+# In a process none of whose files may grow: a full disk does the same, to root as well.
+NO_ROOM = """
+import resource, sys
+from pathlib import Path
+from gpu_acceptance.run.training_files import make_anew
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+try:
+    make_anew(Path(sys.argv[1]), "mark")
+except OSError as error:
+    print(error)
+"""
+
+
+def test_without_room_for_its_marker_nothing_is_left(tmp_path):
+    own = folder_of("a-run", tmp_path, tmp_path, 1)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", NO_ROOM, str(own)], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == f"[Errno 27] File too large{ALLOWED}\n"
+    assert all_under(tmp_path) == []
+
+
+def test_a_file_of_somebody_else_stays_and_so_does_its_folder(folder):
+    (folder / "ddp" / "notes.txt").touch()
+    (folder / "ddp" / "part-1.json").symlink_to(folder / "ddp" / "notes.txt")
+    (folder / "mine").mkdir()
+    remove_checkpoint(folder)
+    assert all_under(folder) == [".gpu-acceptance-checkpoint", "ddp", "ddp/notes.txt", "ddp/part-1.json", "mine"]
+
+
+def test_no_link_is_followed(folder, tmp_path):
+    other = tmp_path / "other"
+    folder.rename(other)
+    folder.symlink_to(other)
+    before = all_under(other)
+    remove_checkpoint(folder)
+    assert all_under(other) == before
+    inside = made_folder(tmp_path, "b-run")
+    for name in ("__0_0.distcp", ".metadata", ".metadata.tmp", "part-0.json", "manifest.json.tmp"):
+        (inside / "ddp" / name).unlink()
+    (inside / "ddp").rmdir()
+    (inside / "ddp").symlink_to(other / "ddp")
+    remove_checkpoint(inside)
+    assert all_under(other) == before
+    assert all_under(inside) == [".gpu-acceptance-checkpoint", "ddp"]
+
+
+@pytest.mark.parametrize("run_id", ["a-run", "None"])
+@pytest.mark.parametrize("marker", [None, "a link", "{", "[]", '{"run_id": "another"}', '{"run_id": ["a-run"]}'])
+def test_without_our_marker_it_is_not_ours(tmp_path, run_id, marker):
+    folder = made_folder(tmp_path, run_id)
+    path = folder / ".gpu-acceptance-checkpoint"
+    path.rename(tmp_path / "marker")
+    if marker == "a link":
+        path.symlink_to(tmp_path / "marker")
+    elif marker is not None:
+        path.write_text(marker)
+    before = all_under(folder)
+    remove_checkpoint(folder)
+    assert all_under(folder) == before
+    with pytest.raises(FileExistsError, match=r"\(no marker \.gpu-acceptance-checkpoint\); refusing to use it$"):
+        make(folder, "mark")
+
+
+def test_old_ones_of_former_runs_are_removed_and_nothing_else(folder, tmp_path):
+    made_folder(tmp_path, "old", age_s=OLD_S + 60)
+    young = made_folder(tmp_path, "young", age_s=OLD_S - 60)
+    foreign = tmp_path / "gpu-acceptance-checkpoint-foreign"
+    foreign.mkdir()
+    (foreign / "__0_0.distcp").touch()
+    os.utime(foreign / "__0_0.distcp", (0, 0))
+    renamed = made_folder(tmp_path, "renamed", age_s=OLD_S + 60).rename(tmp_path / "gpu-acceptance-checkpoint-other")
+    (tmp_path / "gpu-acceptance-checkpoint-link").symlink_to(renamed)
+    (tmp_path / "gpu-acceptance-checkpoint-file").write_text(json.dumps({"run_id": "file"}))
+    kept = {str(path) for other in (folder, young, foreign, renamed) for path in other.rglob("*")}
+    assert remove_old(folder) == ["gpu-acceptance-checkpoint-old"]
+    assert kept <= {str(path) for path in tmp_path.rglob("*")}
+    assert sorted(path.name.removeprefix("gpu-acceptance-checkpoint-") for path in tmp_path.iterdir()) == [
+        *("a-run", "file", "foreign", "link", "other", "young")
+    ]
+    assert remove_old(folder) == []
+
+
+ERROR, CHANGED = "checkpoint.ddp.fewer.loss_error", "checkpoint.ddp.files.changed"
+SAVE, RESUME = (f"acceptance/test_checkpoint.py::test_{name}" for name in ("save", "resume"))
+PROFILE = make_profile(make_limit(ERROR, at_most=1e-4, unit="relative"), make_limit(CHANGED, at_most=0, unit="count"))
+JOB = make_job(2)
+
+
+def row(value, outcome=Outcome.PASSED, *, nodeid=RESUME, waivers=None, measure_only=False):
+    figures = (make_figure(ERROR, value, "relative", judged=True), make_figure(CHANGED, 0, "count", judged=True))
+    ranks = tuple(make_record(rank, outcome if rank else Outcome.PASSED, figures) for rank in range(2))
+    return make_row(nodeid, [Attempt(number=1, ranks=ranks)], PROFILE, JOB, waivers or {}, 60, measure_only=measure_only)
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([row(0.0, nodeid=SAVE), row(9e-5)], False),
+        ([row(0.0, nodeid=SAVE), row(2e-4)], True),
+        ([row(math.nan)], True),
+        ([row(2e-4, waivers={ERROR: "known"})], True),
+        ([row(9e-5, measure_only=True)], False),
+        ([row(2e-4, measure_only=True)], True),
+        *(([row(0.0, one)], True) for one in (Outcome.ERROR, Outcome.DIED, Outcome.STUCK, Outcome.INTERRUPTED, Outcome.FAILED)),
+        ([row(0.0).model_copy(update={"outcome": Outcome.NOT_APPLICABLE})], False),
+        ([row(2e-4).model_copy(update={"subject": "corruption"}), row(0.0)], False),
+    ],
+)
+def test_checkpoints_are_evidence_where_their_row_is_bad_or_a_limit_was_missed(rows, expected):
+    """A limit also counts where it was waived, or not judged."""
+    assert are_evidence(rows, PROFILE, JOB) is expected
+
+
+WANTED = "wanted on every node: tokens.npy (an array of token ids), images/CLASS/FILE, or both"
+
+
+def data_refusal(folder):
+    with pytest.raises(RefusedError) as caught:
+        refuse_unusable_data(folder)
+    return str(caught.value)
+
+
+@pytest.fixture
+def with_tokens(tmp_path):
+    np.save(tmp_path / "tokens.npy", np.zeros(1500, np.uint16))
+    return tmp_path
+
+
+@pytest.fixture
+def with_images(tmp_path):
+    (tmp_path / "images" / "a").mkdir(parents=True)
+    (tmp_path / "images" / "a" / "0.jpg").touch()
+    return tmp_path
+
+
+def test_without_the_option_there_is_nothing_to_say():
+    assert refuse_unusable_data(None) == ""
+
+
+def test_what_is_trained_on_what_is_said_of_every_model(tmp_path, with_tokens):
+    always = "parity, checkpoint, lora_convergence and lora_modes: always synthetic"
+    tokens = f"gpt2 and llama: {tmp_path}/tokens.npy (1,500 tokens)"
+    assert refuse_unusable_data(tmp_path) == f"{tokens}; resnet: synthetic; {always}"
+    (tmp_path / "images" / "a").mkdir(parents=True)
+    (tmp_path / "images" / "a" / "0.jpg").touch()
+    assert refuse_unusable_data(tmp_path) == f"{tokens}; resnet: {tmp_path}/images; {always}"
+    (tmp_path / "tokens.npy").unlink()
+    assert refuse_unusable_data(tmp_path) == f"gpt2 and llama: synthetic; resnet: {tmp_path}/images; {always}"
+
+
+def test_a_folder_without_data(tmp_path):
+    assert data_refusal(tmp_path) == f"--data-dir: {tmp_path}: holds neither tokens.npy nor images; {WANTED}"
+    (tmp_path / "file").touch()
+    for name in ("no", "file", "x" * 300):
+        assert data_refusal(tmp_path / name) == f"--data-dir: {tmp_path}/{name}: no folder that can be read; {WANTED}"
+
+
+def test_what_is_wrong_with_one_kind_of_data_is_refused_where_the_other_is_sound(with_tokens, with_images):
+    (with_images / "images" / "a" / "0.jpg").unlink()
+    assert data_refusal(with_tokens).startswith(f"--data-dir: {with_tokens}/images: 1 class folders, and no image in them; wanted: ")
+    (with_tokens / "tokens.npy").unlink()
+    (with_tokens / "tokens.npy").symlink_to("nowhere")
+    assert data_refusal(with_tokens).startswith(f"--data-dir: {with_tokens}/tokens.npy: cannot be read: ")
+
+
+def test_images_without_what_decodes_them(with_images, monkeypatch):
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    install = f"{sys.executable} -m pip install Pillow"
+    assert data_refusal(with_images) == f"--data-dir: {with_images}/images: images are decoded by Pillow, which is not installed: {install}"
+
+
+def test_ranks_that_would_train_on_different_data():
+    refuse_unlike(["synthetic"] * 3)
+    with pytest.raises(RuntimeError) as caught:
+        refuse_unlike(["tokens.npy: 9 tokens", "tokens.npy: 9 tokens", "synthetic", "tokens.npy: 8 tokens"])
+    seen = "tokens.npy: 9 tokens on rank 0, synthetic on rank 2"
+    assert str(caught.value) == f"ranks have different training data: {seen}; --data-dir must name the same data on every node"
+
+
+@pytest.fixture
+def model(tmp_path):
+    return make_checkpoint(tmp_path / "model")
+
+
+@pytest.fixture
+def data(tmp_path):
+    path = tmp_path / "calls.jsonl"
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in [{"a": 1}, *made(40, seed=0)]))
+    return path
+
+
+def lora_refusal(model, data):
+    with pytest.raises(RefusedError) as caught:
+        refuse_unusable_lora_files(model, data)
+    assert caught.value.exit_code == 4
+    return str(caught.value)
+
+
+def test_without_the_options_there_is_nothing_to_say():
+    assert refuse_unusable_lora_files(None, None) == ""
+
+
+def test_what_is_trained_on_what(model, data):
+    num_calls = look(model, data).read.num_calls
+    of_model = "Qwen2ForCausalLM (44 parameters, 100 bytes in BF16 and F32, sequences to 512 tokens)"
+    of_data = f"40 dialogues with {num_calls} calls; dropped: neither messages, nor system and chat (1)"
+    assert refuse_unusable_lora_files(model, data) == f"{model}: {of_model}; {data}: {of_data}"
+
+
+def test_a_source_is_the_same_wherever_the_same_lies(tmp_path, model, data):
+    found = source_of(look(model, data))
+    copy = tmp_path / "copy.jsonl"
+    copy.write_bytes(data.read_bytes())
+    elsewhere = make_checkpoint(tmp_path / "elsewhere")
+    assert source_of(look(elsewhere, copy)) == found
+    copy.write_bytes(data.read_bytes() + b"\n")
+    assert source_of(look(model, copy)) != found
+    (elsewhere / "tokenizer.json").write_text("{}")
+    assert source_of(look(elsewhere, data)) != found
+
+
+def test_ranks_that_have_not_the_same():
+    seen = "ranks have different training data: a on rank 0, b on rank 1"
+    with pytest.raises(RuntimeError, match=f"^{seen}; --lora-model and --lora-data must name the same data on every node$"):
+        refuse_unlike(["a", "b"], "--lora-model and --lora-data")
+
+
+def test_each_is_refused_under_the_option_that_named_it(model, data):
+    (model / "config.json").unlink()
+    assert lora_refusal(model, data).startswith(f"--lora-model: {model}: no config.json; wanted on every node: ")
+    make_checkpoint(model.parent / "other")
+    data.write_text('{"messages": [}')
+    assert lora_refusal(model.parent / "other", data).startswith(f"--lora-data: {data}, line 1: column 15: Expecting value; wanted: ")
+
+
+@pytest.mark.parametrize("package", ["peft", "transformers"])
+def test_packages_that_fine_tuning_needs(model, data, monkeypatch, package):
+    oldest = {"peft": "0.17", "transformers": "5.0"}[package]
+    versions = {"numpy": "2.0.0", "peft": "0.17.0", "transformers": "5.0.0"}
+    monkeypatch.setattr(metadata, "version", lambda name: versions[name])
+    assert refuse_unusable_lora_files(model, data)
+    versions[package] = "0.16.dev0"
+    install = f"{sys.executable} -m pip install '{package}>={oldest}'"
+    assert lora_refusal(model, data) == f"--lora-model: needs {package} {oldest} or newer, and there is 0.16.dev0: {install}"
+
+
+def test_without_a_package_that_fine_tuning_needs(model, data, monkeypatch):
+    monkeypatch.setattr(needs, "_version", lambda name: "" if name == "peft" else "9.0")
+    install = f"{sys.executable} -m pip install 'peft>=0.17'"
+    assert lora_refusal(model, data) == f"--lora-model: needs peft 0.17 or newer, and there is none: {install}"

@@ -1,4 +1,4 @@
-"""What Kubernetes says of a pod's node, from a server that speaks as it does, over TLS."""
+"""A pod's node, from a server that speaks like the API of Kubernetes, over TLS."""
 
 import copy
 import dataclasses
@@ -42,7 +42,7 @@ def differing(api):
     return {metric.removeprefix("kubernetes."): answer for metric, answer in now.items() if answer != WELL[metric]}
 
 
-def test_what_the_server_says_is_of_the_form_of_kubernetes(api):
+def test_the_server_answers_in_the_form_of_kubernetes(api):
     kubernetes_validate.validate(api.node, kubernetes_validate.latest_version(), strict=True)
     for one in api.pods:
         kubernetes_validate.validate({"apiVersion": "v1", "kind": "Pod", **one}, kubernetes_validate.latest_version(), strict=True)
@@ -57,16 +57,82 @@ def condition(api, name):
     return next(one for one in api.node["status"]["conditions"] if one["type"] == name)
 
 
-@pytest.mark.parametrize("status", ["False", "Unknown"])
-def test_a_node_that_is_not_ready(api, status):
-    condition(api, "Ready").update(status=status, reason="NodeStatusUnknown")
-    assert differing(api) == {"node.ready": (False, "NodeStatusUnknown")}
+def set_condition(name, **values):
+    return lambda api: condition(api, name).update(values)
 
 
-def test_pressure_is_named_and_what_is_unknown_is_no_health(api):
-    condition(api, "DiskPressure")["status"] = "True"
-    condition(api, "NetworkUnavailable")["status"] = "Unknown"
-    assert differing(api) == {"node.pressure": (2, "DiskPressure True, NetworkUnavailable Unknown")}
+def add_pod(name, uid, owner, gpus, claims=None, **more):
+    def change(api):
+        api.pods.append(pod(name, uid, owner, gpus, **more))
+        if claims:
+            api.pods[-1]["spec"]["resourceClaims"] = claims
+
+    return change
+
+
+def withdraw(api):
+    api.node["status"]["allocatable"].update({"nvidia.com/gpu": "7", "rdma/rdma_shared_device_a": "0"})
+
+
+def stop_plugin(api):
+    for numbers in (api.node["status"]["capacity"], api.node["status"]["allocatable"]):
+        del numbers["nvidia.com/gpu"]
+
+
+def cordon(*taints):
+    return lambda api: api.node.update(spec={"unschedulable": True, "taints": list(taints)})
+
+
+def hide_pod(api):
+    api.environment["POD_UID"] = "another"
+
+
+NOT_LISTED = (Missing(Why.NOT_THERE, "no pod of uid another on this node"), "")
+
+
+@pytest.mark.parametrize(
+    ("changes", "found_now"),
+    [
+        *(
+            ([set_condition("Ready", status=status, reason="NodeStatusUnknown")], {"node.ready": (False, "NodeStatusUnknown")})
+            for status in ("False", "Unknown")
+        ),
+        *(([set_condition("Ready", reason=reason)], {"node.ready": (True, "no reason")}) for reason in ({}, None, "")),
+        (
+            [set_condition("DiskPressure", status="True"), set_condition("NetworkUnavailable", status="Unknown")],
+            {"node.pressure": (2, "DiskPressure True, NetworkUnavailable Unknown")},
+        ),
+        ([lambda api: api.node["status"]["conditions"].remove(condition(api, "NetworkUnavailable"))], {}),  # of some networks only
+        (
+            [cordon({"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"})],
+            {"node.taints": (1, "node.kubernetes.io/unschedulable")},
+        ),
+        ([cordon({"key": "site.example/own", "effect": "NoSchedule"})], {}),  # a site's own taint is no fault
+        ([cordon()], {}),
+        (
+            [withdraw],
+            {"devices.gpus": (7, ""), "devices.withdrawn": (1001, "nvidia.com/gpu 7 of 8, rdma/rdma_shared_device_a 0 of 1000")},
+        ),
+        ([stop_plugin], {"devices.gpus": (0, "no nvidia.com/gpu: its device plugin does not run")}),
+        (
+            [add_pod("gpu-acceptance-1-k2m9d", "pod-uid-9", "job-uid-1", "8")],
+            {"pods.same_run": (2, "default/gpu-acceptance-0-x7f2q, default/gpu-acceptance-1-k2m9d")},
+        ),
+        *(
+            ([add_pod("training-7", "pod-uid-9", "job-uid-9", "1", resource=resource)], {"pods.others": (1, "default/training-7")})
+            for resource in ("nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb")
+        ),
+        (
+            [add_pod("training-7", "pod-uid-9", "job-uid-9", "0", claims=[{"name": "gpus", "resourceClaimTemplateName": "eight-gpus"}])],
+            {"pods.others": (1, "default/training-7 (by a resource claim)")},
+        ),
+        ([hide_pod], {"pods.same_run": NOT_LISTED, "pods.others": NOT_LISTED}),
+    ],
+)
+def test_one_difference_is_found_and_no_other(api, changes, found_now):
+    for change in changes:
+        change(api)
+    assert differing(api) == found_now
 
 
 @pytest.mark.parametrize(("name", "metric"), [("Ready", "node.ready"), ("PIDPressure", "node.pressure")])
@@ -75,82 +141,23 @@ def test_a_condition_that_is_not_there_is_not_measured(api, name, metric):
     assert differing(api)[metric][0] == Missing(Why.NOT_THERE, f"node {NODE} has no condition {name}")
 
 
-def test_a_network_that_says_nothing_is_none_of_kubernetes(api):
-    api.node["status"]["conditions"].remove(condition(api, "NetworkUnavailable"))
-    assert differing(api) == {}
-
-
-def test_a_cordon_is_found_and_a_site_s_own_taint_is_none(api):
-    api.node["spec"] = {"unschedulable": True, "taints": [{"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}]}
-    assert differing(api) == {"node.taints": (1, "node.kubernetes.io/unschedulable")}
-    del api.node["spec"]["taints"]
-    assert differing(api) == {}
-
-
-def test_devices_that_a_plugin_has_withdrawn(api):
-    api.node["status"]["allocatable"].update({"nvidia.com/gpu": "7", "rdma/rdma_shared_device_a": "0"})
-    assert differing(api) == {
-        "devices.gpus": (7, ""),
-        "devices.withdrawn": (1001, "nvidia.com/gpu 7 of 8, rdma/rdma_shared_device_a 0 of 1000"),
-    }
-
-
-def test_a_plugin_that_does_not_run(api):
-    for numbers in (api.node["status"]["capacity"], api.node["status"]["allocatable"]):
-        del numbers["nvidia.com/gpu"]
-    assert differing(api) == {"devices.gpus": (0, "no nvidia.com/gpu: its device plugin does not run")}
-
-
-def test_two_pods_of_the_run_on_one_node(api):
-    api.pods.append(pod("gpu-acceptance-1-k2m9d", "pod-uid-9", "job-uid-1", "8"))
-    assert differing(api) == {"pods.same_run": (2, "default/gpu-acceptance-0-x7f2q, default/gpu-acceptance-1-k2m9d")}
-
-
-@pytest.mark.parametrize("resource", ["nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb"])
-def test_another_job_on_the_gpus(api, resource):
-    api.pods.append(pod("training-7", "pod-uid-9", "job-uid-9", "1", resource=resource))
-    assert differing(api) == {"pods.others": (1, "default/training-7")}
-
-
-def test_another_job_that_has_devices_by_a_claim(api):
-    api.pods.append(pod("training-7", "pod-uid-9", "job-uid-9", "0"))
-    api.pods[-1]["spec"]["resourceClaims"] = [{"name": "gpus", "resourceClaimTemplateName": "eight-gpus"}]
-    assert differing(api) == {"pods.others": (1, "default/training-7 (by a resource claim)")}
-
-
 def test_many_others_are_counted_and_not_all_named(api):
     api.pods += [pod(f"job-{number}", f"uid-{number}", "", "1") for number in range(10)]
     number, detail = found(api)["kubernetes.pods.others"]
     assert (number, detail) == (10, f"{', '.join(f'default/job-{one}' for one in range(8))}, 2 more")
 
 
-def test_a_pod_that_is_not_on_the_list_knows_nothing_of_it(api):
-    api.environment["POD_UID"] = "another"
-    lack = (Missing(Why.NOT_THERE, "no pod of uid another on this node"), "")
-    assert differing(api) == {"pods.same_run": lack, "pods.others": lack}
-
-
-# --- what is no answer ---------------------------------------------------------------------------------------------------------
-
-
 def lacks(api):
-    """Nothing is known; why, of the node and of the pods."""
+    """The reasons why node and pods are unknown."""
     now = found(api)
     assert all(isinstance(value, Missing) for value, _ in now.values())
     return now["kubernetes.node.ready"][0], now["kubernetes.pods.others"][0]
 
 
-@pytest.mark.parametrize("status", [401, 403])
-def test_a_right_that_is_not_given(api, status):
-    api.answer = (status, "{}")
-    node, pods = lacks(api)
-    assert node == Missing(Why.NOT_PERMITTED, f"GET /api/v1/nodes/{NODE}: status {status}, 2 bytes")
-    assert pods.missing is Why.NOT_PERMITTED
-
-
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
+        *(((status, "{}"), f"status {status}, 2 bytes") for status in (401, 403)),
         ((404, "{}"), "status 404, 2 bytes"),
         ((500, "no"), "status 500, 2 bytes"),
         ((200, "<html>"), "JSONDecodeError: Expecting value: line 1 column 1 (char 0)"),
@@ -158,9 +165,11 @@ def test_a_right_that_is_not_given(api, status):
         ((200, "[" * 100_000), "RecursionError: maximum recursion depth exceeded while decoding a JSON array from a unicode string"),
     ],
 )
-def test_what_is_no_answer(api, answer, said):
+def test_an_answer_without_an_object(api, answer, said):
     api.answer = answer
-    assert lacks(api)[0] == Missing(Why.UNREADABLE, f"GET /api/v1/nodes/{NODE}: {said}")
+    why = Why.NOT_PERMITTED if answer[0] in {401, 403} else Why.UNREADABLE
+    node, pods = lacks(api)
+    assert (node, pods.missing) == (Missing(why, f"GET /api/v1/nodes/{NODE}: {said}"), why)
 
 
 def test_a_redirect_does_not_get_the_token(api, tmp_path):
@@ -179,7 +188,7 @@ def test_a_server_of_another_authority_does_not_get_the_token(api, tmp_path):
     assert other.asked == []
 
 
-def test_nobody_there(api):
+def test_a_server_that_is_down(api):
     environment = {**api.environment, "KUBERNETES_SERVICE_PORT": "1"}
     node, _ = lacks(dataclasses.replace(api, environment=environment))
     assert node == Missing(Why.UNREADABLE, f"GET /api/v1/nodes/{NODE}: ConnectionRefusedError: [Errno 111] Connection refused")
@@ -191,7 +200,7 @@ def test_a_pod_without_a_token(api):
 
 
 @pytest.mark.parametrize("token", ["", "a\nb", "a b"])
-def test_what_is_no_token_is_sent_nowhere_and_not_repeated(api, token):
+def test_a_text_that_is_no_token_is_not_sent_and_not_repeated(api, token):
     (api.account / "token").write_text(token)
     node, _ = lacks(api)
     assert node.missing is Why.UNREADABLE
@@ -201,7 +210,7 @@ def test_what_is_no_token_is_sent_nowhere_and_not_repeated(api, token):
 
 
 @pytest.mark.parametrize(("name", "value"), [("NODE_NAME", ""), ("NODE_NAME", "../pods"), ("POD_UID", "")])
-def test_a_pod_that_was_not_told_where_it_is(api, name, value):
+def test_a_pod_without_the_name_of_its_node(api, name, value):
     api.environment[name] = value
     told = {"NODE_NAME": NODE, "POD_UID": "pod-uid-1", name: value}
     said = f"NODE_NAME={told['NODE_NAME']!r}, POD_UID={told['POD_UID']!r}: deploy/kubernetes/components/api sets both"
@@ -210,7 +219,7 @@ def test_a_pod_that_was_not_told_where_it_is(api, name, value):
 
 
 def cut(plain, *path):
-    """The same without what is at this path."""
+    """The same without the value at this path."""
     changed = copy.deepcopy(plain)
     inner = changed
     for key in path[:-1]:
@@ -226,19 +235,13 @@ def test_a_node_of_another_form_is_unreadable(api, path):
     assert node == Missing(Why.UNREADABLE, f"node of the API: KeyError: '{path[-1]}'")
 
 
-@pytest.mark.parametrize("reason", [{}, None, ""])
-def test_a_condition_may_have_no_reason(api, reason):
-    condition(api, "Ready")["reason"] = reason
-    assert differing(api) == {"node.ready": (True, "no reason")}
-
-
 @pytest.mark.parametrize("reason", [["a"], 5, "a\nb", "x" * 300])
 def test_a_reason_of_another_form_is_unreadable(api, reason):
     condition(api, "Ready")["reason"] = reason
     assert found(api)["kubernetes.node.ready"][0].missing is Why.UNREADABLE
 
 
-def test_a_number_that_is_none_is_unreadable(api):
+def test_a_number_of_another_form_is_unreadable(api):
     api.node["status"]["capacity"]["nvidia.com/gpu"] = "-1"
     assert found(api)["kubernetes.devices.gpus"][0] == Missing(Why.UNREADABLE, "node of the API: no number of devices: '-1'")
 
@@ -253,6 +256,6 @@ def test_a_token_is_in_no_answer(api):
     assert TOKEN not in repr(kubernetes.read(api.environment))
 
 
-def test_who_is_in_a_pod():
+def test_a_process_in_a_pod():
     assert kubernetes.is_in_pod({"KUBERNETES_SERVICE_HOST": "192.0.2.1"})
     assert not kubernetes.is_in_pod({})

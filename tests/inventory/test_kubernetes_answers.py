@@ -1,4 +1,4 @@
-"""What the API of a real control plane said, as test_real_kubernetes.py and test_real_pods.py kept it, read again: no cluster is needed."""
+"""Answers of a real control plane, kept by test_real_kubernetes.py and test_real_pods.py: no cluster is needed."""
 
 import json
 from functools import partial
@@ -37,7 +37,7 @@ def test_the_version_is_named():
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_what_was_kept_is_of_the_form_that_other_tests_take(name):
+def test_kept_answers_have_the_form_of_kubernetes(name):
     for one in {**ANSWERS, **RAN}[name]["items"]:
         kubernetes_validate.validate({"apiVersion": "v1", "kind": "Pod", **one}, kubernetes_validate.latest_version(), strict=True)
 
@@ -87,7 +87,7 @@ def wait(api, name):
 
 
 @pytest.mark.parametrize("name", SAID)
-def test_why_a_pod_does_not_run(api, name):
+def test_the_reason_why_a_pod_does_not_run(api, name):
     code, lines, nodes = wait(api, name)
     pod, said = [line for line in lines if line.startswith("pod ")][-1].removeprefix("pod ").split(" ", 1)
     assert (code, said) == (6, SAID[name].replace("NODE", nodes[pod]))
@@ -104,7 +104,7 @@ def test_a_pod_that_runs(api):
 
 
 def told_by(api, node, pods):
-    """What the first of these pods is told, as if it were on this node, which goes by the name of node-01."""
+    """Answers to the first of these pods, as if it were on this node, under the name node-01."""
     own = pods["items"][0]
     api.node, api.pods = node, [{**own, "spec": {**own["spec"], "nodeName": "node-01"}}]
     api.environment.update(NODE_NAME="node-01", POD_UID=own["metadata"]["uid"])
@@ -150,7 +150,7 @@ def test_a_node_that_the_run_is_not_on(api, name, said):
     assert names == said
 
 
-def test_a_right_that_is_not_given_is_told_in_the_words_of_the_api(api):
+def test_a_missing_right_is_named_in_the_words_of_the_api(api):
     api.answer = (403, json.dumps(ANSWERS["forbidden"]))
     message = (
         'nodes "node-01" is forbidden: User "system:serviceaccount:default:gpu-acceptance" cannot get resource "nodes" '

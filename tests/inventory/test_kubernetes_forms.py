@@ -1,4 +1,4 @@
-"""Whatever stands in whatever place of an answer of the Kubernetes API: it is read, or called unreadable, and what it says is text."""
+"""Odd values in every place of an answer of the Kubernetes API: it is read or unreadable, and every message is printable."""
 
 import copy
 from functools import partial

@@ -1,4 +1,4 @@
-"""Which nodes of a cluster a run could have been on, by the selector and the affinity of its own pod, and which of them it was not."""
+"""Nodes of a cluster that the selector and the affinity of a run's pod allow, and those of them without a pod of the run."""
 
 import copy
 
@@ -51,7 +51,7 @@ def test_a_run_on_all_nodes_with_gpus_left_none_out(api):
     assert api.asked[-1] == "/api/v1/nodes?limit=100"
 
 
-def test_one_without_a_pod_is_named_with_what_kubernetes_holds_against_it(api):
+def test_a_node_without_a_pod_is_named_with_its_bad_taints(api):
     cordon = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
     own = {"key": "nvidia.com/gpu", "effect": "NoSchedule"}
     api.other_nodes = [named("node-02", taints=[cordon, own], unschedulable=True), named("node-03"), named("cpu-01", {}, "0")]
@@ -82,7 +82,7 @@ H200 = {**PRESENT, "gpu": "h200", "rack": "7"}
         ({"affinity": {"podAntiAffinity": {}}}, "h100; h200"),
     ],
 )
-def test_what_the_pod_selects_is_what_the_scheduler_would(api, spec, names):
+def test_the_selected_nodes_are_those_of_the_scheduler(api, spec, names):
     api.other_nodes = [named("cpu", {}, "0"), named("h100", {**PRESENT, "gpu": "h100"}), named("h200", H200), named("none-yet", gpus="0")]
     api.pods[0]["spec"].update(spec)
     kubernetes_validate.validate({"apiVersion": "v1", "kind": "Pod", **api.pods[0]}, kubernetes_validate.latest_version(), strict=True)
@@ -112,7 +112,7 @@ def test_many_are_counted_and_as_many_named_as_fit(api):
         ({"nodeSelector": ["x"]}, "candidates of the API: AttributeError: 'list' object has no attribute 'items'"),
     ],
 )
-def test_a_selector_of_another_form_selects_nobody_knows_what(api, spec, said):
+def test_a_selector_of_another_form_leaves_the_nodes_unknown(api, spec, said):
     api.other_nodes = [named("h200", {**H200, "gpu": "7"})]
     api.pods[0]["spec"].update(spec)
     number, names = elsewhere(api)
@@ -141,31 +141,30 @@ def test_a_node_of_another_form_is_unreadable_and_not_left_out(api, spoil, said)
 def test_a_pod_that_may_not_list_nodes_does_not_know(api):
     told = kubernetes.read(api.environment)
     api.answer = (403, "{}")
-    lack = Missing(Why.NOT_PERMITTED, "GET /api/v1/nodes: status 403, 2 bytes")
-    assert list(kubernetes_health.elsewhere_facts(told, kubernetes_health.read_candidates(told, api.environment), [])) == [
-        ("kubernetes.nodes.untested", lack, "count"),
-        ("kubernetes.nodes.untested_names", lack, "text"),
-    ]
+    assert elsewhere_of(told, api) == dict.fromkeys(("untested", "untested_names"), DENIED)
 
 
-def test_where_nobody_asks_the_verdict_has_no_unknown_number_of_nodes(api):
+def test_without_an_answer_about_its_own_node_the_number_is_not_unknown_but_absent(api):
     """In a pod that may ask nothing, which is no fault unless a site asks for the subject."""
     api.environment["NODE_NAME"] = ""
     told = kubernetes.read(api.environment)
     assert isinstance(told.pods, Missing)
-    assert list(kubernetes_health.elsewhere_facts(told, kubernetes_health.read_candidates(told, api.environment), [])) == [
-        ("kubernetes.nodes.untested_names", told.pods, "text")
-    ]
+    assert elsewhere_of(told, api) == {"untested_names": told.pods}
     assert api.asked == []
 
 
-def test_a_pod_that_is_not_on_the_list_of_its_node_does_not_know(api):
+DENIED = Missing(Why.NOT_PERMITTED, "GET /api/v1/nodes: status 403, 2 bytes")
+
+
+def elsewhere_of(told, api):
+    found = kubernetes_health.elsewhere_facts(told, kubernetes_health.read_candidates(told, api.environment), [])
+    return {metric.removeprefix("kubernetes.nodes."): value for metric, value, _ in found}
+
+
+def test_a_pod_that_is_not_listed_on_its_node_does_not_know(api):
     api.environment["POD_UID"] = "another"
     told = kubernetes_health.read_candidates(kubernetes.read(api.environment), api.environment)
     assert told == Missing(Why.NOT_THERE, "no pod of uid another on this node")
-
-
-# --- what is written on a node -------------------------------------------------------------------------------------------------
 
 
 def facts(api):
@@ -174,7 +173,7 @@ def facts(api):
     }
 
 
-def test_taints_and_labels_are_told_what_it_is_and_where_it_stands_first(api):
+def test_taints_and_labels_are_listed_with_the_kind_and_place_of_the_node_first(api):
     api.node["metadata"]["labels"] = {
         "feature.node.kubernetes.io/cpu-cpuid.AVX": "true",
         "site.example/owner": "",
@@ -191,11 +190,11 @@ def test_taints_and_labels_are_told_what_it_is_and_where_it_stands_first(api):
     }
 
 
-def test_a_node_with_nothing_written_on_it(api):
+def test_a_node_without_taints_and_labels(api):
     api.node["spec"], api.node["metadata"] = {}, {"name": NODE}
     assert facts(api) == {"name": NODE, "all_taints": "none", "labels": "none"}
 
 
-def test_of_a_node_that_the_api_does_not_tell_nothing_is_known(api):
+def test_a_node_that_may_not_be_read_is_unknown(api):
     api.answer = (403, "{}")
     assert {name: value.missing for name, value in facts(api).items()} == dict.fromkeys(("name", "all_taints", "labels"), Why.NOT_PERMITTED)

@@ -1,4 +1,4 @@
-"""Guests and containers by the traces that their hypervisors and engines leave, and `none` only where all of them could be looked for."""
+"""Guests and containers by the traces of their hypervisors and engines; `none` only where every trace could be read."""
 
 import shutil
 
@@ -30,11 +30,8 @@ def firmware(vendor, product):
     return {"sys/class/dmi/id/sys_vendor": vendor, "sys/class/dmi/id/product_name": product}
 
 
-def test_a_server_of_ones_own(node):
+def test_a_bare_server(node):
     assert (hypervisor(node), container(node)) == ("none", "none")
-
-
-# --- hypervisors ---------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -55,17 +52,14 @@ def test_a_guest_has_its_hypervisors_name(node, vendor, product, name):
     assert hypervisor(fill(node, {"proc/cpuinfo": GUEST, **firmware(vendor, product)})) == name
 
 
-def test_a_guest_without_firmware_has_no_name(node):
+def test_a_guest_without_firmware_has_no_name_but_the_kernels(node):
     shutil.rmtree(node / "sys/class/dmi")
     assert hypervisor(fill(node, {"proc/cpuinfo": GUEST})) == "vm-other"
-
-
-def test_what_the_kernel_calls_its_hypervisor(node):
-    assert hypervisor(fill(node, {"proc/cpuinfo": GUEST, "sys/hypervisor/type": "xen\n"})) == "xen"
+    assert hypervisor(fill(node, {"sys/hypervisor/type": "xen\n"})) == "xen"
 
 
 def test_on_x86_the_flag_decides(node):
-    """Amazon's firmware has the same vendor on machines that are nobody's guests."""
+    """Amazon's firmware has the same vendor on machines without a hypervisor."""
     assert hypervisor(fill(node, firmware("Amazon EC2", "p5en.48xlarge"))) == "none"
 
 
@@ -77,30 +71,24 @@ def test_arm_has_no_flag_and_a_name_is_needed(tmp_path):
     assert hypervisor(fill(grace, firmware("Amazon EC2", "c7g.metal"))) == none_named
 
 
-def test_without_cpuinfo_nothing_is_said(node):
+def test_without_cpuinfo_the_hypervisor_is_unknown(node):
     (node / "proc/cpuinfo").unlink()
     (node / "proc/cpuinfo").mkdir()
     assert hypervisor(node).missing is Why.UNREADABLE
 
 
-# --- containers ----------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
-    ("mark", "kind"),
+    ("marks", "kind"),
     [
-        (".dockerenv", "docker"),
-        ("run/.containerenv", "podman"),
-        (".singularity.d/env", "singularity"),
-        ("var/run/secrets/kubernetes.io/serviceaccount/token", "kubernetes"),
+        ([".dockerenv"], "docker"),
+        (["run/.containerenv"], "podman"),
+        ([".singularity.d/env"], "singularity"),
+        (["var/run/secrets/kubernetes.io/serviceaccount/token"], "kubernetes"),
+        ([".dockerenv", "var/run/secrets/kubernetes.io/x"], "kubernetes"),  # a pod, whatever engine runs it
     ],
 )
-def test_an_engine_leaves_its_mark(node, mark, kind):
-    assert container(fill(node, {mark: ""})) == kind
-
-
-def test_a_pod_is_a_pod_whatever_engine_runs_it(node):
-    assert container(fill(node, {".dockerenv": "", "var/run/secrets/kubernetes.io/x": ""})) == "kubernetes"
+def test_an_engine_leaves_its_mark(node, marks, kind):
+    assert container(fill(node, dict.fromkeys(marks, ""))) == kind
 
 
 @pytest.mark.parametrize(
@@ -144,12 +132,12 @@ def test_a_cgroup_tells_the_engine(node, path, kind):
         ("27 1 8:1 / / rw - ext4 /dev/sda1 rw\n30 27 0:40 / /var/lib/docker/overlay2/x/merged rw - overlay overlay rw", "none"),  # a host
     ],
 )
-def test_what_is_mounted_tells_the_engine(node, line, kind):
+def test_a_mount_tells_the_engine(node, line, kind):
     assert container(fill(node, {"proc/self/mountinfo": f"{line}\n"})) == kind
 
 
 @pytest.mark.parametrize("file", ["cgroup", "mountinfo"])
-def test_no_container_is_said_only_where_all_could_be_looked_at(node, file):
+def test_there_is_no_container_only_where_every_trace_was_read(node, file):
     (node / "proc/self" / file).unlink()
     assert container(node) == Missing(Why.NOT_THERE, str(node / "proc/self" / file))
     assert container(fill(node, {".dockerenv": ""})) == "docker"

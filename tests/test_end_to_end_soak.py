@@ -31,12 +31,12 @@ def library():
     yield pynvml
 
 
-def ask(watch, uuid, *arguments, is_glance=False, **options):
-    glances.extend([1] * is_glance)
+def ask(watch, uuid, *arguments, is_poll=False, **options):
+    glances.extend([1] * is_poll)
     if rank == 1 and len(glances) > 3:
         links.update({{(REPLAYS, 5): 5, (REPLAYS, fake_nvml.ALL_LINKS): 39}})
     number = rank + 1
-    real_ask(watch, f"GPU-0000000{{number}}-0000-4000-8000-00000000000{{number}}", *arguments, is_glance=is_glance, **options)
+    real_ask(watch, f"GPU-0000000{{number}}-0000-4000-8000-00000000000{{number}}", *arguments, is_poll=is_poll, **options)
 
 
 gpu_watch.library, gpu_watch.CounterWatch.ask = library, ask

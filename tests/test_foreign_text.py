@@ -20,7 +20,7 @@ OTHERS_TOO = {  # phrases of others that our own sentences have as well -> who w
     "cannot find": "ld",
     "frozen ": "Python",
 }
-PATTERNS_OF_OTHERS_TOO = {"fallen off the bus", "[Bb]us error", "NCCL error"}  # NVIDIA's driver, libc, torch
+PATTERNS_OF_OTHERS_TOO = {"[Bb]us error", "NCCL error"}  # libc, torch
 
 
 @cache

@@ -73,16 +73,16 @@ class GpuCounters:
             "nvmlDeviceRegisterEvents", self._handle, getattr(pynvml, "nvmlEventTypeXidCriticalError", 8), self._events, make=bool
         )
 
-    def read(self, *, each_link: bool, is_glance: bool = False) -> CountersReading:
+    def read(self, *, each_link: bool, is_poll: bool = False) -> CountersReading:
         """Read all counters. Without `each_link`, links are read only where a sum has changed or is missing: each costs a driver call.
 
-        `is_glance`: the next reading reads the same links again.
+        `is_poll`: the next reading reads the same links again.
         """
         fields = self._asker.fields(self._handle, [(field, 0) for field in _OF_GPU.values()])
         values = {(name, ""): answer for name, answer in zip(_OF_GPU, fields, strict=True)}
         sums = self._of_links([(name, ALL_LINKS) for name in _OF_LINK])
         if each_link or sums != self._sums or any(isinstance(value, Missing) for value in sums.values()):
-            self._sums = self._sums if is_glance else sums
+            self._sums = self._sums if is_poll else sums
             num_links = 0 if isinstance(self._num_links, Missing) else self._num_links
             # All counters of a link in a row: NVML asks the driver once for the three (16 ms on an H200, 38 ms in the other order).
             values |= self._of_links([(name, link) for link in range(num_links) for name in _OF_LINK])

@@ -127,7 +127,7 @@ def _serve(questions: "queue.SimpleQueue[_Question]", answers: "queue.SimpleQueu
             try:
                 if pynvml and uuid not in known:
                     known[uuid] = GpuCounters(pynvml, uuid)
-                reading = known[uuid].read(each_link=each_link, is_glance=is_poll) if pynvml else unread(problem)
+                reading = known[uuid].read(each_link=each_link, is_poll=is_poll) if pynvml else unread(problem)
                 ports = counters.read_ports(devices) if devices else {}
                 answers.put((uuid, replace(reading, values={**reading.values, **ports})))
             except Exception as error:  # of any kind: the next question needs an answer, too

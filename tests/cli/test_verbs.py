@@ -122,21 +122,15 @@ def test_a_newest_run_without_results_never_hands_out_an_older_verdict(tmp_path,
         )
 
 
-def test_a_run_that_left_journals_alone_can_be_rebuilt_and_the_verdict_says_how(tmp_path, capsys):
-    run_dir = told().leave(tmp_path / RUN_ID)
-    code, out, err = run(capsys, "verdict", tmp_path)
+@pytest.mark.parametrize("name", [RUN_ID, "first"])
+def test_a_killed_run_has_no_verdict_and_the_message_says_how_to_rebuild_it(tmp_path, capsys, name):
+    run_dir = told().leave(tmp_path / name)
+    code, out, err = run(capsys, "verdict", run_dir)
     assert (code, out) == (3, "")
     assert err == (
         f"gpu-acceptance: {run_dir}: this run left no results.json: it was refused, killed, or is still going on; there is no verdict; "
         f"to judge what its journals prove: gpu-acceptance report build {run_dir}\n"
     )
-
-
-def test_a_killed_run_with_a_name_of_its_own_has_no_verdict_either(tmp_path, capsys):
-    run_dir = told().leave(tmp_path / "first")
-    code, _, err = run(capsys, "verdict", run_dir)
-    assert code == 3
-    assert f"{run_dir}: this run left no results.json" in err
 
 
 ABSENT = "rank 1 (node 1) did not arrive within 120 s; see what torchrun said there"
@@ -196,21 +190,19 @@ def test_a_refusal_beside_a_plan_is_no_verdict_on_the_others(tmp_path, capsys):
     assert "took no part: rank 0: no control store" in read_results(run_dir).conclusion.reasons
 
 
-@pytest.mark.parametrize(("started_at", "newest"), [("2026-11-20T06:59:59+00:00", "ab12"), ("2026-11-20T07:00:01+00:00", "monday")])
-def test_a_run_whose_name_has_no_time_says_it_in_its_results(tmp_path, capsys, started_at, newest):
-    leave_run(tmp_path, "monday", partial(samples.accepted, started_at=started_at))
+@pytest.mark.parametrize("begins_first", [True, False])
+@pytest.mark.parametrize("leaves_results", [True, False])
+def test_a_run_whose_name_has_no_time_says_it_in_its_results_or_journals(tmp_path, capsys, begins_first, leaves_results):
     leave_run(tmp_path, "20261120-070000-ab12", samples.rejected)
-    code, out, _ = run(capsys, "verdict", tmp_path)
-    assert code == {"ab12": 1, "monday": 0}[newest]
-    assert f"{newest} | ended " in out
-
-
-@pytest.mark.parametrize(("started_at", "code"), [("2026-11-20T06:00:00+00:00", 0), ("2026-11-20T08:00:00+00:00", 3)])
-def test_a_run_whose_name_has_no_time_says_it_in_its_journals(tmp_path, capsys, started_at, code):
-    leave_run(tmp_path, "20261120-070000-ab12")
-    told(plan=make_plan(started_at=started_at)).leave(tmp_path / "monday")
-    returned, _, err = run(capsys, "verdict", tmp_path)
-    assert returned == code
+    started_at = "2026-11-20T06:59:59+00:00" if begins_first else "2026-11-20T07:00:01+00:00"
+    if leaves_results:
+        leave_run(tmp_path, "monday", partial(samples.accepted, started_at=started_at))
+    else:
+        told(plan=make_plan(started_at=started_at)).leave(tmp_path / "monday")
+    code, out, err = run(capsys, "verdict", tmp_path)
+    assert code == (1 if begins_first else 0 if leaves_results else 3)
+    assert ("ab12 | ended " in out) == begins_first
+    assert ("monday | ended " in out) == (leaves_results and not begins_first)
     assert ("monday: this run left no results.json" in err) == (code == 3)
 
 
@@ -242,47 +234,29 @@ def test_a_link_to_a_run_is_no_run_of_its_own(tmp_path, capsys):
     assert run(capsys, "verdict", tmp_path / "latest")[0] == 0
 
 
-@pytest.mark.parametrize(("name", "message"), [("nowhere", "no such folder"), ("", "no run in this folder")])
+@pytest.mark.parametrize(("name", "message"), [("nowhere", "no such folder"), ("file", "no such folder"), ("", "no run in this folder")])
 def test_without_a_run_it_is_a_usage_error(tmp_path, capsys, name, message):
+    (tmp_path / "file").touch()
     folder = tmp_path / name
     assert run(capsys, "verdict", folder) == (4, "", f"gpu-acceptance: {folder}: {message}\n")
 
 
-def test_a_file_is_no_folder_of_runs(tmp_path, capsys):
-    file = tmp_path / "results.json"
-    file.touch()
-    assert run(capsys, "verdict", file)[0] == 4
-
-
-@pytest.mark.parametrize("text", ["", "ACCEPTED", '{"schema_version": 2}', "{}"])
+@pytest.mark.parametrize("text", ["", "ACCEPTED", '{"schema_version": 2}', "{}", None])
 def test_unusable_results_give_no_verdict(tmp_path, capsys, text):
-    run_dir = leave_run(tmp_path)
-    (run_dir / "results.json").write_text(text)
+    path = leave_run(tmp_path) / "results.json"
+    if text is None:
+        path.unlink()
+        path.mkdir()
+    else:
+        path.write_text(text)
     code, out, err = run(capsys, "verdict", tmp_path)
     assert (code, out, err.count("\n")) == (3, "", 1)
-    assert f"{run_dir}/results.json: " in err
+    assert f"{path}: " in err
 
 
-def test_results_that_may_not_be_read_give_no_verdict(tmp_path, capsys):
-    run_dir = leave_run(tmp_path)
-    (run_dir / "results.json").unlink()
-    (run_dir / "results.json").mkdir()
-    code, _, err = run(capsys, "verdict", tmp_path)
-    assert code == 3
-    assert "results.json" in err
-
-
-@pytest.mark.parametrize(
-    ("sample", "conclusion"),
-    [
-        ("accepted", {"exit_code": 1}),
-        ("accepted", {"exit_code": 3}),
-        ("incomplete", {"exit_code": 0}),
-        ("rejected", {"exit_code": 0}),
-    ],
-)
-def test_results_that_contradict_themselves_give_no_verdict(tmp_path, capsys, sample, conclusion):
-    leave_run(tmp_path, sample=samples.ALL[sample], **conclusion)
+@pytest.mark.parametrize(("sample", "exit_code"), [("accepted", 1), ("accepted", 3), ("incomplete", 0), ("rejected", 0)])
+def test_results_that_contradict_themselves_give_no_verdict(tmp_path, capsys, sample, exit_code):
+    leave_run(tmp_path, sample=samples.ALL[sample], exit_code=exit_code)
     code, out, err = run(capsys, "verdict", tmp_path)
     assert (code, out, err.count("\n")) == (3, "", 1)
     assert "results.json: contradicts itself: " in err
@@ -647,14 +621,10 @@ def test_usage_errors_are_one_line_and_end_with_4(capsys, arguments, message):
     assert run(capsys, *arguments) == (4, "", f"{message}\n")
 
 
-PATHS = {  # a verb -> what comes before a path that it is given, and after it
-    "verdict": ((), ()),
-    "inventory": ((), ()),
-    "health": ((), ()),
-    "report build": ((), ()),
+PATHS = {  # a verb -> the arguments before and after a path
+    **dict.fromkeys(("verdict", "inventory", "health", "report build", "report verify"), ((), ())),
     "report merge": (("out",), ()),
     "report compare": ((), (".",)),
-    "report verify": ((), ()),
     "report sign": (("--key=key",), ()),
     "report redact": (("--names=names",), ("out",)),
 }
@@ -692,20 +662,10 @@ def test_half_of_a_key_is_enough_where_the_other_is_with_an_agent(tmp_path):
     assert evidence._key(str(tmp_path / "key")) == tmp_path / "key"
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("--help",),
-        ("verdict", "--help"),
-        ("report", "--help"),
-        ("report", "build", "--help"),
-        ("report", "merge", "-h"),
-        ("profiles", "-h"),
-        ("inventory", "-h"),
-        ("snapshot", "-h"),
-        ("health", "-h"),
-    ],
-)
+HELP = [("--help",), ("report", "-h"), ("report", "merge", "-h"), *((verb, "-h") for verb in VERBS.split(", "))]
+
+
+@pytest.mark.parametrize("arguments", HELP)
 def test_every_verb_has_help(capsys, arguments):
     code, out, _ = run(capsys, *arguments)
     assert code == 0

@@ -41,6 +41,19 @@ def verdict_box(name):
     return re.sub(r"\s+", " ", parse(PAGES[name]).all("header")[0].text)
 
 
+def page_with(record, **changes):
+    """The page of a record with changes of its fields."""
+    return build_page(record.model_copy(update=changes))
+
+
+def with_ranks(record, **changes):
+    return samples.of_ranks(record, [one.model_copy(update=changes) for one in record.ranks])
+
+
+def cells_of(page):
+    return [one.text.strip() for one in parse(page).all("td")]
+
+
 @each_page
 def test_a_page_is_well_formed(name):
     page = parse(PAGES[name])
@@ -53,21 +66,19 @@ def test_a_page_is_well_formed(name):
 
 
 @each_page
-def test_headings_come_in_order(name):
-    levels = [int(one.tag[1]) for one in parse(PAGES[name]).elements if re.fullmatch("h[1-6]", one.tag)]
+def test_headings_come_in_order_tables_have_captions_and_links_lead_into_the_page(name):
+    page = parse(PAGES[name])
+    levels = [int(one.tag[1]) for one in page.elements if re.fullmatch("h[1-6]", one.tag)]
     assert levels[0] == 1
     assert all(after <= before + 1 for before, after in pairwise(levels))
-
-
-@each_page
-def test_tables_have_captions_and_scopes(name):
-    page = parse(PAGES[name])
     assert len(page.all("table")) == len(page.all("caption")) > 0
     assert {one.attributes.get("scope") for one in page.all("th")} <= {"col", "row", "rowgroup"}
+    ids = {one.attributes.get("id") for one in page.elements}
+    assert all(one.attributes["href"].removeprefix("#") in ids for one in page.all("a"))
 
 
-def test_curves_are_drawn_and_told():
-    """Of eight ranks three, with their values; where no light shows a picture its words say what it has."""
+def test_curves_are_drawn_and_described():
+    """Three of eight ranks, with their values, also in words for a screen reader."""
     page = parse(PAGES["trained"])
     charts = [one for one in page.all("svg") if one.attributes.get("role") == "img" and "step" in one.attributes["aria-label"]]
     assert [one.attributes["aria-label"].split(". ")[0] for one in charts] == [
@@ -88,13 +99,6 @@ def test_curves_are_drawn_and_told():
     assert "The table has 24 of 40 points; results.json has all." in told
     assert "Drawn are 3 of 8 ranks." in told
     assert " 39 1.392 1.402 1.3863 " in told
-
-
-@each_page
-def test_every_link_leads_into_the_page(name):
-    page = parse(PAGES[name])
-    ids = {one.attributes.get("id") for one in page.elements}
-    assert all(one.attributes["href"].removeprefix("#") in ids for one in page.all("a"))
 
 
 @each_page
@@ -128,7 +132,7 @@ def test_the_verdict_line_is_the_first_heading(name, line):
     assert page.all("title")[0].text == f"{line.split()[1].rstrip(':')}: 8 × NVIDIA H200, 2026-11-20 07:21:40 UTC, run {samples.RUN_ID}"
 
 
-def test_the_verdict_box_says_what_weakens_it():
+def test_the_verdict_box_has_all_caveats():
     box = verdict_box("incomplete")
     for text in (
         "4 of 8 GPUs not tested",
@@ -141,41 +145,37 @@ def test_the_verdict_box_says_what_weakens_it():
     assert "What weakens" not in verdict_box("accepted")
 
 
+H200 = "measured 2026-11-20, 8x H200, torch 2.11: 4312"
+
+
 @pytest.mark.parametrize(
     ("sources", "told"),
     [
-        (
-            ["measured 2026-11-20, 8x H200, torch 2.11: 4312", "measured 2026-11-20, 1x NVIDIA H200: 5"],
-            "2 of 2 speed limits that apply here",
-        ),
-        (["measured 2026-11-20, 8x H200, torch 2.11: 4312", "published: DGX H200: 5"], "1 of 2 speed limits that apply here"),
-        (["measured 2026-11-20, 8x H100, torch 2.11: 3312"], "0 of 1 speed limits that apply here"),
-        (["measured 2026-11-20, 8x GH200, torch 2.11: 3312"], "0 of 1 speed limits that apply here"),
+        ([H200, "measured 2026-11-20, 1x NVIDIA H200: 5"], "2 of 2 speed limits that apply here were measured on this GPU model"),
+        ([H200, "published: DGX H200: 5"], "1 of 2 speed limits that apply here were measured on this GPU model, 1 published"),
+        ([H200.replace("H200", "H100")], "0 of 1 speed limits that apply here were measured on this GPU model, 1 measured on another"),
+        ([H200.replace("H200", "GH200")], "0 of 1 speed limits that apply here were measured on this GPU model, 1 measured on another"),
     ],
 )
-def test_the_verdict_box_says_how_far_the_limits_can_be_trusted(sources, told):
+def test_the_verdict_box_says_how_many_limits_were_measured_on_this_gpu(sources, told):
     record = samples.accepted()
     limits = tuple(
         samples.held(f"hbm.m{number}.bandwidth", 4312.0, "GB/s", ">= 4150", 0.04, bound="at_least", source=source)
         for number, source in enumerate(sources)
     )
-    trust = untested.trust_in_limits(record.model_copy(update={"conclusion": record.conclusion.model_copy(update={"limits": limits})}))
-    others = {"published": ", 1 published", "8x H100": ", 1 measured on another", "8x GH200": ", 1 measured on another"}
-    expected = next((words for key, words in others.items() if key in sources[-1]), "")
-    assert trust == f"{told} were measured on this GPU model{expected}"
-    assert trust in verdict_box("accepted") or len(limits) < 3
-    assert untested.trust_in_limits(samples.cpu()) == ""
+    conclusion = record.conclusion.model_copy(update={"limits": limits})
+    assert untested.trust_in_limits(record.model_copy(update={"conclusion": conclusion})) == told
 
 
-def test_limits_that_were_measured_on_the_model_of_the_profile_say_nothing_of_another_gpu():
+def test_limits_measured_on_one_model_are_not_trusted_for_another():
     record = samples.accepted()
-    assert " of 3 speed limits" in (told := untested.trust_in_limits(record))
-    assert not told.startswith("0 ")
-    ranks = tuple(
-        one.model_copy(update={"gpus": tuple(gpu.model_copy(update={"name": "NVIDIA H100 80GB HBM3"}) for gpu in one.gpus)})
-        for one in record.ranks
-    )
-    assert untested.trust_in_limits(record.model_copy(update={"ranks": ranks})).startswith("0 of 3 speed limits")
+    trust = untested.trust_in_limits(record)
+    assert " of 3 speed limits" in trust
+    assert not trust.startswith("0 ")
+    assert trust in verdict_box("accepted")
+    assert untested.trust_in_limits(samples.cpu()) == ""
+    other = tuple(gpu.model_copy(update={"name": "NVIDIA H100 80GB HBM3"}) for gpu in record.ranks[0].gpus)
+    assert untested.trust_in_limits(with_ranks(record, gpus=other)).startswith("0 of 3 speed limits")
 
 
 def with_uses(record, **of_plan):
@@ -189,12 +189,12 @@ def with_uses(record, **of_plan):
     return record.model_copy(update={"ranks": tuple(map(known, record.ranks)), "plan": record.plan.model_copy(update=of_plan)})
 
 
-def test_who_was_on_a_gpu_before_the_run_stands_beside_it():
+def test_processes_on_a_gpu_before_the_run_stand_beside_it():
     page = build_page(with_uses(samples.accepted(), allow_busy=True))
     assert "<td>1 process (pid 1607: 1204 MiB), 1831 MiB in use</td>" in page
     assert "<td>no process that NVML shows, memory not permitted (&lt;nvml&gt;)</td>" in page
     assert "GPUs that another user or process uses were allowed (--allow-busy)" in page
-    assert "In use before the run" not in build_page(samples.accepted())  # nobody asked
+    assert "In use before the run" not in build_page(samples.accepted())  # it was not recorded
 
 
 def weakened_by(*kinds):
@@ -203,7 +203,7 @@ def weakened_by(*kinds):
     return [(one.text, *one.parts) for one in untested.caveats(judged_anew(samples.accepted(), profile={"changes": changes}))]
 
 
-def test_what_an_overlay_changed_is_one_caveat_and_what_it_loosened_comes_first():
+def test_changes_of_an_overlay_are_one_caveat_loosened_limits_first_and_tightened_ones_none():
     (told,) = weakened_by("added", "loosened", "added")
     assert told == (
         "3 limits changed by overlay site-example.yaml, 1 of them loosened",
@@ -211,9 +211,6 @@ def test_what_an_overlay_changed_is_one_caveat_and_what_it_loosened_comes_first(
         "added: m0, 345 → 330",
         "added: m2, 345 → 330",
     )
-
-
-def test_what_an_overlay_tightened_weakens_nothing():
     assert weakened_by("tightened") == []
 
 
@@ -228,24 +225,16 @@ def test_all_reasons_of_the_verdict_stand_in_full():
     assert re.findall(r"reason (\d+)", many) == [str(number) for number in range(40)]
 
 
-def test_what_speaks_against_the_whole_job_stands_on_the_first_screen():
+def test_the_first_screen_has_the_contract_and_the_coverage():
     assert "the whole job: NOT TESTED contract line 8.5: network: infiniband.* is not part of this run" in section("rejected", "short")
-
-
-def test_the_verdict_box_counts_what_was_expected_and_held():
     assert "8 of 8 GPUs tested · 5 limits expected, 5 judged, 3 held" in verdict_box("rejected")
 
 
-def test_a_level_names_what_is_no_part_of_it_and_counts_what_is_there():
-    record = samples.accepted()
-    record = record.model_copy(update={"plan": record.plan.model_copy(update={"not_at_level": {"soak": 2, "nic": 0}})})
-    assert untested.level(record) == "full: soak (2 validations), nic not part of it"
-
-
-def test_a_measured_only_run_says_so():
-    record = samples.incomplete()
-    record = record.model_copy(update={"plan": record.plan.model_copy(update={"measure_only": True})})
-    assert "measured only: nothing was judged" in build_page(record)
+def test_a_level_and_a_run_that_only_measures_say_what_is_missing():
+    plan = samples.accepted().plan.model_copy(update={"not_at_level": {"soak": 2, "nic": 0}})
+    assert untested.level(samples.accepted().model_copy(update={"plan": plan})) == "full: soak (2 validations), nic not part of it"
+    measured = samples.incomplete().plan.model_copy(update={"measure_only": True})
+    assert "measured only: nothing was judged" in page_with(samples.incomplete(), plan=measured)
 
 
 def test_identity_names_run_versions_and_coverage_and_the_machines_follow_what_is_wrong():
@@ -255,20 +244,8 @@ def test_identity_names_run_versions_and_coverage_and_the_machines_follow_what_i
     assert "580.159.04" in text
     assert "2.28.9" in text
     sections = [one.attributes["id"] for one in parse(PAGES["rejected"]).all("section")]
-    order = [
-        "short",
-        "scoreboard",
-        "identity",
-        "wrong",
-        "contract",
-        "side-by-side",
-        "over-time",
-        "validations",
-        "untested",
-        "machines",
-        "environment",
-    ]
-    assert sections == order
+    order = "short scoreboard identity wrong contract side-by-side over-time validations untested machines environment"
+    assert sections == order.split()
     assert "GPUs tested 8 of 8" in text
     assert "limits expected 5 limits judged 5 limits held 3" in text
     assert "ended 2026-11-20 07:21:40 UTC, after 21 min 40 s" in text
@@ -282,10 +259,10 @@ def test_the_command_breaks_between_its_words_only():
     assert words == command.text.split()
 
 
-def test_a_clock_that_is_off_stands_with_its_host():
+def test_a_clock_that_is_off_is_named_with_its_host():
     record = samples.two_nodes()
     ranks = tuple(one.model_copy(update={"clock_ahead_s": (3600.0, 3600.1)}) if one.node else one for one in record.ranks)
-    page = build_page(record.model_copy(update={"ranks": ranks}))
+    page = page_with(record, ranks=ranks)
     assert "<strong>! CLOCK:</strong> clock of node 1 (node-02.example) is 3600.1 s ahead of that of node 0" in page
     assert "CLOCK" not in PAGES["two_nodes"]
 
@@ -326,7 +303,7 @@ def test_a_stuck_rank_comes_before_its_victims_with_frame_stack_and_log():
     assert "nothing is known against them" in text
 
 
-def test_what_rejects_comes_before_what_is_open():
+def test_problems_that_reject_come_before_open_ones():
     record = samples.stuck()
     record = record.model_copy(update={"rows": (samples.error_row(), samples.not_run_row(), *record.rows)})
     text = build_page(record)
@@ -334,7 +311,7 @@ def test_what_rejects_comes_before_what_is_open():
     assert positions == sorted(positions)
 
 
-def test_nothing_wrong_is_said_only_of_an_accepted_run():
+def test_only_an_accepted_run_has_nothing_wrong():
     assert "Nothing: every limit that had to be judged was judged and held (5 of 5)." in section("accepted", "wrong")
     record = samples.accepted()
     conclusion = record.conclusion.model_copy(update={"verdict": "INCOMPLETE", "line": "INCOMPLETE", "exit_code": 6})
@@ -361,7 +338,7 @@ def test_every_validation_shows_margin_spread_worst_and_figures_by_rank():
     assert "5 node-01.example, GPU 5, serial 1653924100006 ✓ passed 12.5 s 4312 (spread 0.12 %)" in text
 
 
-def test_a_figure_that_is_no_value_says_what_it_was():
+def test_a_figure_without_a_value_has_its_anomaly():
     record = samples.accepted()
     row = samples.row("acceptance/test_hbm.py::test_a", lambda rank: [samples.figure("a", None, "s", anomaly="nan")] if rank else [], ())
     text = build_page(record.model_copy(update={"rows": (row,)}))
@@ -399,7 +376,7 @@ def test_many_ranks_are_not_all_spelled_out():
     assert name_ranks((99,), names) == ("rank 99 (unknown)",)
 
 
-def test_what_was_not_tested_is_listed():
+def test_untested_limits_gpus_and_validations_are_listed():
     text = section("incomplete", "untested")
     for part in (
         "node 0 (node-01.example), GPU 7, NVIDIA H200, serial 1653924100008",
@@ -416,31 +393,28 @@ def test_what_was_not_tested_is_listed():
         assert part in text
 
 
-def test_gpus_that_nvml_hides_are_listed():
-    record = samples.accepted()
-    ranks = tuple(one.model_copy(update={"num_gpus_on_bus": 10}) for one in record.ranks)
-    text = build_page(record.model_copy(update={"ranks": ranks}))
-    assert "node 0 (node-01.example): the PCI bus shows 10 GPUs, NVML shows 8" in text
-
-
-def test_a_node_whose_nvml_does_not_answer_is_listed():
-    record = samples.cpu()
-    ranks = tuple(one.model_copy(update={"nvml_problem": "driver not loaded"}) for one in record.ranks)
-    text = build_page(record.model_copy(update={"ranks": ranks}))
-    assert text.count("node 0 (node-01.example): NVML: driver not loaded") == 1
+@pytest.mark.parametrize(
+    ("record", "changes", "text"),
+    [
+        (samples.accepted(), {"num_gpus_on_bus": 10}, "node 0 (node-01.example): the PCI bus shows 10 GPUs, NVML shows 8"),
+        (samples.cpu(), {"nvml_problem": "driver not loaded"}, "node 0 (node-01.example): NVML: driver not loaded"),
+    ],
+    ids=["hidden GPUs", "no NVML"],
+)
+def test_gpus_that_nvml_does_not_show_are_listed_once(record, changes, text):
+    assert build_page(with_ranks(record, **changes)).count(text) == 1
 
 
 def test_ranks_that_see_only_their_own_gpu_are_one_node():
     record = samples.accepted()
-    ranks = tuple(one.model_copy(update={"gpus": (one.gpus[one.rank],)}) for one in record.ranks)
-    text = build_page(record.model_copy(update={"ranks": ranks}))
-    machines = next(one.text for one in parse(text).all("section") if one.attributes["id"] == "machines")
+    text = build_page(samples.of_ranks(record, [one.model_copy(update={"gpus": (one.gpus[one.rank],)}) for one in record.ranks]))
+    machines = section_of(text, "machines")
     assert "8 GPUs, as NVML names them" in machines
     assert "NOT TESTED" not in machines
     assert "the PCI bus shows" not in text
 
 
-def test_an_empty_list_is_said_not_left_out():
+def test_an_empty_list_is_named():
     text = section("accepted", "untested")
     assert "None: each GPU that NVML and the PCI bus show had a rank." in text
     assert "None: each limit that applies had a figure." in text
@@ -475,25 +449,16 @@ def test_write_page_reads_results_alone(tmp_path):
     digest = sha256_of((tmp_path / "results.json").read_bytes())
     assert (tmp_path / "report.html").read_text() == build_page(samples.rejected(), digest)
     assert PAGES["rejected"].replace("(format 2)", f"(format 2, SHA-256 <code>{digest}</code>)") == build_page(samples.rejected(), digest)
-
-
-def test_write_page_without_results(tmp_path):
+    (tmp_path / "results.json").unlink()
     with pytest.raises(RecordError, match="no such file"):
         write_page(tmp_path)
 
 
-def test_what_the_gpus_did_meanwhile_stands_beside_the_figures():
-    page = parse(build_page(samples.accepted()))
-    columns = [one.text.strip() for one in page.all("th")]
-    assert columns[columns.index("GPU busy (%)") :][:6] == [
-        "GPU busy (%)",
-        "SM clock (MHz)",
-        "power (W)",
-        "GPU (°C)",
-        "memory (°C)",
-        "clocks held down (s)",
-    ]
-    cells = [one.text.strip() for one in page.all("td")]
+def test_telemetry_of_the_gpus_stands_beside_the_figures():
+    columns = [one.text.strip() for one in parse(PAGES["accepted"]).all("th")]
+    gpu_columns = ["GPU busy (%)", "SM clock (MHz)", "power (W)", "GPU (°C)", "memory (°C)", "clocks held down (s)"]
+    assert columns[columns.index("GPU busy (%)") :][:6] == gpu_columns
+    cells = cells_of(PAGES["accepted"])
     assert "1411 (1335 to 1980)" in cells
     assert "698.7 (120.5 to 701)" in cells
     assert cells.count("sw power cap: 11") == 5
@@ -504,19 +469,13 @@ def test_what_the_gpus_did_meanwhile_stands_beside_the_figures():
 
 
 def test_without_a_gpu_the_table_has_no_columns_for_one():
-    record = samples.accepted()
-    rows = [row.model_copy(update={"attempts": tuple(without_telemetry(one) for one in row.attempts)}) for row in record.rows]
-    page = build_page(record.model_copy(update={"rows": tuple(rows)}))
+    page = page_with(samples.accepted(), rows=tuple(with_telemetry(row) for row in samples.accepted().rows))
     assert "GPU busy" not in page
     assert "shown, not judged" not in page
 
 
-def without_telemetry(attempt):
-    return attempt.model_copy(update={"ranks": tuple(rank.model_copy(update={"telemetry": None}) for rank in attempt.ranks)})
-
-
 def seen(**changes):
-    """100 s of one GPU, of which a tenth is unknown."""
+    """100 s of one GPU, a tenth of it unknown."""
     levels = {"utilisation_percent": Level(mean=90.0, low=0.0, high=100.0, held_s=90.0)}
     told = GpuTelemetry(
         length_s=100.0, seen_s=100.0, num_samples=2000, longest_gap_s=0.06, levels=levels, throttled_s={}, reasons_held_s=90.0, missing={}
@@ -525,7 +484,7 @@ def seen(**changes):
 
 
 def with_telemetry(row, *told):
-    """Of the first ranks of its first attempt; of the others nothing."""
+    """The row with telemetry of the first ranks in its first attempt, and of no other."""
     first = row.attempts[0]
     pairs = itertools.zip_longest(first.ranks, told)
     attempt = first.model_copy(update={"ranks": tuple(rank.model_copy(update={"telemetry": one}) for rank, one in pairs)})
@@ -533,7 +492,7 @@ def with_telemetry(row, *told):
 
 
 def test_how_busy_the_gpus_were_in_all_validations():
-    """Time of which nobody knows counts as idle; a GPU that does not tell is not counted, and a formation neither."""
+    """Unknown time counts as idle; GPUs without a utilisation are not counted, and formations neither."""
     less = seen(levels={"utilisation_percent": Level(mean=100.0, low=100.0, high=100.0, held_s=10.0)})
     row = samples.accepted().rows[0]
     formation = row.model_copy(update={"subject": "world_formation"})
@@ -544,10 +503,10 @@ def test_how_busy_the_gpus_were_in_all_validations():
     assert "GPUs busy" not in build_page(record.model_copy(update={"rows": rows[:1]}))
 
 
-def test_what_is_known_of_a_part_of_the_time_says_so():
+def test_telemetry_that_covers_a_part_of_the_time_says_so():
     level = Level(mean=100.0, low=100.0, high=100.0, held_s=10.0)
     (row, *others) = samples.accepted().rows
     rows = (with_telemetry(row, seen(levels={"utilisation_percent": level}, reasons_held_s=10.0)), *others)
-    cells = [one.text.strip() for one in parse(build_page(samples.accepted().model_copy(update={"rows": rows}))).all("td")]
+    cells = cells_of(page_with(samples.accepted(), rows=rows))
     assert "100 (100 to 100), known for 10.0 of 100.0 s" in cells
     assert "never, known for 10.0 of 100.0 s" in cells

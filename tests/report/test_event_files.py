@@ -1,4 +1,4 @@
-"""Event files say what the record says, point for point, in folders that no text from a machine leads out of; whole or not at all."""
+"""Event files have the points of the record, in folders that no text from a machine leads out of; whole or not at all."""
 
 import math
 import sys
@@ -32,14 +32,8 @@ def record_of(*rows, ranks=2, **of_plan):
         )
         for nodeid, attempts in rows
     )
-    record = samples.accepted()
-    identities = tuple(samples.identity(rank) for rank in range(ranks))
-    return record.model_copy(update={"rows": made, "ranks": identities, "plan": record.plan.model_copy(update=of_plan)})
-
-
-def row_of(nodeid, attempts):
-    told = tuple(attempt_of(nodeid, number, curves) for number, curves in enumerate(attempts, start=1))
-    return Row(nodeid=nodeid, subject="ddp", outcome=Outcome.PASSED, attempts=told)
+    record = samples.of_ranks(samples.accepted(), map(samples.identity, range(ranks)))
+    return record.model_copy(update={"rows": made, "plan": record.plan.model_copy(update=of_plan)})
 
 
 def attempt_of(nodeid, number, curves_of_ranks):
@@ -50,8 +44,7 @@ def attempt_of(nodeid, number, curves_of_ranks):
 
 def on_host(host):
     record = record_of((GPT2, [[(LOSS,)]]), ranks=1)
-    (identity,) = record.ranks
-    return record.model_copy(update={"ranks": (identity.model_copy(update={"host": host}),)})
+    return samples.of_ranks(record, [record.ranks[0].model_copy(update={"host": host})])
 
 
 def test_each_rank_is_a_run_and_each_curve_a_tag(tmp_path):
@@ -82,18 +75,18 @@ def test_a_repeat_is_a_run_of_its_own(tmp_path):
     assert runs["node-01.example/rank-00000/attempt-2"] == {"ddp.gpt2/loss": [(0, 7.0)]}
 
 
-def test_a_name_that_several_validations_use_names_the_validation(tmp_path):
+def test_curves_that_would_share_a_tag_name_their_validation(tmp_path):
     other = "acceptance/test_ddp.py::test_train[\x1b]"
-    write_event_files(tmp_path, record_of((GPT2, [[(LOSS, of_name("loss"))]]), (other, [[(LOSS,)]])))
+    curves = (LOSS, of_name("loss"), of_name("gpt2.rate"), of_name("gpt2/rate"))
+    write_event_files(tmp_path, record_of((GPT2, [[curves]]), (other, [[(LOSS,)]])))
     (run,) = read_runs(tmp_path / "tensorboard").values()
-    named = [f"ddp.gpt2.loss ({GPT2})", r"ddp.gpt2.loss (acceptance/test_ddp.py::test_train[\x1b])"]
-    assert {tag: len(points) for tag, points in run.items()} == {named[0]: 3, "loss": 1, named[1]: 3}
-
-
-def test_names_that_would_become_one_tag_stay_two(tmp_path):
-    write_event_files(tmp_path, record_of((GPT2, [[(of_name("ddp.loss"), of_name("ddp/loss"))]])))
-    (run,) = read_runs(tmp_path / "tensorboard").values()
-    assert set(run) == {f"ddp.loss ({GPT2})", f"ddp/loss ({GPT2})"}
+    assert {tag: len(points) for tag, points in run.items()} == {
+        f"ddp.gpt2.loss ({GPT2})": 3,
+        r"ddp.gpt2.loss (acceptance/test_ddp.py::test_train[\x1b])": 3,
+        "loss": 1,
+        f"gpt2.rate ({GPT2})": 1,
+        f"gpt2/rate ({GPT2})": 1,
+    }
 
 
 @pytest.mark.parametrize(
@@ -123,7 +116,7 @@ def test_a_run_without_curves_leaves_no_folder_and_says_so(tmp_path):
 
 
 @pytest.mark.parametrize("is_link", [False, True])
-def test_what_is_there_already_is_left_alone(tmp_path, is_link):
+def test_an_existing_folder_is_left_alone(tmp_path, is_link):
     run_dir, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
     run_dir.mkdir()
     (run_dir / "tensorboard").symlink_to(elsewhere) if is_link else (run_dir / "tensorboard").mkdir()
@@ -133,7 +126,7 @@ def test_what_is_there_already_is_left_alone(tmp_path, is_link):
     assert not elsewhere.exists()
 
 
-def test_what_fails_in_the_middle_leaves_nothing(tmp_path):
+def test_a_failure_in_the_middle_leaves_nothing(tmp_path):
     record = record_of((GPT2, [[(LOSS,), (LOSS,)]]))
     (row,) = record.rows
     first, second = row.attempts[0].ranks
@@ -144,7 +137,7 @@ def test_what_fails_in_the_middle_leaves_nothing(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_record_that_does_not_say_when_it_began_is_an_error(tmp_path):
+def test_a_record_without_a_begin_is_an_error(tmp_path):
     with pytest.raises(RecordError, match=r"^started_at is 'yesterday', not an ISO 8601 time with a zone$"):
         write_event_files(tmp_path, record_of((GPT2, [[(LOSS,)]]), started_at="yesterday"))
     assert not list(tmp_path.iterdir())

@@ -156,8 +156,14 @@ def test_no_template_steps_around_the_gates():
             assert not re.search(r"\|\s*(safe|tojson|forceescape)|autoescape|Markup", template.read_text()), template.name
 
 
+def test_markup_is_made_by_the_charts_alone():
+    """They format it with escaped text; anywhere else, a text could become markup."""
+    paths = [path for path in files("gpu_acceptance.report").iterdir() if path.name.endswith((".py", ".html"))]
+    assert [path.name for path in paths if re.search(r"Markup\([^)]|<svg", path.read_text(encoding="utf-8"))] == ["charts.py"]
+
+
 def test_values_in_attributes_are_ours():
-    """What stands in an attribute is a number or a word from our own tables, whatever the machine says."""
+    """An attribute is a number or a word from our own tables, whatever a machine's text is."""
     page = parse(page_of("incomplete", "<'\">"))
     allowed = set(string.ascii_letters + string.digits + " .-_#=;:,'/()%+°")
     assert {char for one in page.elements for value in one.attributes.values() for char in value or ""} <= allowed

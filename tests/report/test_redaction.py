@@ -1,4 +1,4 @@
-"""A redacted run names no machine any more, still agrees with itself, and its owner can prove what stands for what."""
+"""A redacted run names no machine, still agrees with itself, and its owner can prove what each stand-in stands for."""
 
 import json
 import os
@@ -48,7 +48,7 @@ def texts_of(folder):
 
 
 def learnt(*texts, record=None):
-    """What replaces the names in these texts."""
+    """Return a redactor that knows the names in these texts."""
     stand_ins = StandIns()
     if record:
         learn_record(record, stand_ins)
@@ -117,7 +117,7 @@ def test_paths_of_the_command_are_replaced_in_record_page_and_logs(tmp_path, cap
         ("GPU-00000000-0000-0000-0001-000000000002", "GPU-00000000-0000-0000-0001-000000000002"),
     ],
 )
-def test_what_the_record_does_not_name_is_found_in_the_texts(before, after):
+def test_names_that_only_the_texts_have_are_found(before, after):
     assert learnt(before).text(before) == after
 
 
@@ -133,12 +133,14 @@ def test_a_host_is_replaced_as_a_word_alone_and_in_full():
     assert learnt(text, record=record).text(text) == told
 
 
-def with_text(record, metric, text):
-    """This figure too, of the first rank in the first row."""
+def with_figure(record, metric, value, field="figures"):
+    """The record with one more figure, or counter, of the first rank in the first row."""
     row = record.rows[0]
     attempt = row.attempts[-1]
     first = attempt.ranks[0]
-    first = first.model_copy(update={"figures": (*first.figures, make_figure(metric, text, "text", judged=False))})
+    unit = "text" if isinstance(value, str) else "count"
+    figure = make_figure(metric, value, unit, judged=field == "counters")
+    first = first.model_copy(update={field: (*getattr(first, field), figure)})
     attempt = attempt.model_copy(update={"ranks": (first, *attempt.ranks[1:])})
     row = row.model_copy(update={"attempts": (*row.attempts[:-1], attempt)})
     return judged_anew(record, rows=(row, *record.rows[1:]))
@@ -146,21 +148,17 @@ def with_text(record, metric, text):
 
 def test_nodes_of_a_cluster_are_replaced_where_pods_have_names_of_their_own():
     record = with_hosts(samples.rejected(), "gpu-acceptance-0")
-    record = with_text(record, "kubernetes.node.name", "worker-a")
-    record = with_text(record, "kubernetes.nodes.untested_names", "worker-b (node.kubernetes.io/unschedulable); worker-c; and 3 more")
+    record = with_figure(record, "kubernetes.node.name", "worker-a")
+    record = with_figure(record, "kubernetes.nodes.untested_names", "worker-b (node.kubernetes.io/unschedulable); worker-c; and 3 more")
     text = "kubernetes.io/hostname=worker-a; worker-b (node.kubernetes.io/unschedulable); worker-c; and 3 more; none"
     told = "kubernetes.io/hostname=node-01; node-02 (node.kubernetes.io/unschedulable); node-03; and 3 more; none"
-    assert learnt(text, record=with_text(record, "kubernetes.nodes.untested_names", "none")).text(text) == told
+    assert learnt(text, record=with_figure(record, "kubernetes.nodes.untested_names", "none")).text(text) == told
 
 
-def test_nodes_of_a_partition_that_nobody_tested_are_replaced():
-    record = with_text(
-        with_hosts(samples.rejected(), "worker-a"), "slurm.partition.untested_nodes", "worker-b IDLE+DRAIN (fan); worker-c DOWN"
-    )
-    assert (
-        learnt(record=record).text("worker-a; worker-b IDLE+DRAIN (fan); worker-c DOWN")
-        == "node-00; node-01 IDLE+DRAIN (fan); node-02 DOWN"
-    )
+def test_untested_nodes_of_a_partition_are_replaced():
+    text = "worker-b IDLE+DRAIN (fan); worker-c DOWN"
+    record = with_figure(with_hosts(samples.rejected(), "worker-a"), "slurm.partition.untested_nodes", text)
+    assert learnt(record=record).text(f"worker-a; {text}") == "node-00; node-01 IDLE+DRAIN (fan); node-02 DOWN"
 
 
 def test_a_stand_in_may_be_the_name_of_another_machine():
@@ -244,23 +242,14 @@ def test_a_run_without_a_manifest_says_so_in_its_copy(tmp_path, capsys):
     assert not os.path.lexists(tmp_path / "out" / "link")
 
 
-def test_nothing_is_left_where_it_cannot_be_made(tmp_path, capsys):
-    run_dir = leave(tmp_path / "run", with_counter(with_hosts(samples.accepted(), "counters")))  # a subject with rules of its own: replaced
+def test_a_copy_that_cannot_be_made_leaves_nothing(tmp_path, capsys):
+    run_dir = leave(
+        tmp_path / "run", with_figure(with_hosts(samples.accepted(), "counters"), "counters.xid", 1, "counters")
+    )  # a subject with rules of its own: replaced
     code, _, err = redact(capsys, run_dir, tmp_path / "out", tmp_path / "names")
     assert (code, err.count("\n")) == (3, 1)
     assert "among the counters of a record" in err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["names", "run"]
-
-
-def with_counter(record):
-    """This counter too, of the first rank in the first row."""
-    row = record.rows[0]
-    attempt = row.attempts[-1]
-    counter = make_figure("counters.xid", 1, "count", judged=True)
-    first = attempt.ranks[0].model_copy(update={"counters": (counter,)})
-    attempt = attempt.model_copy(update={"ranks": (first, *attempt.ranks[1:])})
-    row = row.model_copy(update={"attempts": (*row.attempts[:-1], attempt)})
-    return judged_anew(record, rows=(row, *record.rows[1:]))
 
 
 @pytest.mark.parametrize("hosts", [("rank", "node"), ("passed", "job"), ("held", "gpu"), ("hbm", "wrong"), ("all_reduce", "0")])
@@ -285,23 +274,19 @@ def test_hosts_that_are_named_like_words_of_the_format_are_replaced_and_the_reco
     assert run(capsys, "report", "verify", tmp_path / "out")[0] == 0
 
 
-def test_a_folder_that_is_there_is_never_written_to(tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("out", "names", "line"),
+    [
+        (".", "names", "gpu-acceptance: {tmp}: is there already; name a folder that is not there yet"),
+        ("out", "run/names", "gpu-acceptance: {tmp}/run/names and {tmp}/out: neither may be in a folder that is given away or is a run"),
+        ("run/out", "names", "gpu-acceptance: {tmp}/names and {tmp}/run/out: neither may be in a folder that is given away or is a run"),
+        ("out", "out/names", "gpu-acceptance report redact: --names: {tmp}/out/names: no such folder: {tmp}/out"),
+    ],
+    ids=["out exists", "names in the run", "out in the run", "no folder for names"],
+)
+def test_a_place_where_names_would_be_given_away_or_files_replaced_is_refused(tmp_path, capsys, out, names, line):
     run_dir = leave(tmp_path / "run", samples.accepted())
-    line = f"gpu-acceptance: {tmp_path}: is there already; name a folder that is not there yet\n"
-    assert redact(capsys, run_dir, tmp_path, tmp_path / "names") == (4, "", line)
-
-
-@pytest.mark.parametrize(("out", "names"), [("out", "run/names"), ("run/out", "names")])
-def test_names_are_not_given_away_with_the_run(tmp_path, capsys, out, names):
-    run_dir = leave(tmp_path / "run", samples.accepted())
-    line = f"{tmp_path / names} and {tmp_path / out}: neither may be in a folder that is given away or is a run"
-    assert redact(capsys, run_dir, tmp_path / out, tmp_path / names) == (4, "", f"gpu-acceptance: {line}\n")
-
-
-def test_names_have_no_place_in_a_folder_that_is_not_there(tmp_path, capsys):
-    run_dir = leave(tmp_path / "run", samples.accepted())
-    line = f"gpu-acceptance report redact: --names: {tmp_path}/out/names: no such folder: {tmp_path}/out\n"
-    assert redact(capsys, run_dir, tmp_path / "out", tmp_path / "out" / "names") == (4, "", line)
+    assert redact(capsys, run_dir, tmp_path / out, tmp_path / names) == (4, "", f"{line.format(tmp=tmp_path)}\n")
 
 
 @pytest.mark.parametrize(
@@ -312,7 +297,7 @@ def test_names_have_no_place_in_a_folder_that_is_not_there(tmp_path, capsys):
         ('{"names":[{"kind":"host","name":"a","stand_in":"b","salt":"c"}]}', "names.0.salt: String should match pattern"),
     ],
 )
-def test_a_file_of_names_that_is_none_is_not_replaced(tmp_path, capsys, text, message):
+def test_a_broken_file_of_names_is_not_replaced(tmp_path, capsys, text, message):
     run_dir = leave(tmp_path / "run", samples.accepted())
     (tmp_path / "names").write_text(text)
     code, _, err = redact(capsys, run_dir, tmp_path / "out", tmp_path / "names")

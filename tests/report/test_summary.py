@@ -84,7 +84,7 @@ def test_limits_that_were_not_measured_are_counted_by_subject_and_not_listed():
     coverage = samples.incomplete().conclusion.coverage.model_copy(update={"limits_expected": 59})
     (line,) = [line for line in lines_of(samples.incomplete(), limits=limits, coverage=coverage) if " not measured: " in line]
     assert line.startswith("39 of 59 limits were not measured: environment 22, nccl 9, ")
-    assert ", 2 in 2 other subjects. To do: Run what is missing." in line
+    assert ", 2 in 2 other subjects. To do: Run the validations that are missing." in line
 
 
 def test_what_speaks_against_the_whole_run_stands_once():

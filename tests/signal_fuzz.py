@@ -1,6 +1,6 @@
 """A seeded fuzzer: any catchable signal, to any process of a run, at a random time. Each run ends right and leaves nothing.
 
-`python tests/signal_fuzz.py --rounds=100 --seed=1` (or `make fuzz`) is the whole; test_signal_fuzz.py is a short form. Each round is made
+`python tests/signal_fuzz.py --rounds=100 --seed=1` (or `make fuzz`) is the whole; test_soak.py has a short form. Each round is made
 from its seed and number alone: `--first=17 --rounds=1` repeats round 17.
 """
 

@@ -16,17 +16,7 @@ from gpu_acceptance.folder.manifest import read_manifest
 pytestmark = pytest.mark.launcher
 
 
-EXAMPLES_HERE = (
-    "asks_telemetry",
-    "declared_skip",
-    "gathers",
-    "loosened",
-    "own_worker",
-    "passes",
-    "takes_turns",
-    "unstable_once",
-    "waived",
-)
+EXAMPLES_HERE = ["asks_telemetry", "declared_skip", "gathers", "loosened", "own_worker", "passes", "takes_turns", "unstable_once", "waived"]
 
 ONLY_RANK_0_HAS_TENSORBOARDX = """
 import os

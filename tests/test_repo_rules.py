@@ -39,26 +39,8 @@ READS_FILES = {  # what a file from outside says goes through validation
     "data_files": {"numpy", "PIL"},
     "real": {"numpy"},
 }
-SUFFIXES = {
-    "",
-    ".py",
-    ".sh",
-    ".yaml",
-    ".toml",
-    ".ini",
-    ".md",
-    ".html",
-    ".css",
-    ".js",
-    ".svg",
-    ".json",
-    ".jsonl",
-    ".csv",
-    ".xml",
-    ".txt",
-    ".log",
-    ".stacks",
-}
+SUFFIXES = {"", ".py", ".sh", ".yaml", ".toml", ".ini", ".md", ".html", ".css", ".js", ".svg"}
+SUFFIXES |= {".json", ".jsonl", ".csv", ".xml", ".txt", ".log", ".stacks"}
 TEXTS = sorted(
     path
     for folder in (*CODE, "thresholds", "tests", "docs", "deploy", "reports/samples", "reports/evidence")

@@ -59,7 +59,7 @@ def test_words_of_all_ranks_come_at_once_in_their_order_and_each_once(store, rea
 
 
 def test_a_line_in_the_place_of_its_letter_is_no_word(store, reader):
-    """It has the right code, sender and number, and anybody can read it in the box."""
+    """It has the right code, sender and number, and a stranger can read it in the box."""
     lost = SESSION.tampering.lost["letter"]
     say(Speaker(SESSION, 1), 1, LONG)(store)
     store.set("letter/1/1", store.get("box/1").decode().strip())
@@ -67,20 +67,16 @@ def test_a_line_in_the_place_of_its_letter_is_no_word(store, reader):
     assert SESSION.tampering.lost["letter"] == lost + 1
 
 
-def test_two_long_words_of_one_rank_are_both_heard(store, reader):
-    speaker, words = Speaker(SESSION, 1), [f"{LONG}{number}" for number in range(3)]
-    for word in words:
+def test_long_words_of_one_rank_and_of_more_ranks_than_are_read_at_once(store, reader):
+    speakers = [Speaker(SESSION, rank) for rank in (1, 1, *range(1, 200))]
+    speakers[1] = speakers[2] = speakers[0]
+    words = [f"{LONG}{number}" for number in range(len(speakers))]
+    for speaker, word in zip(speakers, words, strict=True):
         say(speaker, 1, word)(store)
     assert heard(reader, store) == words
 
 
-def test_long_words_of_more_ranks_than_are_read_at_once(store, reader):
-    for rank in range(1, 200):
-        say(Speaker(SESSION, rank), 1, f"{LONG}{rank}")(store)
-    assert heard(reader, store) == [f"{LONG}{rank}" for rank in range(1, 200)]
-
-
-def test_what_is_said_of_an_attempt_that_is_over_is_not_heard(store, reader):
+def test_words_about_an_attempt_that_is_over_are_not_heard(store, reader):
     speaker, late = Speaker(SESSION, 1), Speaker(SESSION, 2)
     say(speaker, 1, "read")(store)
     assert heard(reader, store) == ["read"]
@@ -103,19 +99,16 @@ def test_the_box_of_an_attempt_that_is_over_is_not_kept(store, reader):
     assert [key for key in ("box/1", "box/2", "box/3", "box/4") if store.check([key])] == ["box/4"]
 
 
-def test_a_bell_that_rings_for_nothing_new_tells_nothing(store, reader):
+def test_a_bell_without_a_new_word_or_before_any_attempt_yields_nothing(store, reader):
     ring(store)
     assert heard(reader, store) == []
-
-
-def test_a_bell_before_any_attempt_tells_nothing(store):
-    say(Speaker(SESSION, 1), 0, "of an attempt that nobody announced")(store)
+    say(Speaker(SESSION, 1), 0, "of an attempt that was not announced")(store)
     assert heard(Reader(SESSION), store) == []
 
 
 @pytest.mark.parametrize("line", ["x", "0" * 32 + "1 1 []", "0" * 32 + "1 1 " + "x" * 300])
 def test_a_word_behind_many_lines_of_a_stranger_is_heard(store, reader, line, monkeypatch):
-    """Also where they are more than become lines at once, and whatever they look like."""
+    """They are more than become lines at once, and may look like words."""
     monkeypatch.setattr(fan_in, "_MOST_BYTES", 1000)
     monkeypatch.setattr(SESSION, "tampering", Tampering())
     speaker = Speaker(SESSION, 1)
@@ -128,7 +121,7 @@ def test_a_word_behind_many_lines_of_a_stranger_is_heard(store, reader, line, mo
 
 
 def test_a_word_is_not_lost_while_there_is_more_to_read_before_it(store, reader):
-    """However long that takes: the box is read until where it was when the reader last had done with it."""
+    """The box is read until where it was when the reader last had done with it, however long that takes."""
     began = time.monotonic()
     say(Speaker(SESSION, 1), 1, "first")(store)
     words = reader.await_words(store)

@@ -31,6 +31,7 @@ def server():
 
 @pytest.fixture
 def make(server):
+    """Return make(rank): the heartbeats of a rank, ended when the test is over."""
     made = []
 
     def make(rank: int) -> Heartbeats:
@@ -43,13 +44,13 @@ def make(server):
 
 
 @pytest.mark.usefixtures("beat_fast")
-def test_a_heart_that_stops_is_lost_and_the_others_are_alive(make):
+def test_a_rank_that_stops_is_lost_and_the_others_are_alive(make):
     watcher, stopping, _beating = make(0), make(1), make(2)
+    assert not watcher.beats(1)
     watcher.watch([0, 1, 2])
-    assert wait_until(lambda: watcher.alive() == [1, 2])
+    assert wait_until(lambda: watcher.alive() == [1, 2] and watcher.beats(1))
     stopping.end()
-    assert wait_until(lambda: watcher.lost() == [1])
-    assert wait_until(lambda: watcher.alive() == [2])
+    assert wait_until(lambda: watcher.lost() == [1] and watcher.alive() == [2] and not watcher.beats(1))
     assert not watcher.is_cut_off
 
 
@@ -57,8 +58,8 @@ def test_a_heart_that_stops_is_lost_and_the_others_are_alive(make):
 @pytest.mark.parametrize(
     "junk", ["null", "3", '"lost"', "[1, 2, 3]", '{"sent": 3}', '{"sent": {"to/0": "x", "cast": true}, "lost": [1], "more": {}}']
 )
-def test_what_has_a_right_code_and_is_no_word_of_a_rank_tells_nothing_and_ends_nothing(make, server, junk):
-    """Where no key was given over several nodes, anybody can make the code."""
+def test_a_right_code_on_junk_reports_nothing_and_ends_nothing(make, server, junk):
+    """Where no key was given over several nodes, any process can make the code."""
     watcher = make(0)
     server.set("beat/1", SESSION.sign("beat/1", 1, 7, junk))
     server.set("given-up/1", SESSION.sign("given-up/1", 2, 1, junk))
@@ -71,7 +72,7 @@ def test_what_has_a_right_code_and_is_no_word_of_a_rank_tells_nothing_and_ends_n
 
 
 @pytest.mark.usefixtures("beat_fast")
-def test_who_was_dead_before_we_looked_is_not_alive(make):
+def test_a_rank_that_was_dead_before_the_first_look_is_not_alive(make):
     watcher, dead, beating = make(0), make(1), make(2)
     dead.end()
     dead._thread.join()
@@ -81,7 +82,7 @@ def test_who_was_dead_before_we_looked_is_not_alive(make):
     assert beating is not None
 
 
-def test_nobody_is_lost_while_we_ourselves_are_cut_off(make, monkeypatch):
+def test_no_rank_is_lost_while_we_ourselves_are_cut_off(make, monkeypatch):
     watcher, _other = make(0), make(1)
     watcher.watch([1])
     assert wait_until(lambda: 1 in watcher._seen)
@@ -105,23 +106,25 @@ def test_a_store_that_is_gone_before_the_first_beat():
         Heartbeats(Gone(), SESSION, 0)
 
 
-def test_a_time_without_the_store_is_told_while_it_lasts_and_afterwards_but_not_to_later_attempts(make, monkeypatch):
+def test_a_time_without_the_store_counts_while_it_lasts_and_afterwards_but_not_for_later_attempts(make, monkeypatch):
     watcher, began, real = make(0), time.monotonic(), time.monotonic
     assert watcher.silent_s(began) == 0.0
+    assert watcher.open_since <= time.monotonic()
     monkeypatch.setattr(module.time, "monotonic", lambda: real() + 60)
     assert watcher.silent_s(began) > 59
     assert wait_until(lambda: watcher._own > began + 60)
     assert 59 < watcher.silent_s(began) < 70
     assert watcher.silent_s(real() + 61) == 0.0
+    assert began + 60 < watcher.open_since <= real() + 60
 
 
 @pytest.mark.usefixtures("beat_fast")
-def test_who_gives_up_the_leader_tells_all_that_watch_it_and_the_leader_itself(make):
-    everybody = leader, second, third = [make(rank) for rank in range(3)]
-    for one in everybody:
+def test_a_rank_that_gives_up_the_leader_tells_all_that_watch_it_and_the_leader_itself(make):
+    all_ranks = leader, second, third = [make(rank) for rank in range(3)]
+    for one in all_ranks:
         one.watch([0, 1, 2], 0)
     assert wait_until(lambda: second.beats(0) and third.beats(0))
-    assert [one.loss_of(0) for one in everybody] == [None] * 3
+    assert [one.loss_of(0) for one in all_ranks] == [None] * 3
     loss = Loss("rank 0 lost: it did not react to SIGTERM within 10 s", "SIGTERM")
     second.give_up(0, loss)
     assert wait_until(lambda: leader.loss_of(0) == third.loss_of(0) == loss)
@@ -130,28 +133,10 @@ def test_who_gives_up_the_leader_tells_all_that_watch_it_and_the_leader_itself(m
     assert leader.loss_of(1) is None
 
 
-def test_our_way_to_the_store_is_open_since_the_end_of_its_last_gap(make, monkeypatch):
-    began, watcher, real = time.monotonic(), make(0), time.monotonic
-    assert watcher.open_since <= time.monotonic()
-    monkeypatch.setattr(module.time, "monotonic", lambda: real() + 60)
-    assert wait_until(lambda: watcher._own > began + 60)
-    assert began + 60 < watcher.open_since <= real() + 60
-
-
-@pytest.mark.usefixtures("beat_fast")
-def test_a_heart_that_stands_still_does_not_beat(make):
-    watcher, stopping = make(0), make(1)
-    assert not watcher.beats(1)
-    watcher.watch([1])
-    assert wait_until(lambda: watcher.beats(1))
-    stopping.end()
-    assert wait_until(lambda: not watcher.beats(1))
-
-
 @pytest.mark.usefixtures("beat_fast")
 @pytest.mark.parametrize("what", ["delete", "overwrite", "put an old one back", "put the last one back"])
 def test_a_rank_whose_beats_a_stranger_takes_away_is_not_lost(make, server, what, monkeypatch):
-    """The heart stands still, as it does for who watches where each beat is taken away at once."""
+    """Its counter stands still, as a watcher sees it where each beat is taken away at once."""
     monkeypatch.setattr(SESSION, "tampering", Tampering())
     watcher, held = make(0), make(1)
     first = server.get("beat/1").decode()
@@ -165,14 +150,14 @@ def test_a_rank_whose_beats_a_stranger_takes_away_is_not_lost(make, server, what
             server.delete_key("beat/1")
         else:
             server.set("beat/1", {"overwrite": "x", "put an old one back": first, "put the last one back": last}[what])
-        assert SESSION.tampering.lost or not watcher.lost()  # which ends a run; who is held for much longer is gone as well
+        assert SESSION.tampering.lost or not watcher.lost()  # which ends a run; a rank without beats for much longer is gone as well
         time.sleep(0.005)
     assert SESSION.tampering.lost == {"beat": 1}
     assert watcher.is_held(1)
 
 
 @pytest.mark.usefixtures("beat_fast")
-def test_a_heart_that_beats_again_answers_the_question_and_what_was_asked_before_asks_nothing(make, server, monkeypatch):
+def test_a_rank_that_beats_again_answers_the_question_and_an_old_question_is_dropped(make, server, monkeypatch):
     monkeypatch.setattr(SESSION, "tampering", Tampering())
     watcher, second, held = make(0), make(2), make(1)
     for one in (watcher, second):

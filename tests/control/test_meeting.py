@@ -1,4 +1,4 @@
-"""`gpu-acceptance meet`: nodes of a run find each other before torchrun starts, or each of them says in one line why not."""
+"""`gpu-acceptance meet`: nodes of a run find each other before torchrun starts, or each of them prints a reason in one line."""
 
 import contextlib
 import re
@@ -30,7 +30,7 @@ def port():
 
 
 def come(port, index, say=print, **changes):
-    """Code and text that one of two nodes gets."""
+    """Return the code and text that one of two nodes gets."""
     place = {"address": "127.0.0.1", "port": port, "num_nodes": 2, "node": index, "run": "a-run", "timeout_s": 30}
     answer = meet(Place(**{**place, "host": f"host-{index}", **changes}), say)
     return answer.exit_code, answer.text
@@ -38,7 +38,7 @@ def come(port, index, say=print, **changes):
 
 @pytest.fixture
 def nodes(port):
-    """What several nodes get at once, and what they say meanwhile: `nodes({}, {"num_nodes": 3})`."""
+    """Return the answers of several nodes and the lines that they print: `nodes({}, {"num_nodes": 3})`."""
 
     def run(*changes):
         lines = []
@@ -53,7 +53,7 @@ def nodes(port):
 
 @pytest.fixture
 def silent(port):
-    """Something that takes connections on this port and never answers."""
+    """A listener on this port that takes connections and never answers."""
     with socket.create_server(("127.0.0.1", port)) as listener:
         yield listener
 
@@ -83,7 +83,7 @@ def test_a_host_that_is_there_counts_for_all(port):
         assert [one.result() for one in (first, host, last)] == [FOUND] * 3
 
 
-def test_a_node_that_does_not_come_is_named_to_all_who_did(nodes, port, monkeypatch):
+def test_a_node_that_does_not_come_is_named_to_all_that_did(nodes, port, monkeypatch):
     monkeypatch.setattr(meeting, "SAY_EVERY_S", 0.5)
     answers, lines = nodes({"num_nodes": 5, "timeout_s": 2}, {"num_nodes": 5}, {"num_nodes": 5})
     text = f"nodes 3-4 did not come to 127.0.0.1:{port} within 2 s; see what was said there"
@@ -91,26 +91,26 @@ def test_a_node_that_does_not_come_is_named_to_all_who_did(nodes, port, monkeypa
     assert re.fullmatch(r"waiting for nodes 3-4, \d s more at most", lines[-1])
 
 
-def test_without_numbers_those_are_named_who_came(nodes, port):
+def test_without_numbers_the_nodes_that_came_are_named(nodes, port):
     answers, _ = nodes({"node": None, "num_nodes": 3, "timeout_s": 2}, {"node": None, "num_nodes": 3, "timeout_s": 2})
     text = f"1 of 3 nodes (here: host-0, host-1) did not come to 127.0.0.1:{port} within 2 s; see what was said there"
     assert answers == [(6, text)] * 2
 
 
-def test_unequal_numbers_of_nodes_are_told_to_all_at_once(nodes):
-    answers, _ = nodes({}, {"num_nodes": 3})
-    assert answers == [(4, "host-1 (node 1) is one of 3 nodes, and host-0 one of 2: start all with the same number of nodes")] * 2
-
-
-def test_two_nodes_of_one_number(nodes):
-    answers, _ = nodes({"num_nodes": 3}, {"num_nodes": 3}, {"num_nodes": 3, "node": 1})
-    assert answers == [(4, "node 1 came 2 times, from host-1, host-2: each node a number of its own")] * 3
-
-
-def test_a_node_without_a_number_among_others(nodes):
-    answers, _ = nodes({"node": None}, {})
-    text = "host-1 says node 1, and host-0 none: number all nodes from 0 up, or none of them"
-    assert answers == [(4, text)] * 2
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ([{}, {"num_nodes": 3}], "host-1 (node 1) is one of 3 nodes, and host-0 one of 2: start all with the same number of nodes"),
+        (
+            [{"num_nodes": 3}, {"num_nodes": 3}, {"num_nodes": 3, "node": 1}],
+            "node 1 came 2 times, from host-1, host-2: each node a number of its own",
+        ),
+        ([{"node": None}, {}], "host-1 says node 1, and host-0 none: number all nodes from 0 up, or none of them"),
+    ],
+)
+def test_nodes_that_contradict_each_other_end_the_meeting_at_once(nodes, changes, text):
+    answers, _ = nodes(*changes)
+    assert answers == [(4, text)] * len(changes)
 
 
 def test_a_node_of_another_run_is_sent_away_and_the_run_goes_on(port):
@@ -121,7 +121,7 @@ def test_a_node_of_another_run_is_sent_away_and_the_run_goes_on(port):
 
 
 def test_a_port_that_something_else_has_is_one_line_on_each_node(nodes, port, silent):
-    """What has it takes connections and says nothing: torch's own client would wait for it without an end."""
+    """Its holder takes connections and is silent: torch's own client would wait without an end."""
     answers, _ = nodes({}, {"timeout_s": 1})
     assert answers[0] == (
         4,
@@ -131,7 +131,7 @@ def test_a_port_that_something_else_has_is_one_line_on_each_node(nodes, port, si
     assert answers[1] == (6, f"node 0 does not answer at 127.0.0.1:{port} within 1 s: {silence}; this is node 1 (host-1)")
 
 
-def test_without_a_number_the_taken_port_is_said_where_the_address_leads(nodes, port, silent):
+def test_without_a_number_the_taken_port_is_named_where_the_address_leads(nodes, port, silent):
     ((code, text),), _ = nodes({"node": None, "timeout_s": 6})
     assert code == 6
     assert text == (
@@ -141,7 +141,7 @@ def test_without_a_number_the_taken_port_is_said_where_the_address_leads(nodes, 
 
 
 @pytest.mark.parametrize(("address", "why"), [("nowhere.invalid", NO_NAME), ("a..b", "label empty or too long")])
-def test_a_name_that_nobody_knows(nodes, port, address, why, monkeypatch):
+def test_a_host_name_that_does_not_resolve(nodes, port, address, why, monkeypatch):
     monkeypatch.setattr(meeting, "SAY_EVERY_S", 0.5)
     answers, lines = nodes({"address": address, "timeout_s": 1}, {"address": address, "timeout_s": 1})
     assert [code for code, _ in answers] == [4, 6]
@@ -154,7 +154,7 @@ def test_a_name_that_nobody_knows(nodes, port, address, why, monkeypatch):
     assert any(re.fullmatch(rf"node 0 does not answer yet at {where}: .*{why}.*; \d s more at most", line) for line in lines), lines
 
 
-def test_who_speaks_another_language_is_none_of_the_run(nodes, port):
+def test_a_client_of_another_protocol_is_no_node_of_the_run(nodes, port):
     """Garbage, a hello that cannot be, one that never ends, and one that hangs up."""
     begun = threading.Event()
 
@@ -186,7 +186,7 @@ def test_who_speaks_another_language_is_none_of_the_run(nodes, port):
     stranger.join()
 
 
-def test_as_many_nodes_come_as_there_are_though_a_process_may_open_fewer_files(port):
+def test_all_nodes_may_come_though_a_process_may_open_fewer_files(port):
     few = f"ulimit -S -n 40 && exec {PYTHON} -m gpu_acceptance meet 127.0.0.1:{port} --nodes=80 --node=0 --run=a-run"
     with contextlib.ExitStack() as open_ones, subprocess.Popen(["sh", "-c", few]) as host:
         assert wait_until(lambda: is_there(port), 60)
@@ -209,7 +209,7 @@ def is_there(port):
 # --- the verb ------------------------------------------------------------------------------------------------------------------
 
 
-def test_the_verb_says_the_answer_and_returns_its_code(port, monkeypatch, capsys):
+def test_the_verb_prints_the_answer_and_returns_its_code(port, monkeypatch, capsys):
     monkeypatch.setattr("signal.signal", lambda *_: None)  # the signals of this process are pytest's
     monkeypatch.setattr("socket.gethostname", lambda: "host-0")
     assert main(["meet", f"127.0.0.1:{port}", "--nodes=1", "--node=0", "--run=a-run"]) == 0
@@ -239,7 +239,7 @@ def test_it_waits_for_as_long_as_ranks_do():
         ("--timeout=soon", "--timeout: 'soon' is not allowed; allowed: more than 0 seconds, as 90, 90s, 15m or 2h"),
     ],
 )
-def test_what_cannot_be_right_is_a_usage_error(option, said, capsys):
+def test_an_invalid_option_is_a_usage_error(option, said, capsys):
     place = [option] if not option.startswith("-") else ["node-01:29500", option]
     with pytest.raises(SystemExit) as ended:
         main(["meet", "--nodes=2", *place])

@@ -1,4 +1,4 @@
-"""A client of the control store comes in time or not at all, whatever is at the other end, and says why in one line."""
+"""A client of the control store comes in time or not at all, whatever is at the other end. The error is one line."""
 
 import os
 import socket
@@ -16,7 +16,7 @@ from gpu_acceptance.control.session import NoStoreError, store_client
 
 pytestmark = pytest.mark.slow
 
-# Where torch itself would wait for ever, and then end: the interpreter must not wait for it.
+# torch itself would wait without an end: the interpreter must not wait for it.
 ASKS = """
 import sys
 from gpu_acceptance.control import session
@@ -30,7 +30,7 @@ except session.NoStoreError as error:
 
 @pytest.fixture(params=[128, 0], ids=["takes every connection", "takes one connection"])
 def silent(request):
-    """Something that listens and never answers. Where it takes one connection, torch's own client waits for a second one."""
+    """A listener that never answers. Where it takes one connection, torch's own client waits for a second one."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen(request.param)
@@ -49,7 +49,7 @@ def test_a_store_that_is_there_answers():
     assert store.get("key") == b"value"
 
 
-def test_a_port_that_something_else_holds_is_one_line_and_keeps_nobody(silent):
+def test_a_port_of_another_program_is_one_line_and_the_interpreter_ends(silent):
     paths = os.pathsep.join(sys.path)
     command = [sys.executable, "-c", ASKS, str(silent)]
     done = subprocess.run(command, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, timeout=120, check=False)
@@ -57,7 +57,7 @@ def test_a_port_that_something_else_holds_is_one_line_and_keeps_nobody(silent):
 
 
 @pytest.mark.parametrize(("host", "why"), [("127.0.0.1", "Connection refused"), ("nowhere.invalid", "")])
-def test_where_nobody_listens_torch_is_not_asked(capfd, host, why):
+def test_without_a_listener_torch_is_not_called(capfd, host, why):
     with pytest.raises(NoStoreError) as caught:
         store_client(host, unused_port(), 1)
     assert why in str(caught.value)
@@ -65,14 +65,14 @@ def test_where_nobody_listens_torch_is_not_asked(capfd, host, why):
     assert capfd.readouterr().err == ""
 
 
-def test_who_is_told_to_stop_waits_no_longer(silent, monkeypatch):
+def test_a_stop_ends_the_wait(silent, monkeypatch):
     monkeypatch.setattr(module, "_EVERY_S", 0.0)
     for port in (unused_port(), silent):
         with pytest.raises(NoStoreError):
             store_client("127.0.0.1", port, 3600, stopped=lambda: "SIGTERM")
 
 
-def test_a_rank_without_a_store_says_where_it_looked():
+def test_a_rank_without_a_store_names_the_address():
     place = Rank(world_size=2, local_world_size=2, store_port=unused_port())
     with pytest.raises(UnreachableError, match=rf"^no control store at 127\.0\.0\.1:{place.store_port} within 1 s: Connection refused$"):
         Control(place, NO_SECRET, connect_s=1)

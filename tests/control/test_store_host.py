@@ -1,7 +1,8 @@
-"""The control store where no launcher hosts one: who may use it, what it outlives, and when it ends."""
+"""The control store where no launcher hosts one: its clients, the processes that it outlives, and its end."""
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -61,7 +62,7 @@ def hosts_of(port):
     return found
 
 
-def test_it_is_nobodys_descendant_and_outlives_who_started_it(place):
+def test_it_is_no_descendant_of_a_rank_and_outlives_its_starter(place):
     died = subprocess.run([sys.executable, "-c", STARTS_ONE_AND_DIES, str(place.store_port)], check=False)
     assert died.returncode == -signal.SIGKILL
     (host,) = hosts_of(place.store_port)
@@ -72,7 +73,7 @@ def test_it_is_nobodys_descendant_and_outlives_who_started_it(place):
 
 
 def test_it_lets_in_more_than_the_usual_limit_of_open_files_allows(place):
-    """Of ranks a thousand; here the limit is small."""
+    """A thousand ranks may come; here the limit is small."""
     limited = ["prlimit", "--nofile=64:", sys.executable, "-c", STARTS_ONE_AND_DIES, str(place.store_port)]
     assert subprocess.run(limited, check=False).returncode == -signal.SIGKILL
     clients = [TCPStore("127.0.0.1", place.store_port, None, is_master=False, timeout=timedelta(seconds=20)) for _ in range(80)]
@@ -86,17 +87,17 @@ def test_it_ends_once_all_ranks_have_closed(place):
     second.send(0, Bye())
     assert first.incoming.get(timeout=30) == (1, Bye())
     first.close(timeout_s=5)
-    assert not wait_until(lambda: not hosts_of(place.store_port), 3)  # rank 1 still has something to say
+    assert not wait_until(lambda: not hosts_of(place.store_port), 3)  # rank 1 still uses it
     second.close(timeout_s=5)
     assert wait_until(lambda: not hosts_of(place.store_port), 30)
     host_store(place, control_prefix(place), SESSION)  # the port is free again
 
 
-def test_it_ends_where_no_heart_beats(place, monkeypatch):
+def test_it_ends_without_heartbeats(place, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     host_store(place, control_prefix(place), SESSION)
     store = PrefixStore(f"{control_prefix(place)}/{SESSION.name}", TCPStore("127.0.0.1", place.store_port, None, is_master=False))
-    for beat in range(35):  # longer than it waits for one
+    for beat in range(35):  # more rounds than it waits for one
         assert hosts_of(place.store_port), f"gone before beat {beat}"
         store.set("beat/1", SESSION.sign("beat/1", 1, beat, "null"))
         wait_until(lambda: False, 1)
@@ -109,30 +110,23 @@ def test_a_port_that_is_taken_is_one_line(place):
         taken.listen()
         with pytest.raises(LaunchError) as caught:
             host_store(place, control_prefix(place), SESSION)
-    text = str(caught.value)
-    assert text.startswith(f"rank 0 cannot host the control store on port {place.store_port} of {place.host}: ")
-    assert "address already in use" in text.lower()
-    assert text.endswith("; MASTER_PORT names another one, the same for all ranks")
-    assert "\n" not in text
+    start = f"rank 0 cannot host the control store on port {place.store_port} of {place.host}"
+    pattern = rf"{start}: .*address already in use.*; MASTER_PORT names another one, the same for all ranks"
+    assert re.fullmatch(pattern, str(caught.value), re.IGNORECASE)
 
 
 def test_an_address_that_leads_nowhere_is_one_line(place, monkeypatch):
     monkeypatch.setattr("gpu_acceptance.control.store_host._REACH_S", 1)
     with pytest.raises(LaunchError) as caught:
         host_store(replace(place, store_host="nowhere.invalid"), control_prefix(place), SESSION)
-    text = str(caught.value)
-    assert "name resolution" in text or "Name or service not known" in text, text
-    assert text.startswith(f"rank 0 is on {place.host}, and MASTER_ADDR=nowhere.invalid does not lead there, to port {place.store_port}: ")
-    assert text.endswith("; name the host of rank 0")
-    assert "\n" not in text
+    start = f"rank 0 is on {place.host}, and MASTER_ADDR=nowhere.invalid does not lead there, to port {place.store_port}"
+    assert re.fullmatch(rf"{start}: .*(name resolution|Name or service not known).*; name the host of rank 0", str(caught.value))
 
 
 def test_a_store_that_does_not_start_is_one_line(place, monkeypatch, tmp_path):
     (tmp_path / "torch.py").write_text("raise SystemExit(3)")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    with pytest.raises(
-        LaunchError, match=rf"^rank 0 cannot host the control store on port {place.store_port} of .*: it ended; MASTER_PORT "
-    ):
+    with pytest.raises(LaunchError, match=r"^rank 0 cannot host the control store on port .*: it ended; MASTER_PORT "):
         host_store(place, control_prefix(place), SESSION)
     monkeypatch.setattr("gpu_acceptance.control.store_host._START_S", 0.001)
     with pytest.raises(LaunchError, match=r": it did not start within 0\.001 s; MASTER_PORT "):

@@ -1,4 +1,4 @@
-"""A fork of the fork server is what a new process would be, and whatever becomes of the server, there is a worker: real processes."""
+"""A fork of the fork server equals a new process, and there is a worker whatever happens to the server: real processes."""
 
 import contextlib
 import json
@@ -28,7 +28,7 @@ from gpu_acceptance.worker.worker import worker_command
 pytestmark = pytest.mark.slow
 
 SRC = Path(__file__).parents[2] / "src"
-# What a worker finds when it collects: a conftest of a stranger.
+# The conftest of a suite: it writes what a worker finds when it collects.
 CONFTEST = """
 import atexit, ctypes, gc, hashlib, json, locale, multiprocessing, os, random, resource, signal, sys, tempfile, threading, time, warnings
 import numpy, torch
@@ -94,7 +94,7 @@ for name in own_names:
 same["proc environ"] = [text for text in same["proc environ"] if not text.startswith(own_names)]
 Path(f"seen-{os.getpid()}.json").write_text(json.dumps([same, own, sorted(sys.modules)]))
 """
-# The server itself is real; what it imports is nothing, and a worker runs CODE.
+# The server itself is real; it imports nothing, and a worker runs CODE.
 QUICK = """
 import os, signal, socket, sys, time, types
 def module(name, **content):
@@ -121,7 +121,7 @@ if "gpu_acceptance.worker.fork_server" in sys.orig_argv:
 
 
 class Starter:
-    """A supervisor's side: this process. Its workers collect one test in the folder."""
+    """The supervisor's side, in this process. Its workers collect one test in the folder."""
 
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
         for name, text in (("test_it.py", "def test_it(): pass\n"), ("pytest.ini", "[pytest]\n")):
@@ -169,7 +169,7 @@ def children() -> set[int]:
 
 @pytest.fixture(autouse=True, scope="module")
 def subreaper():
-    """As a supervisor is."""
+    """This process is a subreaper, as a supervisor is."""
     processes.become_subreaper()
     yield
     processes._prctl(processes._PR_SET_CHILD_SUBREAPER, 0)
@@ -177,7 +177,7 @@ def subreaper():
 
 @pytest.fixture
 def quick(tmp_path):
-    """Starts a server that imports nothing, after what `fault` does in it; nothing is left of it in the end."""
+    """Return a function that starts a server that imports nothing and runs `fault`. No process of it is left in the end."""
     started, before = [], children()
 
     def start_quick(fault: str = "") -> Starter:
@@ -189,15 +189,12 @@ def quick(tmp_path):
     for starter in started:
         starter.end()
     left = [psutil.Process(pid) for pid in children() - before]
-    assert psutil.wait_procs(left, timeout=30)[1] == []  # those that did not become workers are reaped, as before each generation
-
-
-# --- a fork is what a new process is ---------------------------------------------------------------------------------------------
+    assert psutil.wait_procs(left, timeout=30)[1] == []  # forks that did not become workers are reaped, as before each generation
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    """What a new process saw, and two forks of one server; each then ended as a healthy worker does."""
+    """The findings of a new process and of two forks of one server; each then ended as a healthy worker does."""
     folder = tmp_path_factory.mktemp("suite")
     (folder / "conftest.py").write_text(CONFTEST)
     starter = Starter(folder, {**clean_environment(), "OMP_NUM_THREADS": "2", "EXTRA": "sch\u00f6n \udcff"})
@@ -218,7 +215,7 @@ def found(tmp_path_factory):
     return of_each
 
 
-def test_a_fork_finds_what_a_new_process_finds(found):
+def test_a_fork_finds_the_same_as_a_new_process(found):
     (new, _, _), *forks = found
     assert new["tasks"][1] == 2
     assert new["getenv"] == ["sch\u00f6n \udcff".encode("utf-8", "surrogateescape").decode("latin-1"), "Ring", "a-mark"]
@@ -226,19 +223,16 @@ def test_a_fork_finds_what_a_new_process_finds(found):
         assert forked == new
 
 
-def test_what_is_drawn_by_chance_differs(found):
+def test_random_values_differ(found):
     for name in ("random", "numpy", "torch", "authkey", "temporary", "pid"):
         assert len({str(own[name]) for _, own, _ in found}) == 3, name
 
 
-def test_a_fork_has_imported_what_a_new_process_has_and_more_libraries(found):
+def test_a_fork_has_the_imports_of_a_new_process_and_more_libraries(found):
     (_, _, new), *forks = found
     for _, _, forked in forks:
         assert set(new) <= set(forked)
         assert not [name for name in set(forked) - set(new) if name.startswith(("fixtures", "conftest", "test_"))]
-
-
-# --- a worker of the server, to its end ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -251,7 +245,7 @@ def test_a_fork_has_imported_what_a_new_process_has_and_more_libraries(found):
         ("signal.pause()", "signal SIGKILL"),
     ],
 )
-def test_its_end_is_seen_and_named(quick, code, text):
+def test_the_end_of_a_worker_is_named(quick, code, text):
     starter = quick()
     worker = starter.fork(code)
     assert psutil.Process(worker.pid).ppid() == os.getpid()
@@ -262,7 +256,7 @@ def test_its_end_is_seen_and_named(quick, code, text):
     assert starter.fork().pid != worker.pid
 
 
-def test_what_an_import_said_is_said_once_and_what_it_left_for_the_end_is_done_by_each_worker(quick):
+def test_output_of_an_import_comes_once_and_its_exit_functions_run_in_each_worker(quick):
     said = """
 import atexit, ctypes, importlib
 def import_module(name):
@@ -278,7 +272,7 @@ importlib.import_module = import_module
     assert starter.log == "of Python, of C, forked\nat the end\nforked\nat the end\n"
 
 
-def test_who_was_reaped_by_another_ends_in_an_unknown_way(quick):
+def test_the_end_of_a_worker_that_was_reaped_elsewhere_is_unknown(quick):
     worker = quick().fork("os._exit(7)")
     os.waitpid(worker.pid, 0)
     assert exit_text(worker) is None
@@ -298,11 +292,8 @@ def test_a_worker_outlives_the_thread_that_ran_when_it_was_forked(quick):
     assert worker.exit_status() is None
 
 
-# --- what may differ from what was imported --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", ["NCCL_ALGO", "CUBLAS_WORKSPACE_CONFIG", "CUDA_VISIBLE_DEVICES", "GPU_ACCEPTANCE_MARK"])
-def test_what_is_read_later_is_given_to_a_fork(quick, name):
+def test_a_variable_that_is_read_later_reaches_a_fork(quick, name):
     starter = quick()
     worker = starter.fork(f"print(os.environ[{name!r}], flush=True)", **{name: "mine"})
     assert exit_text(worker) == "exit code 0"
@@ -310,19 +301,18 @@ def test_what_is_read_later_is_given_to_a_fork(quick, name):
 
 
 @pytest.mark.parametrize("name", ["LD_PRELOAD", "PYTHONHASHSEED", "OMP_NUM_THREADS", "TORCH_LOGS", "CUDA_MODULE_LOADING", "TMPDIR", "ANY"])
-def test_what_may_have_been_read_has_a_process_started_anew(quick, name):
+def test_a_variable_that_an_import_may_have_read_needs_a_new_process(quick, name):
     starter = quick()
     value = "" if name == "LD_PRELOAD" else "3"
     assert exit_text(starter.fork(**{name: value})) == "exit code 7"
     assert starter.log == "started anew\n"
     assert exit_text(starter.fork()) == "exit code 0"
     assert starter.log == "started anew\nforked\n"
-
-
-def test_a_variable_that_is_missing_differs(quick):
-    starter = quick()
-    del starter.environment["PATH"]
+    del starter.environment["PATH"]  # one that is missing differs, too
     assert exit_text(starter.fork()) == "exit code 7"
+
+
+WITH_CUDA = "an import initialised CUDA in the fork server: no fork of it could use a GPU; workers are started anew"
 
 
 def test_another_command_is_started_anew(quick, tmp_path):
@@ -331,9 +321,6 @@ def test_another_command_is_started_anew(quick, tmp_path):
     starter.workers.append(WorkerProcess(command, starter.environment, *files, fork_server=starter.server))
     assert exit_text(starter.workers[-1]) == "exit code 0"
     assert starter.log == "other\n"
-
-
-# --- whatever becomes of the server, there is a worker ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -345,7 +332,7 @@ def test_another_command_is_started_anew(quick, tmp_path):
         ("other = socket.socket(fileno=channel); other.send(b'1'); other.detach()", "made process 1, which is no child of its supervisor"),
     ],
 )
-def test_one_that_does_not_come_up(quick, monkeypatch, fault, told):
+def test_a_server_that_does_not_come_up(quick, monkeypatch, fault, told):
     if "within" in told:
         monkeypatch.setattr(worker_process, "ANSWERS_WITHIN_S", 0.5)
     starter = quick(fault)
@@ -360,7 +347,7 @@ def test_one_that_does_not_come_up(quick, monkeypatch, fault, told):
     ("number", "told"),
     [(signal.SIGKILL, r"ended|took no request: Broken pipe"), (signal.SIGSTOP, r"did not answer within 0.5 s")],
 )
-def test_one_that_has_forked_before(quick, monkeypatch, number, told):
+def test_a_server_that_fails_after_a_fork(quick, monkeypatch, number, told):
     starter = quick()
     assert exit_text(starter.fork()) == "exit code 0"
     if "within" in told:
@@ -377,20 +364,14 @@ def test_one_that_has_forked_before(quick, monkeypatch, number, told):
             "import threading; threading.Thread(target=time.sleep, args=(600,), daemon=True).start()",
             "2 threads in the fork server, of an import: they would not be in a fork; workers are started anew",
         ),
-        (
-            "cuda.is_initialized = lambda: True",
-            "an import initialised CUDA in the fork server: no fork of it could use a GPU; workers are started anew",
-        ),
-        (
-            "cuda._is_in_bad_fork = lambda: True",
-            "an import initialised CUDA in the fork server: no fork of it could use a GPU; workers are started anew",
-        ),
+        ("cuda.is_initialized = lambda: True", WITH_CUDA),
+        ("cuda._is_in_bad_fork = lambda: True", WITH_CUDA),
         ("import gpu_acceptance.base.process\ngpu_acceptance.base.process.show = lambda *_: 1 / 0", "ZeroDivisionError"),
         ("fork = os.fork\nos.fork = lambda: fork() if os.getppid() == int(os.environ['GPU_ACCEPTANCE_SUPERVISOR']) else 1 / 0", "division"),
         ("import resource\nmodule('pytest')\nos.setsid = lambda: 1 / 0", "ZeroDivisionError"),
     ],
 )
-def test_one_whose_fork_would_not_be_a_worker_says_why(quick, fault, told):
+def test_a_server_whose_fork_would_be_no_worker_logs_the_reason(quick, fault, told):
     starter = quick(fault)
     assert exit_text(starter.fork()) == "exit code 7"
     assert told in starter.log
@@ -425,7 +406,7 @@ PLANTED = [
 
 
 @pytest.mark.parametrize(("fault", "planted", "why"), PLANTED, ids=[str(fault) for fault, _, _ in PLANTED])
-def test_a_fault_of_it_is_told_in_the_log_and_the_worker_comes(quick, monkeypatch, seen, fault, planted, why):
+def test_a_fault_of_the_server_is_logged_and_the_worker_comes(quick, monkeypatch, seen, fault, planted, why):
     if fault.ends_in != ANEW:
         monkeypatch.setattr(worker_process, "ANSWERS_WITHIN_S", 3.0)  # by then a server that imports nothing has forked
     starter = quick(planted)
@@ -445,10 +426,7 @@ def test_a_request_that_is_too_large_is_not_sent(quick):
     assert starter.log == "=== the fork server took no request: Message too long: this worker is started anew ===\nstarted anew\n"
 
 
-# --- nothing is left -------------------------------------------------------------------------------------------------------------
-
-
-def test_a_worker_that_nobody_waits_for_does_not_come(quick):
+def test_a_worker_that_was_given_up_does_not_come(quick):
     before = children()
     starter = quick()
     worker = starter.ask(starter.server, GPU_ACCEPTANCE_CODE="")
@@ -487,7 +465,7 @@ signal.pause()
 
 
 @pytest.mark.parametrize("when", ["is importing", "has forked", "has a worker"])
-def test_when_the_supervisor_is_killed(tmp_path, when):
+def test_no_process_outlives_a_supervisor_that_is_killed(tmp_path, when):
     (tmp_path / "sitecustomize.py").write_text(
         QUICK + ("    import importlib; importlib.import_module = lambda _: time.sleep(600)\n" if when == "is importing" else "")
     )
@@ -507,8 +485,6 @@ def started_in(folder: Path) -> list[int]:
                 found.append(process.pid)
     return found
 
-
-# --- where a supervisor keeps it -------------------------------------------------------------------------------------------------
 
 HOLD = """
 import os, sys, time
@@ -554,7 +530,7 @@ print(files.worker_log.read_text(), end="")
 
 
 def held(folder: Path, code: str, fault: str = "") -> list[str]:
-    """What a supervisor of its own said, and then the log of its workers."""
+    """Return the output of a supervisor of its own, and then the log of its workers."""
     (folder / "sitecustomize.py").write_text(QUICK + f"    {fault}\n")
     paths = [str(path) for path in (SRC, Path(__file__).parents[1], folder)]
     command, environment = [sys.executable, "-c", HOLD + code + ENDS], {**clean_environment(), "PYTHONPATH": os.pathsep.join(paths)}
@@ -563,7 +539,7 @@ def held(folder: Path, code: str, fault: str = "") -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_its_answer_wakes_the_supervisor_and_what_a_generation_left_is_killed_without_it(tmp_path):
+def test_its_answer_wakes_the_supervisor_and_processes_of_a_generation_are_killed_without_it(tmp_path):
     code = """
 Events.LONGEST_WAIT_S = 60.0
 start(1, "import subprocess; subprocess.Popen(['sleep', '600'], start_new_session=True)")

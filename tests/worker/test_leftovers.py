@@ -1,4 +1,4 @@
-"""What one validation leaves behind: it is put back, or named. Each way is tried in a process of its own."""
+"""Leftovers of a validation are put back, or named. Each way is tried in a process of its own."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from gpu_acceptance.worker import threads
 from gpu_acceptance.worker.leftovers import Leftovers
 from gpu_acceptance.worker.threads import own_children
 
-# What comes back, with how it is said; and what does not: each is left by a line of Python.
+# Leftovers that come back, and leftovers that do not: the text of each, and the line of Python that leaves it.
 PUT_BACK = {
     "torch default_dtype is torch.float64, was torch.float32": "torch.set_default_dtype(torch.float64)",
     "torch default_device is device(type='meta'), was device(type='cpu')": "torch.set_default_device('meta')",
@@ -153,15 +153,15 @@ IN_DOUBT = {
     "thread without a name": "_thread.start_new_thread(lambda: time.sleep(600), ()); time.sleep(0.1)",
     "process ": "subprocess.Popen(['sleep', '60'], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)",
 }
-# What is none, though it changes what is looked at.
+# These are no leftovers, though they change what is compared.
 NO_CHANGE = (
     "torch.func.vmap(torch.sin)(torch.ones(3))",  # for which torch registers kernels
     "torch.compile(torch.nn.Linear(2, 2), backend='eager')(torch.ones(2)); torch.optim.SGD([keep_grad()]).step()",
-    "mask.set(torch.ones(3))",  # a value that nobody can compare
+    "mask.set(torch.ones(3))",  # a value that cannot be compared
     "Timer(600, print).start()  # of a library",
     "threading.Thread(target=lambda: Timer(600, print).start()).start(); time.sleep(0.1)  # of a library",
 )
-# One process for each line: it says what was put back and what is left, and whether all that came back is as it was.
+# One process for each line. It prints the settings that were put back, and those that are left.
 SCRIPT = """
 import _thread, asyncio, atexit, contextvars, ctypes, decimal, faulthandler, gc, io, json, locale, logging, math, multiprocessing.pool
 import os, pathlib, platform, random, resource, signal, socket, subprocess, sys, tempfile, threading, time, tracemalloc
@@ -245,7 +245,7 @@ print(json.dumps({line: tried(line) for line in json.load(sys.stdin)}))
 
 @pytest.fixture(scope="module")
 def tried(tmp_path_factory):
-    """By line: what was put back, and what is left."""
+    """By line: the settings that were put back, and those that are left."""
     lines = json.dumps([*PUT_BACK.values(), *IN_DOUBT.values(), *NO_CHANGE])
     command, folder = [sys.executable, "-c", SCRIPT], tmp_path_factory.mktemp("tried")
     ended = subprocess.run(
@@ -256,7 +256,7 @@ def tried(tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("said", "line"), PUT_BACK.items(), ids=PUT_BACK.values())
-def test_what_can_be_put_back(tried, said, line):
+def test_settings_that_can_be_put_back(tried, said, line):
     put_back, left = tried[line]
     assert [one for one in put_back if one.startswith(said)], (put_back, left)
     assert left == []
@@ -264,24 +264,24 @@ def test_what_can_be_put_back(tried, said, line):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("said", "line"), IN_DOUBT.items(), ids=IN_DOUBT.values())
-def test_what_cannot_be_put_back(tried, said, line):
+def test_leftovers_that_cannot_be_put_back(tried, said, line):
     put_back, left = tried[line]
     assert [one for one in left if one.startswith(said)], (put_back, left)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("line", NO_CHANGE)
-def test_what_is_no_change(tried, line):
+def test_changes_that_are_no_leftovers(tried, line):
     assert tried[line] == [[], []]
 
 
-def test_what_pytest_writes_into_the_environment_is_no_change(monkeypatch):
+def test_variables_of_pytest_are_no_change(monkeypatch):
     leftovers = Leftovers()
     monkeypatch.setenv("PYTEST_CURRENT_TEST", "another one")
     assert leftovers.changes() == []
 
 
-def test_what_an_import_of_a_library_may_change(monkeypatch):
+def test_an_import_of_a_library_may_change_hooks_but_no_variable(monkeypatch):
     leftovers = Leftovers()
     monkeypatch.setattr(sys, "excepthook", print)
     monkeypatch.setenv("NCCL_ALGO", "TREE")
@@ -289,7 +289,7 @@ def test_what_an_import_of_a_library_may_change(monkeypatch):
     assert [str(change) for change in leftovers.changes(at_import=True)] == ["environment NCCL_ALGO is 'TREE', was None"]
 
 
-def test_what_a_wider_fixture_holds_is_no_leftover_until_it_is_torn_down(monkeypatch):
+def test_changes_of_a_wider_fixture_are_no_leftovers_until_it_is_torn_down(monkeypatch):
     leftovers = Leftovers()
     go = threading.Event()
     thread = threading.Thread(target=go.wait, name="held")
@@ -333,7 +333,7 @@ def test_a_value_that_cannot_be_read_or_compared_is_a_change(monkeypatch, tmp_pa
     assert leftovers.changes() == []
 
 
-def test_what_is_just_ending_is_not_left_behind():
+def test_a_thread_or_process_that_is_just_ending_is_no_leftover():
     before = Leftovers()
     thread = threading.Thread(target=time.sleep, args=(0.2,))
     thread.start()
@@ -342,7 +342,7 @@ def test_what_is_just_ending_is_not_left_behind():
     thread.join()
 
 
-def test_a_daemon_that_waits_is_not_left_behind():
+def test_a_daemon_that_waits_is_no_leftover():
     before, go = Leftovers(), threading.Event()
     thread = threading.Thread(target=go.wait, daemon=True)
     thread.start()
@@ -351,14 +351,14 @@ def test_a_daemon_that_waits_is_not_left_behind():
     thread.join()
 
 
-def test_where_nothing_is_left_behind_nobody_waits(monkeypatch):
+def test_without_leftovers_there_is_no_wait(monkeypatch):
     before = Leftovers()
     monkeypatch.setattr("gpu_acceptance.worker.leftovers.sleep", lambda _seconds: pytest.fail("it waits"))
     monkeypatch.setattr(threads, "sleep", lambda _seconds: pytest.fail("it waits"))
     assert before.running(is_calm=True) == []
 
 
-def test_what_was_there_before_is_not_left_behind():
+def test_a_process_from_before_is_no_leftover():
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         assert Leftovers().running(is_calm=True) == []
         process.communicate(b"\n")
@@ -372,7 +372,7 @@ def test_children_are_found_on_a_kernel_that_does_not_list_them(tmp_path):
         process.communicate(b"\n")
 
 
-def test_an_idle_pool_of_threads_is_not_left_behind_and_a_busy_one_is():
+def test_an_idle_pool_of_threads_is_no_leftover_and_a_busy_one_is():
     before = Leftovers()
     go = threading.Event()
     with ThreadPoolExecutor(1, thread_name_prefix="pool") as pool:

@@ -54,7 +54,7 @@ def test_a_path_of_any_bytes_comes_as_it_was():
     assert RunFacts.model_validate_json(encode(facts)) == facts
 
 
-def test_nothing_there_is_no_end(pipe):
+def test_an_empty_pipe_is_no_end(pipe):
     reader, _ = pipe
     assert reader.read() == []
 
@@ -95,7 +95,7 @@ def test_the_end_of_the_stream_is_none():
         (b'{"type": "ready", "seq": ' + b"[" * 20_000 + b"]" * 20_000 + b"}", "not JSON: recursion limit exceeded"),
     ],
 )
-def test_what_is_no_message_is_named(pipe, line, why):
+def test_an_invalid_message_is_named(pipe, line, why):
     reader, write_fd = pipe
     os.write(write_fd, line + b"\n")
     with pytest.raises(ChannelError) as caught:

@@ -1,4 +1,4 @@
-"""Whether a dict was changed."""
+"""A change of a dict shows in its version."""
 
 import random
 import sys
@@ -42,27 +42,18 @@ def test_each_change_of_a_dict_is_counted(change):
     assert watched.read() != before
 
 
-def test_of_what_is_no_dict_nothing_is_known():
+def test_without_a_dict_there_is_no_version():
     assert Versions([{}, UserDict()]).read() is None
 
 
 @counts
-def test_what_is_set_in_a_class_is_counted(monkeypatch):
-    watched = Versions([vars(Owner)])
+@pytest.mark.parametrize(("owner", "name", "use"), [(Owner, "method", lambda: Owner().method()), (random, "choice", random.random)])
+def test_an_attribute_that_is_set_in_a_class_or_a_module_is_counted(monkeypatch, owner, name, use):
+    watched = Versions([vars(owner)])
     before = watched.read()
-    Owner().method()
+    use()
     assert watched.read() == before
-    monkeypatch.setattr(Owner, "method", lambda _self: 2)
-    assert watched.read() != before
-
-
-@counts
-def test_what_is_set_in_a_module_is_counted(monkeypatch):
-    watched = Versions([vars(random)])
-    before = watched.read()
-    random.random()
-    assert watched.read() == before
-    monkeypatch.setattr(random, "choice", min)
+    monkeypatch.setattr(owner, name, min)
     assert watched.read() != before
 
 

@@ -1,4 +1,4 @@
-"""One fault each in a virtual run: what the protocol's state machine (test_protocol_machine.py) found once."""
+"""One fault each in a virtual run. The state machine of the protocol (test_protocol_machine.py) found these once."""
 
 import pytest
 from virtual.invariants import check
@@ -15,13 +15,12 @@ V0, V1 = (one.nodeid for one in validations({}, {}))
 
 
 @pytest.fixture
-def make(tmp_path):
+def world_with(tmp_path):
+    """Return a function that makes a world with these faults, by rank, node id, attempt and phase."""
     made = []
 
-    def world(*faults, **shape) -> World:
-        """A world in which these faults will happen: (rank, node id, phase, kind), each in the first attempt."""
-        planned = {(rank, nodeid, 1, phase): kind for rank, nodeid, phase, kind in faults}
-        made.append(World(Shape(**{"world_size": 3, "validations": validations({}, {}), **shape}), tmp_path, planned))
+    def world(faults, **shape) -> World:
+        made.append(World(Shape(**{"world_size": 3, "validations": validations({}, {}), **shape}), tmp_path, faults))
         return made[-1]
 
     yield world
@@ -29,10 +28,23 @@ def make(tmp_path):
         one.close()
 
 
+@pytest.fixture
+def make(world_with):
+    """Return a function that makes a world with these faults: (rank, node id, phase, kind), each in the first attempt."""
+    return lambda *faults, **shape: world_with({(rank, nodeid, 1, phase): kind for rank, nodeid, phase, kind in faults}, **shape)
+
+
+def written(world: World) -> RunRecord:
+    return read_results(next(folder for folder in world.run_folders if (folder / "results.json").exists()))
+
+
+def attempts_at(world: World, nodeid: str) -> list[list[str]]:
+    row = next(row for row in written(world).rows if row.nodeid == nodeid)
+    return [[str(one.outcome) for one in attempt.ranks] for attempt in row.attempts]
+
+
 def outcomes(world: World, nodeid: str) -> list[str]:
-    record = read_results(next(folder for folder in world.run_folders if (folder / "results.json").exists()))
-    row = next(row for row in record.rows if row.nodeid == nodeid)
-    return [str(one.outcome) for one in row.attempts[0].ranks]
+    return attempts_at(world, nodeid)[0]
 
 
 def codes(world: World) -> dict[int, int]:
@@ -57,8 +69,8 @@ def test_a_message_of_the_attempt_before_is_not_taken(make, phase):
     assert (codes(world), outcomes(world, V1)) == ({0: 0, 1: 0, 2: 0}, ["passed"] * 3)
 
 
-def test_where_the_relay_of_a_node_hears_nothing_for_a_while_the_others_of_it_read_for_themselves(make):
-    """Rank 2 reads what is said to all for rank 3, and alone is cut off from the store."""
+def test_ranks_whose_relay_is_cut_off_for_a_while_read_for_themselves(make):
+    """Rank 2 relays broadcasts to rank 3, and alone is cut off from the store."""
     world = make(world_size=4, num_nodes=2)
     world.run_to_the_plan()
     world.cut_off(2, 5.0)
@@ -66,7 +78,7 @@ def test_where_the_relay_of_a_node_hears_nothing_for_a_while_the_others_of_it_re
     assert outcomes(world, V0) == ["passed"] * 4
 
 
-def test_where_the_relay_of_a_node_is_lost_the_others_of_it_hear_of_the_end_as_soon_as_all(make):
+def test_ranks_whose_relay_is_lost_hear_of_the_end_as_soon_as_all(make):
     world = make(world_size=4, num_nodes=2)
     world.run_next()
     world.cut_off(2, 1e6)
@@ -76,7 +88,7 @@ def test_where_the_relay_of_a_node_is_lost_the_others_of_it_hear_of_the_end_as_s
 
 
 @pytest.mark.parametrize("kind", ["garbled", "of a fork"])
-def test_a_worker_that_is_killed_for_what_it_says_in_its_set_up_is_replaced(make, kind):
+def test_a_worker_that_is_killed_for_a_message_in_its_set_up_is_replaced(make, kind):
     world = ended(make((1, V0, "setup", kind)))
     assert outcomes(world, V0)[1] == "error"
     assert outcomes(world, V1) == ["passed"] * 3
@@ -102,14 +114,14 @@ def test_the_end_of_a_worker_that_sent_garbage_echoes_in_its_peers(make):
 @pytest.mark.parametrize(
     ("phase", "kind", "outcome"), [("start", "exit", "error"), ("form", "signal", "died"), ("form", "error", "failed")]
 )
-def test_who_waits_in_a_formation_for_a_rank_that_failed_is_its_victim(make, collectives_tell, phase, kind, outcome):
+def test_a_rank_that_waits_in_a_formation_for_a_failed_one_is_its_victim(make, collectives_tell, phase, kind, outcome):
     world = ended(make((1, FORMATION, phase, kind), collectives_tell=collectives_tell))
     assert outcomes(world, FORMATION) == ["victim", outcome, "victim"]
     assert outcomes(world, V0) == ["passed"] * 3
 
 
 @pytest.mark.parametrize("collectives_tell", [True, False])
-def test_a_deadline_that_passes_before_a_lost_rank_is_missed_blames_nobody_who_waits(make, collectives_tell):
+def test_a_deadline_that_passes_before_a_lost_rank_is_missed_blames_no_rank_that_waits(make, collectives_tell):
     world = make(collectives_tell=collectives_tell, launcher_kills=False)
     world.run_to_the_plan()
     world.kill(2)
@@ -147,7 +159,7 @@ def test_all_give_up_a_leader_together_though_only_its_own_node_was_signalled(ma
 
 
 @pytest.mark.parametrize("shared_disk", [True, False])
-def test_all_that_live_report_with_the_lowest_of_them(make, shared_disk):
+def test_all_live_ranks_report_with_the_lowest_of_them(make, shared_disk):
     world = make(world_size=4, launcher_kills=False, shared_disk=shared_disk)
     world.run_next()
     world.kill(0)
@@ -176,7 +188,7 @@ def test_a_store_that_is_gone_while_ranks_join_or_have_just_agreed_is_one_clear_
 
 
 @pytest.mark.parametrize("shared_disk", [True, False])
-def test_ranks_that_never_come_are_in_the_journals_of_all_that_did_of_one_run(make, shared_disk, capsys):
+def test_ranks_that_never_come_are_named_in_the_journals_of_all_that_did(make, shared_disk, capsys):
     world = make(world_size=4, num_nodes=2, launcher_kills=False, shared_disk=shared_disk)
     world.kill(3)
     said = "rank 3 (node 1) did not arrive within 60 s; see what torchrun said there"
@@ -198,7 +210,7 @@ def test_a_rank_that_never_reaches_the_store_says_so_in_a_folder_of_its_own(make
     assert world.journals(2)[0].parents[1].name != RUN_ID
 
 
-def test_a_leader_that_never_says_hello_is_told_by_each_rank_alone(make):
+def test_a_leader_that_never_says_hello_is_reported_by_each_rank_alone(make):
     world = make(launcher_kills=False)
     world.kill(0)
     assert codes(ended(world)) == {1: 6, 2: 6}
@@ -216,7 +228,7 @@ def test_a_leader_that_is_lost_before_the_plan_is_the_last_line_of_journals_that
     assert [path.parents[1].name for rank in (1, 2) for path in world.journals(rank)] == [RUN_ID] * 2
 
 
-def test_a_rank_that_is_cut_off_before_it_has_collected_and_those_that_miss_it_say_so(make):
+def test_a_rank_that_is_cut_off_before_it_has_collected_is_named_by_itself_and_by_the_others(make):
     world = make(launcher_kills=False)
     world.schedule.wait(lambda: len(world.runs) == 3, 10.0)
     *others, last = world.runs
@@ -244,7 +256,7 @@ def test_a_signal_while_the_store_is_out_of_reach_leaves_nothing_either(make):
     assert world.journals(2) == []
 
 
-def test_what_a_standby_says_at_once_is_heard_by_those_who_elect_it_a_moment_later(make):
+def test_the_first_message_of_a_standby_is_heard_by_ranks_that_elect_it_a_moment_later(make):
     """The lost leader had written its results: there was nothing to rebuild, and so nothing to wait for."""
     world = make(seed=328, world_size=8, validations=validations({"fresh": True}, {}, {}), collectives_tell=False)
     world.run_to_the_plan()
@@ -277,7 +289,7 @@ def test_a_leader_that_does_not_react_is_given_up_by_all_and_by_itself(make, sec
     assert sum((folder / "results.json").exists() for folder in world.run_folders) == 1
 
 
-def test_a_leader_that_was_given_up_and_finds_nobody_alive_reports_alone(make):
+def test_a_leader_that_was_given_up_and_finds_no_rank_alive_reports_alone(make):
     world = make(world_size=2, launcher_kills=False)
     world.keep_busy(0, 20.0)
     world.run_next()
@@ -290,7 +302,7 @@ def test_a_leader_that_was_given_up_and_finds_nobody_alive_reports_alone(make):
     assert problem in written(world).conclusion.reasons
 
 
-def test_who_was_cut_off_itself_gives_up_nobody(make):
+def test_a_rank_that_was_cut_off_itself_does_not_give_up_the_leader(make):
     """It asked the leader to stop, and the leader could not hear it."""
     world = make(world_size=3)
     world.run_to_the_plan()
@@ -314,27 +326,13 @@ WITHOUT_RANK_1 = {(1, FORMATION, number, "form"): "error" for number in (1, 2, 3
 
 
 @pytest.fixture
-def without_rank_1(tmp_path):
-    """A world in which rank 1 gets no worker, and these faults by rank, node id, attempt and phase."""
-    made = []
-
-    def world(faults, *asked, **shape) -> World:
-        shape = Shape(**{"world_size": 3, "validations": validations(*asked), **shape})
-        made.append(World(shape, tmp_path, {**WITHOUT_RANK_1, **faults}))
-        return ended(made[-1])
-
-    yield world
-    for one in made:
-        one.close()
-
-
-def attempts_at(world: World, nodeid: str) -> list[list[str]]:
-    row = next(row for row in written(world).rows if row.nodeid == nodeid)
-    return [[str(one.outcome) for one in attempt.ranks] for attempt in row.attempts]
+def without_rank_1(world_with):
+    """Return a function that ends a world in which rank 1 gets no worker, with these faults and validations."""
+    return lambda faults, *asked, **shape: ended(world_with({**WITHOUT_RANK_1, **faults}, validations=validations(*asked), **shape))
 
 
 def test_a_rank_without_a_worker_spoils_no_generation(without_rank_1):
-    """Rank 0 alone spoils the one in which nobody comes up; then both are tried again."""
+    """Rank 0 alone spoils the generation in which no rank comes up; then both are tried again."""
     world = without_rank_1({(0, FORMATION, 4, "form"): "error"}, ALONE, {**ALONE, "fresh": True}, ALONE, world_size=2)
     assert attempts_at(world, FORMATION)[3:] == [["failed", "not run"], ["passed", "passed"]]
     assert attempts_at(world, validations(ALONE, ALONE, ALONE)[2].nodeid) == [["passed", "passed"]]
@@ -347,7 +345,7 @@ def test_a_rank_without_a_worker_was_in_no_phase(without_rank_1):
     assert "rank 1 (node-00): not run: no worker: none could be started" in validation.message
 
 
-def test_what_was_unstable_is_repeated_without_a_rank_that_has_no_worker(without_rank_1):
+def test_an_unstable_validation_is_repeated_without_a_rank_that_has_no_worker(without_rank_1):
     world = without_rank_1({(0, V0, 1, "call"): "unstable"}, ALONE)
     assert attempts_at(world, V0) == [["passed", "not run", "passed"]] * 2
     assert next(row for row in written(world).rows if row.nodeid == V0).outcome == "not measured"  # and unstable no more
@@ -357,7 +355,3 @@ def test_a_miss_is_confirmed_without_a_rank_that_has_no_worker(without_rank_1):
     world = without_rank_1({(0, V0, number, "call"): "miss" for number in (1, 2)}, ALONE, confirm=1)
     assert attempts_at(world, V0) == [["passed", "not run", "passed"]] * 2
     assert "1 limit missed" in written(world).conclusion.line
-
-
-def written(world: World) -> RunRecord:
-    return read_results(next(folder for folder in world.run_folders if (folder / "results.json").exists()))

@@ -1,7 +1,7 @@
-"""Whatever happens to a run, in whatever order: it ends in time, all live ranks agree, a report is written, and ACCEPTED is true.
+"""A run ends in time, all live ranks agree, a report is written, and ACCEPTED is true, whatever happens and in whatever order.
 
-The real modules run; time, store, launcher, signals and workers are virtual (tests/virtual/). Every run of this test is the same one.
-`GPU_ACCEPTANCE_MACHINE_RUNS=5000` makes that many others.
+The real modules run; time, store, launcher, signals and workers are virtual (tests/virtual/). This test is deterministic.
+`GPU_ACCEPTANCE_MACHINE_RUNS=5000` makes that many random runs instead.
 """
 
 import os
@@ -24,15 +24,6 @@ from gpu_acceptance.verdict.reasons import FORMATION
 pytestmark = pytest.mark.slow
 
 LONG_RUN = int(os.environ.get("GPU_ACCEPTANCE_MACHINE_RUNS", "0"))
-SETTINGS = settings(
-    max_examples=LONG_RUN or 150,
-    derandomize=not LONG_RUN,
-    print_blob=bool(LONG_RUN),
-    stateful_step_count=12,
-    deadline=None,
-    database=None,
-    suppress_health_check=list(HealthCheck),
-)
 ENDLESS_S = 5000.0  # far beyond any bound; only to end a run that does not end
 ENDS = ("exit", "signal", "hang", "hang without a stack")
 KINDS = {
@@ -72,8 +63,57 @@ faults = st.tuples(any_rank, st.integers(0, 3), st.sampled_from([1, 1, 1, 2]), i
 Fault = tuple[int, int, int, tuple[str, str]]  # rank, validation, attempt, phase and kind
 
 
-class Protocol(RuleBasedStateMachine):
-    """Lets a run go on in steps, and does harm to it in between."""
+class RunInSteps(RuleBasedStateMachine):
+    """Lets a run go on in steps."""
+
+    def begin(self, shape: Shape, two_nodes: bool, has_begun: bool, faults: list[Fault]) -> None:
+        if two_nodes and shape.world_size % 2 == 0:
+            shape = replace(shape, num_nodes=2)
+        self.folder = Path(tempfile.mkdtemp(prefix="virtual-run-"))
+        self.world = World(shape, self.folder)
+        for fault in faults:
+            self.plan(fault)
+        if has_begun:
+            self.world.run_to_the_plan()
+
+    def rank(self, number: int) -> int:
+        return number % self.world.shape.world_size
+
+    def plan(self, fault: Fault) -> None:
+        rank, number, attempt, (phase, kind) = fault
+        nodeids = [validation.nodeid for validation in self.world.shape.validations]
+        self.world.faults[self.rank(rank), nodeids[number % len(nodeids)], attempt, phase] = kind
+
+    @rule()
+    def run_the_next_validation(self) -> None:
+        self.world.run_next()
+
+    def check(self) -> None:
+        check(self.world)
+
+    def teardown(self) -> None:
+        try:
+            self.world.finish(ENDLESS_S)
+            self.check()
+        finally:
+            self.world.close()
+            shutil.rmtree(self.folder)
+
+
+def settings_of(num_examples: int, num_steps: int) -> settings:
+    return settings(
+        max_examples=LONG_RUN or num_examples,
+        derandomize=not LONG_RUN,
+        print_blob=bool(LONG_RUN),
+        stateful_step_count=num_steps,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+
+
+class Protocol(RunInSteps):
+    """Does harm to a run between its steps."""
 
     @initialize(
         shape=shapes,
@@ -83,23 +123,8 @@ class Protocol(RuleBasedStateMachine):
         blows=st.sampled_from([0, 0, 1, 2]),
     )
     def start(self, shape: Shape, two_nodes: bool, has_begun: bool, faults: list[Fault], blows: int) -> None:
-        if two_nodes and shape.world_size % 2 == 0:
-            shape = replace(shape, num_nodes=2)
-        self.folder = Path(tempfile.mkdtemp(prefix="virtual-run-"))
-        self.world = World(shape, self.folder)
-        for fault in faults:
-            self.plan(fault)
-        if has_begun:
-            self.world.run_to_the_plan()
+        self.begin(shape, two_nodes, has_begun, faults)
         self.blows_left = blows  # harm that ends a run, or a rank
-
-    def rank(self, number: int) -> int:
-        return number % self.world.shape.world_size
-
-    def plan(self, fault: Fault) -> None:
-        rank, number, attempt, (phase, kind) = fault
-        nodeids = [validation.nodeid for validation in self.world.shape.validations]
-        self.world.faults[self.rank(rank), nodeids[number % len(nodeids)], attempt, phase] = kind
 
     def strike(self, blow: Callable[..., None], *arguments: object) -> None:
         self.blows_left -= 1
@@ -118,10 +143,6 @@ class Protocol(RuleBasedStateMachine):
     def plan_a_fault_of_an_end(self, rank: int, fault: tuple[str, str]) -> None:
         phase, kind = fault
         self.world.faults[self.rank(rank), "worker_end", 1, phase] = kind
-
-    @rule()
-    def run_the_next_validation(self) -> None:
-        self.world.run_next()
 
     @rule(seconds=seconds)
     def let_time_pass(self, seconds: float) -> None:
@@ -157,14 +178,6 @@ class Protocol(RuleBasedStateMachine):
     def lose_the_store(self) -> None:
         self.strike(self.world.lose_store)
 
-    def teardown(self) -> None:
-        try:
-            self.world.finish(ENDLESS_S)
-            check(self.world)
-        finally:
-            self.world.close()
-            shutil.rmtree(self.folder)
 
-
-Protocol.TestCase.settings = SETTINGS
+Protocol.TestCase.settings = settings_of(num_examples=150, num_steps=12)
 TestProtocol = Protocol.TestCase

@@ -1,40 +1,22 @@
-"""The same machine with a stranger on its store: never a pass that the ranks did not measure, never a hang, never a false blame.
+"""A stranger writes to the store of a run: never a pass that the ranks did not measure, never a hang, never a false blame.
 
-What a stranger only writes changes nothing at all. Where it takes messages away, a run may end INCOMPLETE or without a verdict.
+Texts that a stranger writes change nothing at all. Where it takes messages away, a run may end INCOMPLETE or without a verdict.
 """
 
-import os
-import shutil
-import tempfile
-from dataclasses import replace
-from pathlib import Path
-
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
-from test_protocol_machine import ENDLESS_S, faults, shapes
-from virtual.invariants import REJECTS, Checked, accepted_only_if_all_held, check
+from hypothesis.stateful import initialize, precondition, rule
+from test_protocol_machine import RunInSteps, faults, settings_of, shapes
+from virtual.invariants import REJECTS, Checked, accepted_only_if_all_held
 from virtual.stranger import FORGES, TAKES, Stranger
-from virtual.world import World
 
 pytestmark = pytest.mark.slow
 
-LONG_RUN = int(os.environ.get("GPU_ACCEPTANCE_MACHINE_RUNS", "0"))
-SETTINGS = settings(
-    max_examples=LONG_RUN or 60,
-    derandomize=not LONG_RUN,
-    print_blob=bool(LONG_RUN),
-    stateful_step_count=16,
-    deadline=None,
-    database=None,
-    suppress_health_check=list(HealthCheck),
-)
 LONGEST_S = 1500.0  # several silences of a leader, one after the other
 
 
-class Strangers(RuleBasedStateMachine):
-    """Lets a run go on in steps, while a stranger does what it likes in between."""
+class Strangers(RunInSteps):
+    """Lets a stranger strike between the steps of a run."""
 
     @initialize(
         shape=shapes,
@@ -44,17 +26,9 @@ class Strangers(RuleBasedStateMachine):
         takes=st.booleans(),
     )
     def start(self, shape, two_nodes, has_begun, faults, takes):
-        if two_nodes and shape.world_size % 2 == 0:
-            shape = replace(shape, num_nodes=2)
-        self.folder = Path(tempfile.mkdtemp(prefix="virtual-run-"))
-        self.world = World(shape, self.folder)
+        self.begin(shape, two_nodes, has_begun, faults)
         self.stranger = Stranger(self.world.store, shape.world_size, shape.seed)
         self.takes = takes
-        for rank, number, attempt, (phase, kind) in faults:
-            nodeids = [validation.nodeid for validation in shape.validations]
-            self.world.faults[rank % shape.world_size, nodeids[number % len(nodeids)], attempt, phase] = kind
-        if has_begun:
-            self.world.run_to_the_plan()
 
     @rule(what=st.sampled_from(FORGES))
     def forge(self, what):
@@ -71,28 +45,19 @@ class Strangers(RuleBasedStateMachine):
     def take_away(self, what):
         self.stranger.strike(what)
 
-    @rule()
-    def run_the_next_validation(self):
-        self.world.run_next()
-
     @rule(seconds=st.sampled_from([0.001, 0.01, 0.1, 0.5, 3.0]))
     def let_time_pass(self, seconds):
         self.world.advance(seconds)
 
-    def teardown(self):
-        try:
-            self.world.finish(ENDLESS_S)
-            if self.stranger.has_taken:
-                check_what_was_disturbed(self.world)
-            else:
-                check(self.world)
-        finally:
-            self.world.close()
-            shutil.rmtree(self.folder)
+    def check(self):
+        if self.stranger.has_taken:
+            check_disturbed(self.world)
+        else:
+            super().check()
 
 
-def check_what_was_disturbed(world):
-    """Whatever was taken away: the run ends, nothing is accepted that was not measured, and nothing rejected without a fault."""
+def check_disturbed(world):
+    """The run ends, nothing is accepted that was not measured, and nothing rejected without a fault, whatever was taken away."""
     checked = Checked(world)
     assert not world.crashes, world.crashes
     assert not world.live, f"still running: {world.live}"
@@ -104,5 +69,5 @@ def check_what_was_disturbed(world):
         assert end.exit_code != 1 or rejecting, f"rank {rank} rejects what nothing was wrong with: {end.lines}"
 
 
-Strangers.TestCase.settings = SETTINGS
+Strangers.TestCase.settings = settings_of(num_examples=60, num_steps=16)
 TestStrangers = Strangers.TestCase

@@ -12,6 +12,7 @@ from gpu_acceptance.base.model import encode
 from gpu_acceptance.control import broadcast as module
 from gpu_acceptance.control.broadcast import Broadcast, Link, Relay, link_to
 from gpu_acceptance.control.messages import Refused
+from gpu_acceptance.control.rank import Rank
 from gpu_acceptance.control.session import Session
 
 LONG = "long " * 20_000  # more than a relay hands on
@@ -38,7 +39,7 @@ def join():
     ends = []
 
     def join(local_rank, node=0):
-        ends.append(Broadcast(Session(b"of this test"), len(ends), node, local_rank, 4))
+        ends.append(Broadcast(Session(b"of this test"), Rank(len(ends), local_rank, 8, 4, node)))
         return ends[-1]
 
     yield join

@@ -197,7 +197,7 @@ def test_a_validation_from_set_up_to_record(clock):
     attempt.on_worker(said("setup", outcome="passed"))
     assert host.told == [{"type": "vote", "outcome": "passed", "reason": "", "seq": 1}]
     attempt.on_control(broadcast("enter", ok=True))
-    assert host.worker.sent[-1] == {"type": "enter", "ok": True}
+    assert host.worker.sent[-1] == {"type": "enter", "seq": 1, "ok": True, "outcome": "passed", "reason": ""}
     figure = {"metric": "a.b", "value": 1.0, "unit": "s", "judged": True}
     attempt.on_worker(done(figures=[figure]))
     record = host.record
@@ -723,7 +723,7 @@ def test_a_round_is_answered_once_the_counters_are_known(clock):
     host.says = None
     attempt.on_worker(said("round"))
     attempt.tick()
-    assert host.worker.sent[-1] == {"type": "enter", "ok": True}
+    assert host.worker.sent[-1] == {"type": "enter", "seq": 1, "ok": True, "outcome": "passed", "reason": ""}
     host.says = "counters.nvlink.replays = 3 (link 5: 3)"
     attempt.tick()
     attempt.tick()

@@ -15,7 +15,7 @@ from gpu_acceptance.base import process as processes
 from gpu_acceptance.record.outcome import Cause
 from gpu_acceptance.supervisor.hang_diagnosis import HangDiagnosis
 from gpu_acceptance.supervisor.worker_process import WorkerProcess
-from gpu_acceptance.worker.messages import Given, Quit, Ready, Step, WorkerMessage
+from gpu_acceptance.worker.messages import Gathered, Quit, Ready, Step, WorkerMessage
 
 pytestmark = pytest.mark.slow
 
@@ -303,7 +303,7 @@ def test_telling_a_dead_worker_is_no_error(start):
 def test_a_worker_that_reads_nothing_blocks_nobody(start):
     worker = start("import signal; signal.pause()")
     for _ in range(100):
-        worker.send(Given(values=("x" * 10_000,), absent=()))
+        worker.send(Gathered(seq=1, values=("x" * 10_000,), absent=()))
     worker.kill()
     assert wait_for_exit(worker) == "signal SIGKILL"
     worker.flush()
@@ -312,7 +312,7 @@ def test_a_worker_that_reads_nothing_blocks_nobody(start):
 def test_what_the_pipe_did_not_take_comes_later(start):
     code = "import os, time; time.sleep(1); fd = int(os.environ['GPU_ACCEPTANCE_CHANNEL'].split(',')[0])\nn = 0\n"
     worker = start(code + "while n < 1_000_000: n += len(os.read(fd, 65536))\nprint(n, flush=True)")
-    worker.send(Given(values=("x" * 1_000_000,), absent=()))
+    worker.send(Gathered(seq=1, values=("x" * 1_000_000,), absent=()))
     while exit_of(worker) is None:
         worker.flush()
     assert int(worker.log_tail()) >= 1_000_000

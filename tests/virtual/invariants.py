@@ -1,4 +1,4 @@
-"""What must hold at the end of any run, whatever happened to it; told from the faults that fired, not from how the verdict is made."""
+"""Conditions that hold at the end of any run, whatever happened to it; derived from the faults that fired, not from the verdict."""
 
 import json
 import re
@@ -25,7 +25,7 @@ from gpu_acceptance.verdict.reasons import FORMATION
 CODE = 32  # digits before each control message
 LAUNCHER_S = 30.0  # from torchrun's SIGTERM to its SIGKILL
 _SLACK_S = 3.0  # half a second for each wait of a supervisor, a second for each beat
-_BUSY_S = 10.0  # in foreign code; who is cut off as well has no time left for its threads to end
+_BUSY_S = 10.0  # in foreign code; a rank that is cut off as well has no time left for its threads to end
 _BYE_S = 20.0  # the handshake, and the threads of the control plane
 _REPORT_S = 4 * BEAT_S + 4.0 + 20.0  # who is alive, their journals, the standby's report
 LOSS_S = LOST_S + _REPORT_S + _SLACK_S
@@ -37,7 +37,7 @@ BAD_FOR_HEALTHY = {"died", "stuck", "lost", "failed", "error"}
 
 @dataclass
 class Checked:
-    """One ended world, and what it left."""
+    """One ended world, and the record that it left."""
 
     world: World
 
@@ -49,7 +49,7 @@ class Checked:
         self.record = self._record()
 
     def _record(self) -> RunRecord | None:
-        """Where nodes share no disk, that of the first node which has one; of a rank that was cut off only where no other wrote."""
+        """Return the record of the first node that has one; of a rank that was cut off only where no other wrote one."""
         folders = [self.world.run_folder(rank) for rank in [*sorted(self.reached), *range(self.world.shape.world_size)]]
         return next((read_results(folder) for folder in folders if (folder / RESULTS).exists()), None)
 
@@ -72,23 +72,23 @@ class Checked:
 
 
 def check(world: World) -> None:
-    """Raises AssertionError over the first thing that does not hold."""
+    """Raise AssertionError over the first condition that does not hold."""
     checked = Checked(world)
     assert not world.crashes, world.crashes
     it_ended_in_time(checked)
     live_ranks_agree(checked)
     a_report_is_written(checked)
-    who_met_nobody_says_so(checked)
+    a_rank_that_met_no_other_leaves_a_refusal(checked)
     accepted_only_if_all_held(checked)
     each_rank_confirmed_what_was_accepted(checked)
-    what_rejects_is_rejected(checked)
+    rejecting_faults_reject(checked)
     each_fault_is_named(checked)
-    nobody_healthy_is_blamed(checked)
-    what_follows_runs(checked)
+    no_healthy_rank_is_blamed(checked)
+    later_validations_run(checked)
 
 
 def it_ended_in_time(checked: Checked) -> None:
-    """Each step of the run within its bound, and the end within the launcher's patience."""
+    """Each step of the run is within its bound, and the end within the launcher's patience."""
     world = checked.world
     assert not world.live, f"still running: {world.live}"
     impatient = [rank for rank in world.killed_by_launcher if not (rank in world.cut_s and world.busy_s[rank] > _BUSY_S)]
@@ -107,7 +107,7 @@ def it_ended_in_time(checked: Checked) -> None:
 
 
 def _steps(world: World) -> Iterator[tuple[float, str, float]]:
-    """When the run went on: what the leader announced, as the store saw it first."""
+    """Yield the steps of the run: the leader's announcements, as the store saw them first."""
     yield world.began, "begin", 0.0
     seen = set()
     for at, _, text in world.store.traffic:
@@ -121,7 +121,7 @@ def _steps(world: World) -> Iterator[tuple[float, str, float]]:
 
 
 def live_ranks_agree(checked: Checked) -> None:
-    """Exit code and verdict line; a rank that was cut off, or any where the store is gone, may say that it has no verdict."""
+    """Exit code and verdict line are equal. A rank that was cut off, or any where the store is gone, may have no verdict."""
     said = {rank: (end.exit_code, end.lines[:1]) for rank, end in checked.ends.items()}
     assert all(lines and lines[0] for _, lines in said.values()), said
     may_have_none = checked.ends if checked.world.store_gone_at is not None else checked.world.cut_s
@@ -132,7 +132,7 @@ def live_ranks_agree(checked: Checked) -> None:
         assert {code for code, _ in said.values()} <= {2, 3, 6}, said
         return
     if checked.world.cut_s and checked.world.stopped:
-        return  # whose stop the leader did not hear in time takes it for lost, and ends alone
+        return  # a rank whose stop the leader did not hear in time takes it for lost, and ends alone
     assert len(set(said.values())) <= 1, said
 
 
@@ -151,12 +151,12 @@ def a_report_is_written(checked: Checked) -> None:
         assert any((folder / REPORT).exists() for folder in world.run_folders)
     if record and world.store_gone_at is None:
         codes = {checked.ends[rank].exit_code for rank in checked.reached}
-        torn = {3} if world.cut_s else set()  # who comes second to a folder that two share does not overwrite, and both fail closed
+        torn = {3} if world.cut_s else set()  # the second reporter in a shared folder does not overwrite, and both fail closed
         assert codes <= {record.conclusion.exit_code, *torn} or record.conclusion.exit_code in torn, (codes, record.conclusion.line)
 
 
-def who_met_nobody_says_so(checked: Checked) -> None:
-    """The words of a refusal because of others are in the journal of each rank that heard or said them, and no other refusal is."""
+def a_rank_that_met_no_other_leaves_a_refusal(checked: Checked) -> None:
+    """A refusal because of other ranks is in the journal of each rank that heard or made it, and no other refusal is."""
     for rank, end in checked.ends.items():
         unmet = end.exit_code == 6 and not checked.has_plan(rank)
         expected = [end.lines[0].removeprefix("no verdict: ")] if unmet else []
@@ -166,7 +166,7 @@ def who_met_nobody_says_so(checked: Checked) -> None:
 
 
 def accepted_only_if_all_held(checked: Checked, *, disturbed: bool = False) -> None:
-    """`disturbed`: something unknown happened to the run, so that it need not be accepted either."""
+    """A run is accepted only where nothing is wrong. `disturbed`: something unknown happened, so it need not be accepted."""
     world = checked.world
     expected = {one.nodeid for one in world.shape.validations if one.min_ranks <= world.shape.world_size}
     ranks = range(world.shape.world_size)
@@ -181,15 +181,15 @@ def accepted_only_if_all_held(checked: Checked, *, disturbed: bool = False) -> N
 
 
 def each_rank_confirmed_what_was_accepted(checked: Checked) -> None:
-    """Its journal ends with how the run ended."""
+    """Each journal ends with the end of the run."""
     record = checked.record
     if record and record.conclusion.verdict == "ACCEPTED":
         closings = [read_journal(path).closing for rank in checked.world.runs for path in checked.world.journals(rank)]
         assert closings == [record.closing] * checked.world.shape.world_size, closings
 
 
-def what_rejects_is_rejected(checked: Checked) -> None:
-    """Where nothing but deaths, hangs and assertions happened to a validation, its row says so. Not of workers that never spoke."""
+def rejecting_faults_reject(checked: Checked) -> None:
+    """Deaths, hangs and assertions alone make a row reject, unless a worker never sent a message."""
     if not checked.undisturbed:
         return
     for row in checked.rows():
@@ -216,11 +216,11 @@ def _names(message: str, rank: int) -> bool:
     return any(rank in parse_ranges(ranks) for ranks in re.findall(r"\branks? (\d+(?:[,-]\d+)*)", message))
 
 
-def nobody_healthy_is_blamed(checked: Checked) -> None:
+def no_healthy_rank_is_blamed(checked: Checked) -> None:
     world = checked.world
     suspects = {*world.killed, *world.cut_s}
     if world.cut_s or world.store_gone_at is not None:
-        return  # a link that is down can make anybody wait for ever
+        return  # a link that is down can make any rank wait without an end
     if not checked.record:
         return
     for row in checked.rows():
@@ -229,14 +229,14 @@ def nobody_healthy_is_blamed(checked: Checked) -> None:
             for record in attempt.ranks:
                 # A collective that a hang ended with an error at the deadline lets healthy ranks go on to somewhere else.
                 late = record.outcome == "stuck" and world.shape.collectives_tell and faulty
-                told = not (checked.record.rebuilt and record.outcome == "lost")  # it may have had nothing to tell of
+                told = not (checked.record.rebuilt and record.outcome == "lost")  # it may have had nothing to report
                 if record.rank not in faulty | suspects and told and not late:
                     said = f"{row.nodeid}, attempt {attempt.number}: rank {record.rank} {record.outcome}: {record.message}"
                     assert record.outcome not in BAD_FOR_HEALTHY, f"{said}; faulty: {faulty}"
 
 
-def what_follows_runs(checked: Checked) -> None:
-    """Where the run was not ended, whatever nothing happened to passed."""
+def later_validations_run(checked: Checked) -> None:
+    """In a run that was not ended early, each validation without a fault passed."""
     spoilt = Counter(one.rank for one in {(one.rank, one.nodeid, one.attempt): one for one in checked.bad}.values())
     if not checked.undisturbed or max(spoilt.values(), default=0) >= MOST_SPOILED or checked.bad_of(FORMATION):
         return

@@ -1,4 +1,4 @@
-"""What the real modules find in place of threads, queues, selectors, signals and the launcher's store: the same calls on virtual time."""
+"""Virtual threads, queues, selectors, signals and the launcher's store: the calls of the real ones on virtual time."""
 
 import math
 import os
@@ -83,7 +83,7 @@ class VirtualSignals(StopSignals):
 
     @property
     def launcher(self) -> None:
-        """Nobody who could be told to end."""
+        """There is no launcher that could be ended."""
 
     @property
     def has_lost_launcher(self) -> bool:
@@ -110,7 +110,7 @@ class VirtualSignals(StopSignals):
 
 
 class VirtualRelays:
-    """The sockets by which a rank hands casts on to others of its node. They end with the process that has them."""
+    """The sockets by which a rank relays broadcasts to others of its node. They end with their process."""
 
     def __init__(self, schedule: Schedule, is_gone: Callable[[int | None], bool]) -> None:
         self.schedule = schedule
@@ -128,7 +128,7 @@ class VirtualRelays:
 
 
 class VirtualRelay:
-    """One end."""
+    """The end of the rank that reads the log."""
 
     def __init__(self, relays: VirtualRelays, name: str) -> None:
         self.name = name
@@ -153,7 +153,7 @@ class VirtualRelay:
 
 
 class VirtualLink:
-    """The other end."""
+    """The end of another rank."""
 
     def __init__(self, relay: VirtualRelay) -> None:
         self.told = deque([(relay.number, b"")])
@@ -174,7 +174,7 @@ class VirtualLink:
 
 
 class VirtualStore:
-    """The launcher's store: everything that was pushed and set, who is cut off from it, and whether it is gone."""
+    """The launcher's store: all keys and queues, the ranks that are cut off from it, and its end."""
 
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
@@ -223,7 +223,7 @@ class StoreClient:
         self._write(key, value, append=True)
 
     def _write(self, key: str, value: str, *, append: bool) -> None:
-        """Waits for no answer, as torch's does not."""
+        """Write without an answer, as torch does."""
         if self._store.gone:
             raise RuntimeError("Connection reset by peer")
         self._store.write(self._rank, key, value.encode(), append=append)
@@ -240,7 +240,7 @@ class StoreClient:
         return all(key in self._store.values for key in keys)
 
     def compare_set(self, key: str, expected: str, wanted: str) -> bytes:
-        """As torch's. What is not there is what it was expected to be, unless nothing was."""
+        """Do as torch does: a key that is not there equals any expected value except an empty one."""
         self._reach()
         if key not in self._store.values and expected:
             return expected.encode()
@@ -268,7 +268,7 @@ class StoreClient:
         return self._store.queues[key].popleft()
 
     def _reach(self, answer: Callable[[], bool] = lambda: True, patience_s: float = math.inf) -> None:
-        """Blocks while this rank is cut off, and while there is no answer yet, which the store itself gives up after a while."""
+        """Block while this rank is cut off, and until there is an answer, or the store gives up after its patience."""
         store = self._store
         store.schedule.sleep(store.schedule.random.random() * store.latency_s)
         end, given_up = store.schedule.now + patience_s, False
@@ -278,7 +278,7 @@ class StoreClient:
 
         if not store.schedule.wait(is_answered, end - store.schedule.now):
             given_up = True
-            store.schedule.wait(is_answered)  # a store that is not reached cannot say so
+            store.schedule.wait(is_answered)  # a store out of reach cannot answer that
         if store.gone:
             raise RuntimeError("Connection reset by peer")
         if not answer():

@@ -1,4 +1,4 @@
-"""Virtual time and threads of which one runs at a time: the same seed gives the same order of everything."""
+"""Virtual time and threads of which one runs at a time: a seed decides the order of everything."""
 
 import heapq
 import itertools
@@ -12,11 +12,11 @@ _MOST_TURNS = 20_000  # at one moment; a world of 8 ranks took 400
 
 
 class KilledError(BaseException):
-    """SIGKILL, as a thread of a virtual process sees it: nothing after it happens."""
+    """SIGKILL of a virtual process, raised in its threads: nothing after it happens."""
 
 
 class Task:
-    """One thread of a virtual process; `ready` and `due` say what it waits for."""
+    """One thread of a virtual process. It waits for `ready`, until `due`."""
 
     def __init__(self, rank: int | None) -> None:
         self.rank = rank
@@ -29,7 +29,7 @@ class Task:
 
 
 class Schedule:
-    """Hands the baton round. Where nobody can run, time jumps to the next moment at which somebody can."""
+    """Lets one task run at a time. Where none can, time jumps to the next moment at which one can."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -43,7 +43,7 @@ class Schedule:
 
     @property
     def rank(self) -> int | None:
-        """Whose thread runs."""
+        """The rank whose thread runs."""
         return self._current.rank
 
     @property
@@ -58,11 +58,11 @@ class Schedule:
         return task
 
     def call_later(self, seconds: float, call: Callable[[], None]) -> None:
-        """`call` may not wait for anything."""
+        """Call a function later; it may not wait for anything."""
         heapq.heappush(self._timers, (self.now + seconds, next(self._number), call))
 
     def wait(self, ready: Callable[[], bool], timeout_s: float = math.inf) -> bool:
-        """Lets others run until `ready`, or for `timeout_s`."""
+        """Let others run until `ready`, or for `timeout_s`. Return True where it is ready."""
         task = self._current
         if task.killed:
             raise KilledError
@@ -79,7 +79,7 @@ class Schedule:
         self.wait(lambda: False, seconds)
 
     def kill(self, rank: int) -> None:
-        """No thread of this rank does anything any more."""
+        """Stop all threads of this rank where they are."""
         for task in self.tasks:
             task.killed |= task.rank == rank
 
@@ -115,7 +115,7 @@ class Schedule:
     def _next(self) -> Task:
         try:
             return self._pick()
-        except Exception as error:  # of a timer, or of a predicate: the test's own mistake, told by the driver
+        except Exception as error:  # of a timer, or of a predicate: the test's own mistake, raised in the driver
             self._problem = error
             return self._driver
 
@@ -128,8 +128,8 @@ class Schedule:
             able = [task for task in self.tasks if task.killed or task.due <= self.now or task.ready()]
             if able:
                 self._idle += 1
-                assert self._idle < _MOST_TURNS, "somebody never waits"
+                assert self._idle < _MOST_TURNS, "a task never waits"
                 return self.random.choice(able)
             self._idle = 0
             self.now = min([self._driver.due, *(task.due for task in self.tasks), *(timer[0] for timer in self._timers[:1])])
-            assert self.now < math.inf, "everybody waits for ever"
+            assert self.now < math.inf, "all tasks wait without an end"

@@ -1,4 +1,4 @@
-"""A stranger on the virtual store: writes, repeats and takes away what it likes, at any time, and has no secret."""
+"""A stranger on the virtual store writes, repeats and takes away messages at any time, and has no secret."""
 
 import random
 
@@ -60,7 +60,6 @@ class Stranger:
                 for key in self._keys("box/", "cast/", "letter/"):
                     self.has_taken = True
                     store.values[key] = self._text().encode()
-
             case "mix up":
                 texts = [text for key in self._keys("box/") for text in store.values[key].split(b"\n") if text]
                 texts += [store.values[key] for key in self._keys("letter/", "cast/")]
@@ -72,7 +71,7 @@ class Stranger:
         return sorted(key for key in self._store.values if key.startswith(prefixes))
 
     def _text(self) -> str:
-        """Something made up, or something that was in the store, with the code that it had there."""
+        """Return a made-up text, or one that was in the store, with the code that it had there."""
         seen = [text for _, _, text in self._store.traffic[-200:]]
         values = [value.decode("utf-8", "replace") for value in self._store.values.values()]
         seen += [*values, *(line for value in values for line in value.split("\n"))]

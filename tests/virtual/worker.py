@@ -1,4 +1,4 @@
-"""A rank worker that follows the channel's protocol, on virtual time, until a fault says otherwise."""
+"""A virtual rank worker that follows the protocol of the pipe, on virtual time, until a fault happens."""
 
 import json
 import os
@@ -15,19 +15,19 @@ from gpu_acceptance.record.row import FORMING
 from gpu_acceptance.worker.messages import FROM_WORKER, Command, WorkerMessage
 
 Message = dict[str, Any]
-Steps = Generator[Any, Any, Any]  # yields what it waits for, and is sent what it waited for
+Steps = Generator[Any, Any, Any]  # yields a wait, and is sent its result
 _BY_SIGNAL = ExitStatus(-signal.SIGSEGV)
 _TORCH = '  File "/venv/lib/python3/site-packages/torch/distributed/distributed_c10d.py", line 3252 in all_reduce\n'
 _CHANNEL = '  File "/suite/src/gpu_acceptance/worker/messages.py", line 28 in read\n'
 
 
 class Faults(Protocol):
-    """What a worker asks its world."""
+    """The world of a worker."""
 
     schedule: Schedule
 
     def take(self, rank: int, nodeid: str, phase: str) -> str:
-        """The fault of this phase, or nothing; it counts as having happened."""
+        """Return the fault of this phase, or nothing. It counts as having happened."""
         ...
 
     def completed(self, rank: int, nodeid: str) -> None: ...
@@ -35,7 +35,7 @@ class Faults(Protocol):
 
 
 class EndedError(Exception):
-    """The process ends; this is what its supervisor sees of it."""
+    """The process ends with this status."""
 
     def __init__(self, status: ExitStatus) -> None:
         self.status = status
@@ -47,7 +47,7 @@ class CollectiveError(Exception):
 
 @dataclass
 class Group:
-    """The process group of one generation. `tells`: whether a collective ends with an error where a peer died, or never."""
+    """The process group of one generation. `tells`: a collective ends with an error where a peer died; else never."""
 
     schedule: Schedule
     size: int
@@ -94,7 +94,7 @@ class VirtualDiagnosis:
 
 
 class VirtualWorker:
-    """Its supervisor's hold on it, with the calls of WorkerProcess, and the process itself."""
+    """The process, and its supervisor's handle with the calls of WorkerProcess."""
 
     def __init__(self, world: Faults, rank: int, pid: int) -> None:
         self.pid = pid
@@ -112,11 +112,9 @@ class VirtualWorker:
         self._group: Group | None = None
         self._has_group = False
         self._stack = ""
-        self._old: Message | None = None  # to be said again, too late
+        self._old: Message | None = None  # to be sent again, too late
         self._steps = self._live()
         self.later(None)
-
-    # --- as WorkerProcess ----------------------------------------------------------------------------------------------------
 
     def send(self, message: Command) -> None:
         self._schedule.call_later(0.001, lambda: self._receive(message.model_dump(mode="json")))
@@ -125,7 +123,7 @@ class VirtualWorker:
         return True
 
     def flush(self) -> None:
-        """The pipe never is full."""
+        """The pipe is never full."""
 
     def exit_status(self) -> ExitStatus | None:
         return self._exit
@@ -138,7 +136,7 @@ class VirtualWorker:
 
     @property
     def killed_for_s(self) -> float:
-        return 0.0  # its kernel keeps nobody
+        return 0.0  # its kernel holds no process
 
     def log_tail(self) -> str:
         return "the end of the log"
@@ -147,8 +145,6 @@ class VirtualWorker:
         self._end("closed")
         for fd in (self.reader.fd, self.pidfd):
             os.close(fd)
-
-    # --- the process ---------------------------------------------------------------------------------------------------------
 
     def later(self, value: object, seconds: float = 0.001) -> None:
         self._schedule.call_later(seconds, lambda: self._resume(value))
@@ -191,13 +187,10 @@ class VirtualWorker:
             self._group.leave(self)
 
     def _tell(self, kind: str, **more: object) -> None:
-        message = {"type": kind, **more, "seq": self._seq, "pid": self.pid}
-        self._write(message)
+        self._write({"type": kind, **more, "seq": self._seq, "pid": self.pid})
 
     def _write(self, message: Message) -> None:
         os.write(self._write_fd, json.dumps(message).encode() + b"\n")
-
-    # --- what it does --------------------------------------------------------------------------------------------------------
 
     def _live(self) -> Steps:
         yield from self._go_through("world_formation", "start")
@@ -215,7 +208,7 @@ class VirtualWorker:
                     done = yield from self._run(command["nodeid"])
                     self._tell("done", **done)
                     if self._world.take(self.rank, command["next"] or "worker_end", "before") == "garbled":
-                        yield from self._pass_time(0.0005, command["nodeid"])  # not in one read with what it said of this validation
+                        yield from self._pass_time(0.0005, command["nodeid"])  # not in one read with the messages of this validation
                         os.write(self._write_fd, b"no message\n")
                 case "quit":
                     errors = yield from self._quit()
@@ -240,7 +233,7 @@ class VirtualWorker:
         self._tell("formed", facts={})
 
     def _run(self, nodeid: str) -> Steps:
-        """A validation from set-up to what is told of it."""
+        """Run a validation from its set-up to its result."""
         fault = yield from self._go_through(nodeid, "setup")
         if fault in {"skip", "error"}:
             outcome = "skipped" if fault == "skip" else "error"
@@ -295,7 +288,7 @@ class VirtualWorker:
         return ["OSError: corrupted"] if fault == "error" else []
 
     def _go_through(self, nodeid: str, phase: str) -> Steps:
-        """Takes its time; returns the fault of this phase where it is one that the phase itself must act on."""
+        """Take some time, and return the fault of this phase where the phase itself must act on it."""
         yield from self._pass_time(0.01 + 0.1 * self._schedule.random.random(), nodeid)
         fault = self._world.take(self.rank, nodeid, phase)
         match fault:

@@ -1,6 +1,6 @@
-"""A whole run in one process: every rank with the real modules from hello to bye; only what is outside of them is virtual.
+"""A whole run in one process: every rank with the real modules from hello to bye, in a virtual outside world.
 
-Virtual are: time and threads, the launcher and its store, signals, rank workers, and what the machine says of itself. The disk is a folder.
+Time and threads, the launcher and its store, signals, rank workers and the inventory are virtual. The disk is a folder.
 """
 
 import contextlib
@@ -36,18 +36,8 @@ from gpu_acceptance.verdict.reasons import FORMATION
 DEADLINE_S = 6.0  # of a validation and of a formation
 # modules that read a clock
 _TIMED = (
-    attempt_state,
-    budget,
-    control,
-    generation_attempt,
-    joining,
-    leader,
-    session,
-    fan_in,
-    heartbeats,
-    rank_attempt,
-    standby,
-    supervisor,
+    *(attempt_state, budget, control, generation_attempt, joining, leader),
+    *(session, fan_in, heartbeats, rank_attempt, standby, supervisor),
 )
 RUN_ID = "20261120-070000-ab12"
 SECRET = Secret(b"of this run", is_of_run=True)
@@ -55,7 +45,7 @@ SECRET = Secret(b"of this run", is_of_run=True)
 
 @dataclass(frozen=True)
 class Shape:
-    """What a run is made of."""
+    """The parts of a run."""
 
     seed: int = 0
     world_size: int = 2
@@ -63,7 +53,7 @@ class Shape:
     shared_disk: bool = True
     validations: tuple[Validation, ...] = ()
     confirm: int = 0
-    collectives_tell: bool = True  # whether a collective ends with an error where a peer died (gloo), or never (NCCL)
+    collectives_tell: bool = True  # a collective ends with an error where a peer died (gloo); else never (NCCL)
     launcher_kills: bool = True  # torchrun sends SIGTERM to the ranks of a node of which one failed, and SIGKILL 30 s later
 
     @property
@@ -83,7 +73,7 @@ def validations(*changes: dict[str, Any]) -> tuple[Validation, ...]:
 
 @dataclass(frozen=True)
 class Fired:
-    """A fault that happened: to whom, where in the run, and when."""
+    """A fault that happened: when, on which rank, and where in the run."""
 
     at: float
     rank: int
@@ -95,7 +85,7 @@ class Fired:
 
 @dataclass
 class RankEnd:
-    """How the process of one rank ended."""
+    """The end of the process of one rank."""
 
     at: float
     exit_code: int
@@ -104,7 +94,7 @@ class RankEnd:
 
 @dataclass
 class World:
-    """One run of virtual ranks. `faults`: what shall happen, by rank, node id, attempt and phase."""
+    """One run of virtual ranks. `faults` will happen, by rank, node id, attempt and phase."""
 
     shape: Shape
     folder: Path
@@ -115,14 +105,14 @@ class World:
         self.store = VirtualStore(self.schedule)
         self.began = self.schedule.now
         self.fired: list[Fired] = []
-        self.done: set[tuple[int, str]] = set()  # who came to the end of what, as it should be
+        self.done: set[tuple[int, str]] = set()  # rank and phase that ended as they should
         self.ends: dict[int, RankEnd] = {}
         self.killed: dict[int, float] = {}
         self.killed_by_launcher: list[int] = []
         self.stopped: dict[int, float] = {}  # when it got its first signal
         self.cut_s: Counter[int] = Counter()  # how long it was cut off from the store
         self.store_gone_at: float | None = None
-        self.busy_s: Counter[int] = Counter()  # how long its main thread is in foreign code, and hears nothing
+        self.busy_s: Counter[int] = Counter()  # for how long its main thread was in foreign code, and deaf
         self._busy_next_s: Counter[int] = Counter()
         self.runs: dict[int, Run] = {}
         self.signals: dict[int, VirtualSignals] = {}
@@ -136,8 +126,6 @@ class World:
         for rank in range(self.shape.world_size):
             self._tasks[rank] = self.schedule.start(lambda rank=rank: self._process(rank), rank)
 
-    # --- what a test does to it ----------------------------------------------------------------------------------------------
-
     @property
     def live(self) -> list[int]:
         return [rank for rank in range(self.shape.world_size) if rank not in self.killed and rank not in self.ends]
@@ -146,11 +134,11 @@ class World:
         self.schedule.wait(lambda: not self.live, seconds)
 
     def run_to_the_plan(self) -> None:
-        """Until all ranks have agreed on what will run."""
+        """Run until all ranks have agreed on the plan."""
         self.schedule.wait(lambda: len(self.runs) == self.shape.world_size and all(run.plan for run in self.runs.values()), 10.0)
 
     def run_next(self) -> None:
-        """Until the next verdict is announced, or the run is over."""
+        """Run until the next verdict is announced, or the run is over."""
         told = self._num_verdicts
         self.schedule.wait(lambda: not self.live or self._num_verdicts > told, 1000.0)
 
@@ -158,7 +146,7 @@ class World:
         self.schedule.wait(lambda: not self.live, within_s)
 
     def kill(self, rank: int) -> None:
-        """SIGKILL of a supervisor; its worker goes with it."""
+        """SIGKILL a supervisor; its worker goes with it."""
         if rank in self.live:
             self.killed[rank] = self.schedule.now
             self._gone(rank, failed=True)
@@ -173,27 +161,25 @@ class World:
         if rank in self.live and rank in self.signals and not self.signals[rank].ignored:
             self.stopped.setdefault(rank, self.schedule.now)
             if number == signal.SIGINT and self.signals[rank].interrupted:
-                self.kill(rank)  # asked twice it leaves at once
+                self.kill(rank)  # a second SIGINT ends it at once
             else:
                 self.signals[rank].send(number)
 
     def cut_off(self, rank: int, seconds: float) -> None:
-        """Its way to the store is cut for so long."""
+        """Cut its way to the store for so long."""
         if rank in self.live and rank not in self.store.cut_off:
             self.cut_s[rank] += seconds
             self.store.cut_off.add(rank)
             self.schedule.call_later(seconds, lambda: self.store.heal(rank))
 
     def keep_busy(self, rank: int, seconds: float) -> None:
-        """A hook of its pytest takes so long, after the validation in progress; its heart beats meanwhile."""
+        """Let a hook of its pytest take so long, after the validation in progress; its heartbeats go on."""
         self._busy_next_s[rank] += seconds
 
     def lose_store(self) -> None:
         if self.live and not self.store.gone:
             self.store_gone_at = self.schedule.now
             self.store.gone = True
-
-    # --- what a worker asks --------------------------------------------------------------------------------------------------
 
     def take(self, rank: int, nodeid: str, phase: str) -> str:
         if phase in {"start", "setup", "end"}:
@@ -211,18 +197,16 @@ class World:
     def group(self, prefix: str) -> Group:
         return self._groups.setdefault(prefix, Group(self.schedule, self.shape.world_size, self.shape.collectives_tell))
 
-    # --- what it leaves ------------------------------------------------------------------------------------------------------
-
     def run_folder(self, rank: int) -> Path:
         return self._reports(rank) / RUN_ID
 
     def journals(self, rank: int) -> list[Path]:
-        """Of one rank, in whatever folder of its node: where ranks did not meet it may have named that itself."""
+        """Return the journals of one rank, in any folder of its node: where ranks did not meet it may have named that itself."""
         return sorted(self._reports(rank).glob(f"*/journal/rank-{rank:05d}.jsonl"))
 
     @property
     def run_folders(self) -> list[Path]:
-        """Each once, in the order of ranks."""
+        """The run folders, each once, in the order of ranks."""
         return list(dict.fromkeys(self.run_folder(rank) for rank in range(self.shape.world_size)))
 
     @property
@@ -249,10 +233,8 @@ class World:
             signals.close()
         self._patch.undo()
 
-    # --- one rank ------------------------------------------------------------------------------------------------------------
-
     def _process(self, rank: int) -> None:
-        """As the hooks of plugin.py and run/epilogues.py do it."""
+        """Do as the hooks of plugin.py."""
         place = self._place(rank)
         try:
             one = self.runs[rank] = starting.start_run(self._settings(rank), place, None, say=lambda _line: None)
@@ -298,7 +280,7 @@ class World:
         self._gone(rank, failed=code != 0)
 
     def _gone(self, rank: int, *, failed: bool) -> None:
-        """The process is gone: its threads, its worker; and its launcher notices."""
+        """End its threads and its worker, and let its launcher notice."""
         self.schedule.kill(rank)
         for worker in self._workers:
             if worker.rank == rank:
@@ -319,8 +301,6 @@ class World:
 
     def _ranks_of(self, node: int) -> Iterator[int]:
         return (rank for rank in range(self.shape.world_size) if self.shape.node_of(rank) == node)
-
-    # --- the outside ---------------------------------------------------------------------------------------------------------
 
     def _replace_the_outside(self) -> None:
         replace = self._patch.setattr
@@ -354,7 +334,7 @@ class World:
         replace(os, "fsync", self._fsync)
 
     def _fsync(self, _fd: int) -> None:
-        """A disk takes its time: whoever is killed may be killed here."""
+        """A disk takes its time: a rank may be killed here."""
         if self.schedule.rank is not None:
             self.schedule.sleep(0.001)
 

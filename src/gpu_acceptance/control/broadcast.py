@@ -11,6 +11,7 @@ from torch.distributed import Store
 
 from gpu_acceptance.base.process import address, is_ours
 from gpu_acceptance.control.messages import TO_ALL, Message
+from gpu_acceptance.control.rank import Rank
 from gpu_acceptance.control.session import Session, get_now
 
 _NUMBER = struct.Struct("!Q")
@@ -135,10 +136,10 @@ def _end(connection: socket.socket) -> None:
 class Broadcast:
     """One rank's end of the log. `await_next` may be called from another thread than the rest, with a client of its own."""
 
-    def __init__(self, session: Session, rank: int, node: int, local_rank: int, local_world_size: int) -> None:
+    def __init__(self, session: Session, place: Rank) -> None:
         self._session = session
-        self._rank = rank
-        self._relay_key = f"relay/{node}"
+        self._rank = place.rank
+        self._relay_key = f"relay/{place.node}"
         self._num_sent = 0  # broadcasts of this rank
         self._written = 0  # the place of the last one in the log
         self._of_attempt = 1  # the first place since the last attempt began
@@ -147,9 +148,9 @@ class Broadcast:
         self._heard = 0  # places
         self._there = 0  # places at least that are in the log, by the relay
         self._closing = False
-        self._relay = make_relay() if local_rank == 0 and local_world_size > 1 else None
+        self._relay = make_relay() if place.local_rank == 0 and place.local_world_size > 1 else None
         self._link: Link | None = None
-        self._wants_link = local_rank > 0
+        self._wants_link = place.local_rank > 0
 
     def write(self, store: Store, text: str) -> None:
         """Add a message (JSON) to the log, at the next place that is free."""

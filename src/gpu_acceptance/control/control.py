@@ -97,8 +97,7 @@ class Control:
         self._num_sent: Counter[int] = Counter()  # to the queue of each rank
         is_alone = place.world_size == 1
         self._reader = None if is_alone or place.rank else Reader(self.session)  # of the words of all others
-        of_node = (place.rank, place.node, place.local_rank, place.local_world_size)
-        self._broadcast = None if is_alone else Broadcast(self.session, *of_node)
+        self._broadcast = None if is_alone else Broadcast(self.session, place)
         self._listened, self._heard_broadcasts = ReadUntil(), ReadUntil()
         self._closing = False
         self._sender = threading.Thread(target=self._send_all, args=(self.client(),), daemon=True, name="control-send")

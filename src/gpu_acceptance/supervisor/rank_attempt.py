@@ -23,9 +23,6 @@ from gpu_acceptance.worker.messages import (
     AskTelemetry,
     Done,
     Give,
-    Given,
-    MayEnter,
-    MaySeal,
     Passed,
     RoundAnswered,
     RoundEnded,
@@ -290,9 +287,9 @@ class RunAttempt(RankAttempt):
                 self._enter(message)
             case Seal() if self._slot.worker:
                 self._progress = "; it was through with its call, and every rank was"
-                self._slot.worker.send(MaySeal(ok=message.ok, seq=self.go.seq))
+                self._slot.worker.send(message)
             case Gathered() if self._slot.worker:
-                self._slot.worker.send(Given(values=message.values, absent=message.absent))
+                self._slot.worker.send(message)
             case _:
                 super().on_control(message)
 
@@ -333,7 +330,7 @@ class RunAttempt(RankAttempt):
         else:
             self._kept_out = message
         if self._slot.worker and self._waits_to_enter:
-            self._slot.worker.send(MayEnter(ok=message.ok))
+            self._slot.worker.send(message)
 
     def _finish_done(self, message: Done) -> None:
         if message.outcome is Outcome.PASSED and self.phase != "call":

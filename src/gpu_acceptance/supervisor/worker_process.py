@@ -12,11 +12,11 @@ from pathlib import Path
 
 from gpu_acceptance.base.exit import ExitStatus
 from gpu_acceptance.base.janitor import pidfd_open
-from gpu_acceptance.base.model import LineReader, encode_line
+from gpu_acceptance.base.model import BetweenProcesses, LineReader, encode_line
 from gpu_acceptance.base.process import can_be_shown, count_oom_kills
 from gpu_acceptance.supervisor.hang_diagnosis import HangDiagnosis, ras_address, tail
 from gpu_acceptance.worker.fork_server import GO
-from gpu_acceptance.worker.messages import FROM_WORKER, Command, WorkerMessage
+from gpu_acceptance.worker.messages import FROM_WORKER, WorkerMessage
 from gpu_acceptance.worker.worker import common_environment, is_worker, worker_environment
 
 ANSWERS_WITHIN_S = 30.0  # once asked; the first time that is what a new process would import for
@@ -264,7 +264,7 @@ class WorkerProcess:
         for fd in (self._write_fd, self._bell_fd, self.reader.fd):
             os.close(fd)
 
-    def send(self, message: Command) -> None:
+    def send(self, message: BetweenProcesses) -> None:
         """Send to the worker, now or when it reads again. A worker that is gone shows in its pidfd, not here."""
         self._unsent += encode_line(message)
         self.flush()

@@ -15,7 +15,6 @@ from typing import Any
 
 from gpu_acceptance.base.text import clip
 from gpu_acceptance.worker import functions, process_settings, settings, torch_settings
-from gpu_acceptance.worker.settings import Setting
 from gpu_acceptance.worker.threads import bare_threads, burning_threads, has_children, has_started, lasting, own_children, working_threads
 
 SETTINGS = (*settings.SETTINGS, *process_settings.SETTINGS, *torch_settings.SETTINGS, *functions.SETTINGS)
@@ -137,14 +136,13 @@ class Leftovers:
 
 
 def _read() -> Values:
-    return {setting.name: _value(setting) for setting in SETTINGS}
-
-
-def _value(setting: Setting) -> Any:
-    try:
-        return setting.read()
-    except Exception as error:
-        return _Unreadable(type(error).__name__)
+    values: Values = {}
+    for setting in SETTINGS:
+        try:
+            values[setting.name] = setting.read()
+        except Exception as error:
+            values[setting.name] = _Unreadable(type(error).__name__)
+    return values
 
 
 def _changes(before: Values, now: Values) -> list[Change]:

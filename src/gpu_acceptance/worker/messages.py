@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import Field, TypeAdapter
 
 from gpu_acceptance.base.model import BetweenProcesses, LineReader, encode_line
+from gpu_acceptance.control.messages import Enter, Gathered, Seal
 from gpu_acceptance.inventory.declared import DeclaredNode
 from gpu_acceptance.inventory.gpu import Gpu
 from gpu_acceptance.record.figure import Curve, Figure
@@ -186,25 +187,6 @@ class Quit(Command):
     seq: int
 
 
-class MayEnter(Command):
-    type: Literal["enter"] = "enter"
-    ok: bool
-
-
-class MaySeal(Command):
-    type: Literal["seal"] = "seal"
-    ok: bool
-    seq: int
-
-
-class Given(Command):
-    """The values of all ranks."""
-
-    type: Literal["gathered"] = "gathered"
-    values: tuple[Value, ...]
-    absent: tuple[int, ...]
-
-
 class TelemetryTold(Command):
     type: Literal["telemetry"] = "telemetry"
     found: GpuTelemetry | None
@@ -220,11 +202,11 @@ class RoundAnswered(Command):
 _FROM_WORKER = (
     Ready | Step | Formed | FormFailed | SetUp | TearingDown | TornDown | Passed | Give | RoundEnded | AskTelemetry | Done | Goodbye
 )
-_TO_WORKER = Form | Run | Quit | MayEnter | MaySeal | Given | TelemetryTold | RoundAnswered
+_TO_WORKER = Form | Run | Quit | Enter | Seal | Gathered | TelemetryTold | RoundAnswered  # decisions of rank 0 are passed on
 FROM_WORKER: TypeAdapter[Any] = TypeAdapter(Annotated[_FROM_WORKER, Field(discriminator="type")])
 TO_WORKER: TypeAdapter[Any] = TypeAdapter(Annotated[_TO_WORKER, Field(discriminator="type")])
 
-C = TypeVar("C", bound=Command)
+C = TypeVar("C", bound=BetweenProcesses)
 
 
 def write_message(fd: int, message: WorkerMessage | Command) -> None:
@@ -239,12 +221,12 @@ class ToSupervisor:
 
     def __init__(self, read_fd: int, write_fd: int) -> None:
         self.seq = 0  # of the attempt in progress
-        self._reader = LineReader[Command](read_fd, TO_WORKER)
+        self._reader = LineReader[BetweenProcesses](read_fd, TO_WORKER)
         self._write_fd = write_fd
-        self._incoming: list[Command] = []
+        self._incoming: list[BetweenProcesses] = []
         self._pid = os.getpid()
 
-    def commands(self) -> Iterator[Command]:
+    def commands(self) -> Iterator[BetweenProcesses]:
         """Yield the supervisor's messages, without an end."""
         while True:
             yield self._receive()
@@ -252,14 +234,14 @@ class ToSupervisor:
     def next(self, kind: type[C]) -> C:
         """Wait for the next message, which must be of this kind."""
         message = self._receive()
-        assert isinstance(message, kind), f"the supervisor sent {message.type}, expected {kind.__name__}"
+        assert isinstance(message, kind), f"the supervisor sent {type(message).__name__}, expected {kind.__name__}"
         return message
 
     def tell(self, message: WorkerMessage) -> None:
         self._end_forked_copy()
         write_message(self._write_fd, message.model_copy(update={"seq": self.seq, "pid": self._pid}))
 
-    def _receive(self) -> Command:
+    def _receive(self) -> BetweenProcesses:
         self._end_forked_copy()
         while not self._incoming:
             messages = self._reader.read()

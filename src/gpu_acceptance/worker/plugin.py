@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from gpu_acceptance.base.text import clip, named
+from gpu_acceptance.control.messages import Enter, Gathered, Seal
 from gpu_acceptance.record.gpu_telemetry import GpuTelemetry, check_moments
 from gpu_acceptance.record.outcome import Cause, Outcome, cause_of
 from gpu_acceptance.record.row import FORMING
@@ -154,7 +155,7 @@ class WorkerPlugin:
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None]:
         """Vote: no rank enters the call unless every rank's set-up worked."""
         self._supervisor.tell(messages.SetUp(outcome=Outcome.PASSED))
-        if not self._supervisor.next(messages.MayEnter).ok:
+        if not self._supervisor.next(Enter).ok:
             raise NotEnteredError
         self._has_entered, self._witness = True, CallWitness()
         with self._witness.watching(item):
@@ -219,7 +220,7 @@ class WorkerPlugin:
             self._supervisor.tell(messages.Passed())  # the ranks agree on the fence while each of them clears up
         if will_go_on:
             self._clear_up(item.nodeid, is_calm=load.is_calm())
-        if wants_fence and self._supervisor.next(messages.MaySeal).ok:
+        if wants_fence and self._supervisor.next(Seal).ok:
             try:
                 problem = collective_fence(self._supervisor.seq, self._config.stash[WORKER_SESSION].device)
             except RuntimeError as error:
@@ -294,7 +295,7 @@ class WorkerPlugin:
     def _gather(self, key: str, value: Value) -> list[Value]:
         check_gathered(key, value, self._config.stash[WORKER_SESSION].world_size)
         self._supervisor.tell(messages.Give(key=key, value=int(value) if isinstance(value, int) and type(value) is not bool else value))
-        given = self._supervisor.next(messages.Given)
+        given = self._supervisor.next(Gathered)
         if given.absent:
             raise RuntimeError(f"gather of {key!r}: {named('rank', given.absent)} without a worker, see world_formation")
         return list(given.values)

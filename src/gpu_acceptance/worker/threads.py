@@ -37,9 +37,29 @@ _NUM_WINDOWS = 10  # 1 s; after which they are no more just ending: an OpenMP po
 def note_who_asks(suite: Path) -> None:
     """Note from here on the threads and exit functions that this suite asks for. Once a process."""
     _suites.append(f"{suite}/")
-    threading.Thread.start = _noting_start(threading.Thread.start)  # type: ignore[method-assign,assignment]
-    atexit.register = _noting_register(atexit.register)
-    atexit.unregister = _noting_unregister(atexit.unregister)
+    start: Callable[[threading.Thread], None] = threading.Thread.start
+    register: Callable[..., Any] = atexit.register
+    unregister: Callable[..., Any] = atexit.unregister
+
+    @functools.wraps(start)
+    def noting_start(thread: threading.Thread) -> None:
+        if _is_asked_by_suite(sys._getframe(1)):
+            _threads.add(thread)
+        start(thread)
+
+    @functools.wraps(register)
+    def noting_register(function: Callable[..., Any], /, *arguments: object, **named: object) -> Any:
+        if _is_of_suite(sys._getframe(1).f_code.co_filename):  # Python's own library registers for all that use it
+            _exit_functions.append(function)
+        return register(function, *arguments, **named)
+
+    @functools.wraps(unregister)
+    def noting_unregister(function: Callable[..., Any], /) -> None:
+        _exit_functions[:] = [one for one in _exit_functions if one != function]  # as atexit compares
+        unregister(function)
+
+    threading.Thread.start = noting_start  # type: ignore[method-assign,assignment]
+    atexit.register, atexit.unregister = noting_register, noting_unregister
 
 
 def has_started(thread: threading.Thread) -> bool:
@@ -50,35 +70,6 @@ def has_started(thread: threading.Thread) -> bool:
 def exit_functions() -> list[Callable[..., Any]]:
     """Return the exit functions of the suite."""
     return list(_exit_functions)
-
-
-def _noting_start(start: Callable[[threading.Thread], None]) -> Callable[[threading.Thread], None]:
-    @functools.wraps(start)
-    def noting(thread: threading.Thread) -> None:
-        if _is_asked_by_suite(sys._getframe(1)):
-            _threads.add(thread)
-        start(thread)
-
-    return noting
-
-
-def _noting_register(register: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(register)
-    def noting(function: Callable[..., Any], /, *arguments: object, **named: object) -> Any:
-        if _is_of_suite(sys._getframe(1).f_code.co_filename):  # Python's own library registers for all that use it
-            _exit_functions.append(function)
-        return register(function, *arguments, **named)
-
-    return noting
-
-
-def _noting_unregister(unregister: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(unregister)
-    def noting(function: Callable[..., Any], /) -> None:
-        _exit_functions[:] = [one for one in _exit_functions if one != function]  # as atexit compares
-        unregister(function)
-
-    return noting
 
 
 def _is_asked_by_suite(frame: FrameType | None) -> bool:

@@ -84,20 +84,10 @@ _HOOKS = {
 }
 
 
-def _global_hooks() -> dict[str, tuple[tuple[object, Identity], ...]]:
-    """Return the hooks of all modules and optimizers, by their table."""
-    return {name: tuple((key, Identity(hook)) for key, hook in table.items()) for name, table in _HOOKS.items() if table}
-
-
 def _put_back_hooks(before: dict[str, tuple[tuple[object, Identity], ...]]) -> None:
     for name, table in _HOOKS.items():
         table.clear()
         table.update({key: hook.held for key, hook in before.get(name, ())})
-
-
-def _saved_tensor_hooks() -> tuple[Identity, ...]:
-    """Return the innermost pair of hooks for tensors that a backward pass will need."""
-    return tuple(map(Identity, torch._C._autograd._top_saved_tensors_default_hooks(True) or ()))
 
 
 def _stance() -> str:
@@ -185,8 +175,12 @@ _EXECUTION = (
     Setting("torch warns always", torch.is_warn_always_enabled, torch.set_warn_always),
     *(Setting(f"torch {name}", getattr(_future, f"get_{name}"), getattr(_future, f"set_{name}")) for name in _CONVERSIONS),
     Setting("torch.distributed debug level", dist.get_debug_level, dist.set_debug_level),
-    _of_torch("torch hooks of all modules or optimizers", _global_hooks, _put_back_hooks),
-    Setting("torch saved-tensor hooks", _saved_tensor_hooks),
+    _of_torch(
+        "torch hooks of all modules or optimizers",
+        lambda: {name: tuple((key, Identity(hook)) for key, hook in table.items()) for name, table in _HOOKS.items() if table},
+        _put_back_hooks,
+    ),
+    Setting("torch saved-tensor hooks", lambda: tuple(map(Identity, torch._C._autograd._top_saved_tensors_default_hooks(True) or ()))),
     Setting("torch refusal of saved-tensor hooks", torch._C._autograd._saved_tensors_hooks_get_disabled_error_message),
     _of_torch("torch.compiler stance", _stance, lambda _before: torch.compiler.set_stance("default")),
     *(_of_torch(config.module, config.read, config.put_back) for config in _compilers_configs),

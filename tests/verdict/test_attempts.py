@@ -25,7 +25,7 @@ IN_SYNCHRONIZE = f'''Stack (most recent call first):
   File "/suite/acceptance/test_nccl.py", line 15 in test_large
 '''
 IN_GATHER = """Stack (most recent call first):
-  File "/suite/src/gpu_acceptance/worker/messages.py", line 25 in read
+  File "/suite/src/gpu_acceptance/base/model.py", line 90 in read
   File "/suite/src/gpu_acceptance/worker/plugin.py", line 173 in _receive
   File "/suite/src/gpu_acceptance/worker/plugin.py", line 150 in _gather
   File "/suite/acceptance/test_gathers.py", line 9 in test_gathers
@@ -37,7 +37,7 @@ IN_EXCHANGE = """Stack (most recent call first):
 """
 ASLEEP = 'Stack (most recent call first):\n  File "/suite/acceptance/test_hangs.py", line 14 in test_hangs\n'
 WAITS_FOR_WORD = """Stack (most recent call first):
-  File "/suite/src/gpu_acceptance/worker/messages.py", line 25 in read
+  File "/suite/src/gpu_acceptance/base/model.py", line 90 in read
   File "/suite/src/gpu_acceptance/worker/plugin.py", line 204 in _receive
   File "<frozen runpy>", line 88 in _run_code
 """
@@ -107,7 +107,7 @@ def test_the_own_frame_is_outside_of_libraries():
     [
         (IN_ALL_REDUCE, "all_reduce (distributed_c10d.py:3252), at test_hangs.py:15 in test_hangs"),
         (ASLEEP, "test_hangs.py:14 in test_hangs"),
-        (IN_GATHER, "read (messages.py:25), at test_gathers.py:9 in test_gathers"),
+        (IN_GATHER, "read (model.py:90), at test_gathers.py:9 in test_gathers"),
         (WAITS_FOR_WORD, ""),
         (AFTER_THE_LAST_LINE, "synchronize (__init__.py:1162), after the last line of the validation"),
         (FORMING, "synchronize (__init__.py:1162)"),

@@ -18,7 +18,7 @@ Message = dict[str, Any]
 Steps = Generator[Any, Any, Any]  # yields a wait, and is sent its result
 _BY_SIGNAL = ExitStatus(-signal.SIGSEGV)
 _TORCH = '  File "/venv/lib/python3/site-packages/torch/distributed/distributed_c10d.py", line 3252 in all_reduce\n'
-_CHANNEL = '  File "/suite/src/gpu_acceptance/worker/messages.py", line 28 in read\n'
+_CHANNEL = '  File "/suite/src/gpu_acceptance/base/model.py", line 100 in read\n'
 
 
 class Faults(Protocol):

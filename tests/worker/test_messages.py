@@ -1,22 +1,29 @@
 import os
+import sys
 import threading
+import traceback
 from pathlib import Path
 
 import pytest
+from waiting import wait_until
 
 from gpu_acceptance.base.model import ChannelError, LineReader, encode
 from gpu_acceptance.record.figure import Figure
 from gpu_acceptance.record.outcome import Outcome
+from gpu_acceptance.verdict import attempts
 from gpu_acceptance.worker.messages import (
     FROM_WORKER,
     Done,
+    Quit,
     Ready,
     RunFacts,
     TearingDown,
     TornDown,
+    ToSupervisor,
     write_message,
 )
 from gpu_acceptance.worker.options import Paths
+from gpu_acceptance.worker.plugin import WorkerPlugin
 
 READY, TEARDOWN, TORN_DOWN = (b'{"type": "%s"}\n' % kind for kind in (b"ready", b"teardown", b"torn_down"))
 
@@ -123,3 +130,22 @@ def test_a_message_larger_than_the_pipe_is_written_whole(pipe):
         received += reader.read()
     writer.join()
     assert received == [message]
+
+
+def test_a_worker_that_waits_for_its_supervisor_is_recognised_by_its_stack():
+    """The verdict tells a rank that waits from a stuck one by the files and functions of this code."""
+    read_fd, write_fd = os.pipe()
+    waiting = threading.Thread(target=lambda: next(ToSupervisor(read_fd, write_fd).commands()))
+    waiting.start()
+
+    def stack():
+        found = traceback.extract_stack(sys._current_frames()[waiting.ident])
+        return [attempts.Frame(one.filename, one.lineno, one.name) for one in reversed(found)]
+
+    assert wait_until(lambda: "read" in {frame.function for frame in stack()})
+    assert attempts.waits(stack())
+    write_message(write_fd, Quit(seq=1))
+    waiting.join()
+    assert {*attempts._AFTER - {"_seal"}, "_gather"} <= vars(WorkerPlugin).keys()  # `_seal` is in older records
+    for fd in (read_fd, write_fd):
+        os.close(fd)

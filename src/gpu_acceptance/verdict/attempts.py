@@ -15,11 +15,12 @@ from gpu_acceptance.thresholds.limit import subject_of
 _FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>\S+)')
 _LIBRARY = re.compile(r"/(site|dist)-packages/|/gpu_acceptance/|/lib/python3|^<frozen ")
 _WAITS_IN = re.compile(
-    r"/torch/distributed/|/gpu_acceptance/(worker/(channel|messages)|measure/exchange)\.py$"
-)  # for other ranks, or for its supervisor to say that they are there; worker/channel.py in records of before 2026-11-27
+    r"/torch/distributed/|/gpu_acceptance/(base/model|worker/(channel|messages)|measure/exchange)\.py$"
+)  # for other ranks, or for its supervisor to say that they are there; worker/ in older records
 _NEVER_CAME = {Outcome.DIED, Outcome.LOST, Outcome.ERROR, Outcome.FAILED}
 _PLUGIN = "/gpu_acceptance/worker/plugin.py"
-_AFTER = {"_wait_for_device", "_seal"}  # of the plugin: it waits for work left to the GPU, and for all ranks to have left the same
+# Of the plugin: it waits for work left to the GPU, and for all ranks to have left the same (`_seal` in older records).
+_AFTER = {"_wait_for_device", "_collective_fence", "_seal"}
 _SIZES_DIFFER = {"scatter", "gather", "all_to_all"}  # as torch's flight recorder names them
 _WAITS_FOR_GPU = {"synchronize", "wait_stream", "wait"}  # torch.cuda.synchronize, Stream.synchronize, Event.wait
 CHANNEL = "channel"  # the phase of an error of a worker that was killed because its messages cannot be trusted
@@ -69,7 +70,7 @@ def where(stack: str) -> str:
     if not found:
         return ""
     innermost, own = found[0], own_frame(found)
-    if own is None and innermost.file.endswith("/gpu_acceptance/worker/messages.py"):
+    if own is None and innermost.file.endswith(("/gpu_acceptance/base/model.py", "/gpu_acceptance/worker/messages.py")):
         return ""  # outside its validation: it waits for the next message
     if own == innermost:
         return str(own)

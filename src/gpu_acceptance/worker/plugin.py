@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
+import torch
 
 from gpu_acceptance.base.text import clip, named
 from gpu_acceptance.control.messages import Enter, Gathered, Seal
@@ -206,10 +207,7 @@ class WorkerPlugin:
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=items.get(command.next or ""))
         will_go_on = self._done.phase in {"", "setup"}  # else new workers come, and this device may wait for a peer that is lost
         if will_go_on:
-            try:
-                wait_for_device()  # a kernel that never ends must not be booked on the next validation
-            except RuntimeError as error:
-                self._note(Outcome.ERROR, "teardown", f"{type(error).__name__}: {error}")
+            self._wait_for_device()
         load = Load()
         if will_go_on:
             COLLECTOR.collect()
@@ -221,12 +219,23 @@ class WorkerPlugin:
         if will_go_on:
             self._clear_up(item.nodeid, is_calm=load.is_calm())
         if wants_fence and self._supervisor.next(Seal).ok:
-            try:
-                problem = collective_fence(self._supervisor.seq, self._config.stash[WORKER_SESSION].device)
-            except RuntimeError as error:
-                problem = f"{type(error).__name__}: {error}"
-            if problem:
-                self._note(Outcome.ERROR, "call", problem)
+            self._collective_fence(self._config.stash[WORKER_SESSION].device)
+
+    def _wait_for_device(self) -> None:
+        """Wait for a kernel that may never end: it must not be booked on the next validation. verdict/attempts.py knows this name."""
+        try:
+            wait_for_device()
+        except RuntimeError as error:
+            self._note(Outcome.ERROR, "teardown", f"{type(error).__name__}: {error}")
+
+    def _collective_fence(self, device: torch.device) -> None:
+        """Once all ranks have passed: check that their collectives paired. verdict/attempts.py knows this name."""
+        try:
+            problem = collective_fence(self._supervisor.seq, device)
+        except RuntimeError as error:
+            problem = f"{type(error).__name__}: {error}"
+        if problem:
+            self._note(Outcome.ERROR, "call", problem)
 
     def _clear_up(self, nodeid: str, *, is_calm: bool) -> None:
         """Put settings back. What is left is an error that costs the workers, also where the set-up has failed or skipped."""

@@ -89,6 +89,7 @@ IN_EVENT = 'Stack (most recent call first):\n  File "/usr/lib/python3.11/threadi
     ("stack", "expected"),
     [
         *((stack, True) for stack in (IN_ALL_REDUCE, IN_SYNCHRONIZE, IN_GATHER, IN_EXCHANGE)),
+        (IN_GATHER.replace("base/model", "worker/messages"), True),  # an older record
         *((stack, False) for stack in (ASLEEP, IN_EVENT, "")),
     ],
 )

@@ -150,7 +150,7 @@ ONE_HIDDEN = replace(CPU, numa_nodes=(CPU.numa_nodes[0], NumaNode(1, HIDDEN, 2**
         (replace(CPU, numa_nodes=Missing(Why.NOT_THERE, "node")), 0, Missing(Why.NOT_THERE, "node")),
         (allowed(Missing(Why.NOT_PERMITTED, "status")), 0, Missing(Why.NOT_PERMITTED, "status")),
         (allowed(""), 0, Missing(Why.UNREADABLE, "the process may run on no CPU")),
-        (CPU, 7, Missing(Why.UNREADABLE, "NUMA node 7 is none of NUMA nodes 0-1")),
+        (CPU, 7, Missing(Why.UNREADABLE, "NUMA node 7 is unknown; the kernel has NUMA nodes 0-1")),
         (ONE_HIDDEN, 1, HIDDEN),
         (ONE_HIDDEN, UNKNOWN, Missing(Why.NOT_SUPPORTED, f"{UNKNOWN.detail}; there are NUMA nodes 0-1")),  # it may be the hidden one
     ],
@@ -208,7 +208,7 @@ def test_one_percent_may_lie_elsewhere(far, counts):
 
 
 def told_of(known, num_pages):
-    return f"not supported (/proc/self/numa_maps told of {known} of {num_pages} pages of host memory where they were)"
+    return f"not supported (/proc/self/numa_maps places {known} of {num_pages} pages of host memory)"
 
 
 @pytest.mark.parametrize(

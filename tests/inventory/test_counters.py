@@ -220,8 +220,8 @@ def test_every_port_of_the_devices_that_the_job_uses(tmp_path):
 @pytest.mark.parametrize(
     ("devices", "why"),
     [
-        ("mlx5_9", "no RDMA device here is mlx5_9, of 1 devices"),
-        ("mlx5_0 mlx5_9", "no RDMA device here is mlx5_9, of 1 devices"),  # a device that is there does not hide one that is not
+        ("mlx5_9", "no RDMA device matches mlx5_9; devices here: 1"),
+        ("mlx5_0 mlx5_9", "no RDMA device matches mlx5_9; devices here: 1"),  # a device that is there does not hide one that is not
         ("", "no port of an RDMA device that is one of "),
     ],
 )

@@ -205,7 +205,7 @@ def test_a_text_that_is_no_token_is_not_sent_and_not_repeated(api, token):
     node, _ = lacks(api)
     assert node.missing is Why.UNREADABLE
     assert node.detail.startswith("KUBERNETES_SERVICE_HOST='127.0.0.1', KUBERNETES_SERVICE_PORT='")
-    assert node.detail.endswith("', or the token is none")
+    assert node.detail.endswith("', or the token is malformed")
     assert api.asked == []
 
 

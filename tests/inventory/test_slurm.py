@@ -312,7 +312,7 @@ def test_each_node_has_its_own_share(commands, node, old, new, share):
 
 def test_a_node_of_which_the_job_has_nothing(commands):
     commands.environ["SLURMD_NODENAME"] = "node3"
-    lack = Missing(Why.NOT_THERE, "the job has nothing of node node3: node[1-2]")
+    lack = Missing(Why.NOT_THERE, "the job has no share of node node3; its nodes: node[1-2]")
     assert commands.differing() == dict.fromkeys(
         ("cpus.lacking", "cpus.beyond", "memory.lacking", "gpus.lacking", "gpus.beyond"), (lack, "")
     )
@@ -438,7 +438,7 @@ def test_leftovers_of_root_are_unknown():
 
 @pytest.mark.parametrize("listed", [{}, {4711: "8"}])
 def test_a_list_without_this_process_is_of_other_processes(listed):
-    said = "process 4711 is of job 7, and scontrol listpids has it not: a container with PIDs of its own?"
+    said = "process 4711 is of job 7, and is missing in scontrol listpids: a container with its own PIDs?"
     assert slurm_health.leftovers_of(1000, listed, "7", 4711) == Missing(Why.UNREADABLE, said)
 
 
@@ -473,7 +473,7 @@ def test_a_job_that_the_controller_does_not_know(commands):
 @pytest.mark.parametrize("number", ["", "7 8", "all", "-1", "7\n"])
 def test_a_number_that_is_no_job_is_not_asked_for(commands, number):
     commands.environ["SLURM_JOB_ID"] = number
-    assert slurm.job(commands.environ) == Missing(Why.NOT_THERE, f"SLURM_JOB_ID={number!r} is no number of a job")
+    assert slurm.job(commands.environ) == Missing(Why.NOT_THERE, f"SLURM_JOB_ID={number!r} is not the number of a job")
     assert not (commands.folder / "asked").exists()
 
 
@@ -487,18 +487,18 @@ def test_a_name_that_is_no_node_is_not_asked_for(commands, name):
 @pytest.mark.parametrize(
     ("file", "old", "new", "said"),
     [
-        ("job", "JobName=acceptance", "JobName=x Partition=other", "job of Slurm: Partition= stands there as ['other', 'main']"),
-        ("job", "JobName=acceptance", "JobName=x JOB_GRES=a Nodes=b CPU_IDs=0 Mem=0 GRES=", "JOB_GRES= stands there as ["),
-        ("job", "EndTime=1795508189", "EndTime=2026-11-24T08:12:50", "EndTime= stands there as ['2026-11-24T08:12:50']"),
-        ("job", "NodeList=node[1-2] ", "NodeList=(null) ", "NodeList= stands there as ['(null)']"),
+        ("job", "JobName=acceptance", "JobName=x Partition=other", "job of Slurm: Partition= has the values ['other', 'main']"),
+        ("job", "JobName=acceptance", "JobName=x JOB_GRES=a Nodes=b CPU_IDs=0 Mem=0 GRES=", "JOB_GRES= has the values ["),
+        ("job", "EndTime=1795508189", "EndTime=2026-11-24T08:12:50", "EndTime= has the values ['2026-11-24T08:12:50']"),
+        ("job", "NodeList=node[1-2] ", "NodeList=(null) ", "NodeList= has the values ['(null)']"),
         ("job", "Mem=16000", "Mem=16G", "1 shares of nodes in "),
         ("job", "gpu:h200:8(IDX:0-7)", "gpu:h200:many", "no generic resources: 'gpu:h200:many'"),
         ("job", "CPU_IDs=0-15", "CPU_IDs=15-0", "no CPU range: 15-0"),
         ("nodes", "State=MIXED", "State=mixed", "nodes of Slurm: not of the form"),
-        ("nodes", " RealMemory=64000", "", "RealMemory= stands there as []"),
-        ("partition", "State=UP", "State=UP State=DOWN", "partition of Slurm: State= stands there as ['UP', 'DOWN']"),
+        ("nodes", " RealMemory=64000", "", "RealMemory= has the values []"),
+        ("partition", "State=UP", "State=UP State=DOWN", "partition of Slurm: State= has the values ['UP', 'DOWN']"),
         ("config", "TaskPlugin ", "TaskPluginn ", "config of Slurm: no TaskPlugin: "),
-        ("ping", "Slurmctld", "slurmctld", "controllers of Slurm: names none: "),
+        ("ping", "Slurmctld", "slurmctld", "controllers of Slurm: no controller in "),
     ],
 )
 def test_an_answer_of_another_form_is_unreadable(commands, file, old, new, said):

@@ -41,11 +41,11 @@ class HostSide:
             return self.node
         if not pages_by_node:
             return Missing(Why.NOT_SUPPORTED, "/proc/self/numa_maps does not say where the host memory was")
-        told = sum(pages_by_node.values())
-        if told != num_pages:
-            return Missing(Why.NOT_SUPPORTED, f"/proc/self/numa_maps told of {told} of {num_pages} pages of host memory where they were")
-        far = told - pages_by_node.get(self.node.number, 0)
-        if far <= _MOST_FAR * told:
+        placed = sum(pages_by_node.values())
+        if placed != num_pages:
+            return Missing(Why.NOT_SUPPORTED, f"/proc/self/numa_maps places {placed} of {num_pages} pages of host memory")
+        far = placed - pages_by_node.get(self.node.number, 0)
+        if far <= _MOST_FAR * placed:
             return value
         beside = f"NUMA node {self.node.number}, beside the GPU"
         if not is_bound:
@@ -86,7 +86,7 @@ def own_node(cpu: Cpu, place: Answer[Place]) -> Answer[NumaNode]:
     if isinstance(number, Missing):
         with_cpus = [node for node in cpu.numa_nodes if node.cpu_list != ""]
         return with_cpus[0] if len(with_cpus) == 1 else Missing(number.missing, f"{number.detail}; there are {_nodes(with_cpus)}"[:200])
-    unknown = Missing(Why.UNREADABLE, f"NUMA node {number} is none of {_nodes(cpu.numa_nodes)}")
+    unknown = Missing(Why.UNREADABLE, f"NUMA node {number} is unknown; the kernel has {_nodes(cpu.numa_nodes)}")
     return next((node for node in cpu.numa_nodes if node.number == number), unknown)
 
 

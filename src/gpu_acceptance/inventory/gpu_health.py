@@ -131,7 +131,7 @@ def peers(reading: GpusReading, index: int) -> Findings:
     read = {index, *(link.target for link in links)}
     unread = then(reading.gpus, lambda gpus: [str(gpu.index) for gpu in gpus if gpu.index not in read])
     if unread and not isinstance(unread, Missing):
-        unread = Missing(Why.NOT_THERE, f"nothing is told of the way to GPU {', '.join(unread)}"[:200])
+        unread = Missing(Why.NOT_THERE, f"NVML gave no link to GPU {', '.join(unread)}"[:200])
     for name in ("read", "write", "nvlink"):
         answers = [getattr(link, name) for link in links]
         number = combine(lambda *answers: sum(answer != "ok" for answer in answers[:-1]), *answers, unread)

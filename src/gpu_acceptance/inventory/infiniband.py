@@ -148,7 +148,7 @@ def is_chosen(device: str, globs: str) -> bool:
 def not_found(devices: Sequence[str], globs: str) -> Missing | None:
     """Return the reason why a glob matches no device: without it, the others would hide a card that fell off its bus."""
     lacking = [glob for glob in globs.split() if not any(is_chosen(device, glob) for device in devices)]
-    return Missing(Why.NOT_THERE, f"no RDMA device here is {lacking[0]}, of {len(devices)} devices"[:200]) if lacking else None
+    return Missing(Why.NOT_THERE, f"no RDMA device matches {lacking[0]}; devices here: {len(devices)}"[:200]) if lacking else None
 
 
 def read(root: Path = Path("/")) -> InfiniBand:

@@ -45,7 +45,7 @@ def get(path: str, environ: Mapping[str, str] = os.environ) -> Answer[dict[str, 
         return token
     host, port = environ.get(_HOST, ""), environ.get(_PORT, "")
     if not (_TOKEN.fullmatch(token) and host and port.isdecimal()):
-        return Missing(Why.UNREADABLE, f"{_HOST}={host!r}, {_PORT}={port!r}, or the token is none"[:200])
+        return Missing(Why.UNREADABLE, f"{_HOST}={host!r}, {_PORT}={port!r}, or the token is malformed"[:200])
     try:
         trust = ssl.create_default_context(cafile=str(ACCOUNT / "ca.crt"))  # the cluster's own authority, and no other
         return _answered(path, *_fetched(HTTPSConnection(host, int(port), timeout=_TIMEOUT_S, context=trust), path, token))

@@ -157,7 +157,7 @@ def _unused(told: Sequence[str], chosen: tuple[RdmaDevice, ...]) -> Answer[list[
     if unknown := sorted(filter(is_unknown, used)):
         return Missing(Why.UNREADABLE, f"NCCL's log does not say through which device it went: {unknown[0]}")
     if not chosen:
-        return Missing(Why.NOT_THERE, "no RDMA device here is one that the job uses")
+        return Missing(Why.NOT_THERE, "no RDMA device matches those that the job uses")
     return [device.name for device in chosen if device.name not in used]
 
 

@@ -66,7 +66,7 @@ def _is_gpu(device: Path) -> bool | None:
 
 
 class Distance(StrEnum):
-    """In the words of `nvidia-smi topo -m`, nearest first."""
+    """Distance of two devices, nearest first, in the words of `nvidia-smi topo -m`."""
 
     PIX = "PIX"  # at most a single PCIe bridge or switch between them
     PXB = "PXB"  # several bridges, none of them a host bridge

@@ -28,7 +28,7 @@ _state = parser(
 
 
 class Share(NamedTuple):
-    """What a job has of each of these nodes. `memory_mib` 0: Slurm does not count memory."""
+    """Share of a job in each of these nodes. `memory_mib` 0: Slurm does not count memory."""
 
     hosts: str
     num_threads: int  # of the machine
@@ -104,7 +104,7 @@ def controllers(environ: Mapping[str, str] = os.environ) -> Answer[dict[str, boo
 def job(environ: Mapping[str, str] = os.environ) -> Answer[Job]:
     number = environ.get(JOB, "")
     if not _NUMBER.fullmatch(number):
-        return Missing(Why.NOT_THERE, f"{JOB}={number!r:.80} is no number of a job")
+        return Missing(Why.NOT_THERE, f"{JOB}={number!r:.80} is not the number of a job")
     return parsed(ask("scontrol", "--details", "--oneliner", "show", "job", number, environ=environ), "job of Slurm", parse_job)
 
 
@@ -124,7 +124,7 @@ def config(environ: Mapping[str, str] = os.environ) -> Answer[dict[str, str]]:
 
 
 def promise(job: Answer[Job], own: Answer[str], environ: Mapping[str, str] = os.environ) -> Answer[Share]:
-    """Return what the job has of its own node; all memory of the node where Slurm does not count memory."""
+    """Return the share of the job in this node; all memory of the node where Slurm does not count memory."""
     return combine(lambda job, own: _share(job, own, environ), job, own)
 
 
@@ -137,7 +137,7 @@ def _share(job: Job, own: str, environ: Mapping[str, str]) -> Answer[Share]:
         if own in among:
             nodes = _nodes(own, environ)
             return nodes if isinstance(nodes, Missing) else share._replace(memory_mib=share.memory_mib or nodes[0].memory_mib)
-    return Missing(Why.NOT_THERE, f"the job has nothing of node {own}: {job.hosts}"[:_MOST_DETAIL])
+    return Missing(Why.NOT_THERE, f"the job has no share of node {own}; its nodes: {job.hosts}"[:_MOST_DETAIL])
 
 
 def _nodes(hosts: str, environ: Mapping[str, str]) -> Answer[tuple[Node, ...]]:
@@ -148,7 +148,7 @@ def parse_controllers(text: str) -> dict[str, bool]:
     """Parse the output of `scontrol ping`. Like all parsers here it raises ValueError over another form."""
     found = {f"{role} at {host}": state == "UP" for role, host, state in _CONTROLLER.findall(text)}
     if not found:
-        raise ValueError(f"names none: {text!r:.80}")
+        raise ValueError(f"no controller in {text!r:.80}")
     return found
 
 
@@ -203,7 +203,7 @@ def _field(text: str, name: str, pattern: str = r"\S*") -> str:
     """Return the only value of this name: with a second one in a comment, Slurm's own cannot be told from it."""
     found = re.findall(rf"(?:^|\s){re.escape(name)}=(\S*)", text)
     if len(found) != 1 or not re.fullmatch(pattern, found[0], re.ASCII):
-        raise ValueError(f"{name}= stands there as {found!r:.80}, wanted once, of the form {pattern}")
+        raise ValueError(f"{name}= has the values {found!r:.80}; wanted is one of the form {pattern}")
     return str(found[0])
 
 

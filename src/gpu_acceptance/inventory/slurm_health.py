@@ -97,7 +97,7 @@ def leftovers_of(uid: int, listed: Mapping[int, str], job: str, own: int) -> Ans
         return Missing(Why.NOT_SUPPORTED, "the job runs as root, to whom the processes of the system belong too")
     seen = {process.pid: process for process in psutil.process_iter(["name", "uids", "create_time"])}
     if listed.get(own) != job or own not in seen:
-        detail = f"process {own} is of job {job}, and scontrol listpids has it not: a container with PIDs of its own?"
+        detail = f"process {own} is of job {job}, and is missing in scontrol listpids: a container with its own PIDs?"
         return Missing(Why.UNREADABLE, detail)
     began_s = min(seen[pid].info["create_time"] for pid, of_job in listed.items() if of_job == job and pid in seen)
     left = [

@@ -1,4 +1,4 @@
-"""The pytest options and hooks of the acceptance run, nothing else. Active where the root conftest names it.
+"""The pytest options and hooks of the acceptance run, nothing else. Active where the root conftest names this module.
 
 This process is a supervisor (supervisor/supervisor.py): pytest's own loop runs here, the test bodies run in a rank worker.
 """
@@ -41,11 +41,11 @@ from gpu_acceptance.verdict.reasons import FORMATION
 from gpu_acceptance.verdict.rows import declared_reason
 from gpu_acceptance.worker.plugin import WorkerPlugin
 
-_ONLY_TELLS = ("help", "version", "markers", "showfixtures", "show_fixtures_per_test")  # options with which pytest runs nothing
+_ONLY_TELLS = ("help", "version", "markers", "showfixtures", "show_fixtures_per_test")  # with these options pytest runs no test
 _NOTHING_RAN = 5
-REFUSED_ENDS_WITHIN_S = 5.0  # for pytest to print why; a thread that a conftest started keeps Python for ever
+REFUSED_ENDS_WITHIN_S = 5.0  # for pytest to print why; a thread that a conftest started may keep Python for ever
 
-hide_key()  # now: the conftests of a site come later
+hide_key()  # at import: the conftests of a site come later
 
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
@@ -59,7 +59,7 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
 
 
 def _write_out() -> None:
-    """What pytest said: Python does so only when all threads have ended, which those that a conftest started may never do."""
+    """Flush the output of pytest. Python does so only once all threads have ended, which threads of a conftest may never do."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()
@@ -73,10 +73,10 @@ def _retell_usage_error(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     if any(isinstance(plugin, WorkerPlugin) for plugin in config.pluginmanager.get_plugins()):
-        return  # a rank worker has its own plugin
+        return  # a rank worker has a plugin of its own
     if any(getattr(config.option, name, False) for name in _ONLY_TELLS):
         return
-    gc.freeze()  # what was imported stays to the end: pytest's collections need not go through torch
+    gc.freeze()  # imported modules stay to the end: the garbage collector need not go through torch
     try:
         refuse_inside_a_worker()
         refuse_missing_paths(config)
@@ -90,7 +90,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def start(config: pytest.Config, settings: Settings, place: Rank) -> None:
-    """Joins the other ranks, and registers the hooks of what was asked for."""
+    """Join the other ranks, and register the hooks that the options ask for."""
     try:
         if settings.plan or config.option.collectonly:
             config.pluginmanager.register(Dry(settings, place), "gpu-acceptance")
@@ -109,14 +109,14 @@ def start(config: pytest.Config, settings: Settings, place: Rank) -> None:
 
 
 def _say_at_start(config: pytest.Config, line: str) -> None:
-    """One line for people before pytest has a terminal."""
+    """Show a line before pytest has a terminal."""
     capture = config.pluginmanager.get_plugin("capturemanager")
     with capture.global_and_fixture_disabled() if capture else nullcontext():
         print(visible(line), flush=True)
 
 
 def find_problem(config: pytest.Config, settings: Settings, place: Rank) -> RefusedError | None:
-    """What this rank alone can see that speaks against the run."""
+    """Return a reason to refuse the run that only this rank can see."""
     missing = find_missing() if settings.tensorboard and place.rank == 0 else None
     debugging = find_debugging()
     of_node = debugging or find_unusable()
@@ -128,7 +128,7 @@ def find_problem(config: pytest.Config, settings: Settings, place: Rank) -> Refu
 
 
 def refuse(error: RefusedError, place: Rank) -> NoReturn:
-    """Ends pytest on every rank with the exit code of the refusal; one rank of each node prints it."""
+    """End pytest on every rank with the exit code of the refusal; one rank of each node prints the reason."""
     text = "\n".join([str(error), *getattr(error, "__notes__", ())])
     if error.exit_code == USAGE:
         refuse_usage(text)
@@ -139,7 +139,7 @@ def refuse(error: RefusedError, place: Rank) -> NoReturn:
 
 
 def refuse_usage(*texts: str) -> NoReturn:
-    """Ends pytest with exit code 4, as on all ranks; one rank of each node prints why."""
+    """End pytest with exit code 4, as on all ranks; one rank of each node prints the reasons."""
     speaks = speaks_for_node()
     tell_torchrun("\n".join(texts), speaks=speaks)
     end_process_within(REFUSED_ENDS_WITHIN_S, USAGE)
@@ -147,22 +147,19 @@ def refuse_usage(*texts: str) -> NoReturn:
 
 
 def tell_torchrun(text: str, *, speaks: bool) -> None:
-    """Leaves the reason where torchrun's own block of errors shows it, and where it ends if this rank speaks for its node."""
+    """Write the reason into torchrun's error file; torchrun prints it last for a rank that speaks for its node."""
     write_error_file(visible(text), visible(text).split("\n") if speaks else ())
 
 
 class Dry:
-    """`--plan` and `--collect-only`: nothing runs, so nothing can be accepted."""
+    """Hooks of `--plan` and `--collect-only`: no validation runs, so none can be accepted."""
 
     def __init__(self, settings: Settings, place: Rank) -> None:
         self._settings = settings
         self._place = place
-        if settings.plan:
-            self._look()
-
-    def _look(self) -> None:
-        """What a plan is made of. Raises RefusedError."""
-        settings, self._identity = self._settings, read_identity(self._place)
+        if not settings.plan:
+            return
+        self._identity = read_identity(place)
         self._trained = training_files.refuse_unusable_paths(settings.paths)
         self._own = read_own_files(settings.site, settings.contract)
         self._profile = choose_profile(settings, self._identity.gpu.name if self._identity.gpu else None, self._own)
@@ -191,7 +188,7 @@ class Dry:
 
 
 class Acceptance:
-    """The hooks of a real run. Each is collective: all ranks reach it in the same order."""
+    """The hooks of a real run. Each one is collective: all ranks reach it in the same order."""
 
     def __init__(self, run: Run, collection: Collection, terminal: RunTerminal, limit: HookLimit) -> None:
         self._run = run
@@ -244,7 +241,7 @@ class Acceptance:
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_sessionfinish(self) -> Generator[None]:
-        """Ends the run after other reports are written, so that it can say where they are not."""
+        """End the run after other reports are written, so that it can say which ones failed."""
         self._terminal.tell_aside()
         try:
             yield

@@ -186,7 +186,7 @@ VARIABLES = (
 
 
 def find_debugging(environ: Mapping[str, str] = os.environ) -> str | None:
-    """Name each variable that is on, with its effect and how to unset it; None where there is none."""
+    """Name each variable that is on, with its effect and how to unset it; None where no one is set."""
     found = list(_on(environ))
     if not found:
         return None

@@ -52,7 +52,7 @@ def _leave_journal(error: RefusedError, report_dir: Path, identity: RankIdentity
 
 
 def note_refusal(error: RefusedError, journal: Journal | None, obstacles: Iterable[RefusedError]) -> None:
-    """Write the last line of a journal that was begun before ranks were missed; `obstacles` say why there is none."""
+    """Write the last line of a journal that was begun before ranks were missed; `obstacles` say why it could not be written."""
     if error.exit_code != INCOMPLETE:
         return
     for obstacle in obstacles:

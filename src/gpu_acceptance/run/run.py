@@ -207,7 +207,7 @@ class Run:
 
     @property
     def _interruption(self) -> str | None:
-        """Reason of an interruption. A spent budget is none, and lost control messages are reported as such."""
+        """Reason of an interruption. A spent budget does not count, and lost control messages are reported as such."""
         stopped, budget = self.supervisor.stopping, self.settings.budget
         return None if stopped == LOST_MESSAGES or (budget and stopped == budget.text) else stopped
 
@@ -241,7 +241,7 @@ class Run:
 
     @property
     def last_lines(self) -> tuple[str, ...]:
-        """Lines for people: the verdict with its reasons, or the reason why there is none."""
+        """Lines for people: the verdict with its reasons, or the reason for its absence."""
         if self.ending:
             return self.ending.lines
         stopped = self.supervisor.stop_signals.reason

@@ -74,7 +74,7 @@ _left = partial(option, "What a run leaves")
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What a run was asked to do."""
+    """Values of the options, and the folders that follow from them."""
 
     level: str = _amount(
         "--level",

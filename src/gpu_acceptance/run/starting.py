@@ -35,12 +35,7 @@ def start_run(settings: Settings, place: Rank, refusal: RefusedError | None, say
     """
     if place.has_agent and place.local_rank == 0:
         let_open(os.getppid(), num_files_of_store(place.world_size))  # one of them hosts the store
-    begun: tuple[Secret, Session] | None = None
-    if place.rank == 0:
-        secret = find_secret(place, 0.0, lambda: None)
-        begun = secret, begin_session(secret)
-        if place.hosts_store:
-            host_store(place, control_prefix(place), begun[1])  # before this process adopts orphans
+    begun = _begin(place) if place.rank == 0 else None
     stop = StopSignals(place.node_name, has_launcher=bool(place.launcher))
     if place.has_agent and has_lost_torchrun():
         stop.lose_launcher()
@@ -72,6 +67,15 @@ def start_run(settings: Settings, place: Rank, refusal: RefusedError | None, say
     job = Job(tuple(map(known, joined))) if joined else None
     profile = chosen.get("profile")
     return Run(settings, place, supervisor, identity, files, answer.deadline_s, profile, obstacles, job=job, own_files=own)
+
+
+def _begin(place: Rank) -> tuple[Secret, Session]:
+    """On rank 0: make or read the secret of the run, and host the store where no launcher does."""
+    secret = find_secret(place, 0.0, lambda: None)
+    session = begin_session(secret)
+    if place.hosts_store:
+        host_store(place, control_prefix(place), session)  # before this process adopts orphans
+    return secret, session
 
 
 def _connect(place: Rank, stop: StopSignals, join_s: float, begun: tuple[Secret, Session] | None) -> Supervisor:

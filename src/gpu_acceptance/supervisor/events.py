@@ -29,7 +29,7 @@ class FromControl(NamedTuple):
 
 
 class FromWorker(NamedTuple):
-    """A message of the worker, or bytes that are none."""
+    """A message of the worker, or other bytes."""
 
     message: WorkerMessage | Garbled
 

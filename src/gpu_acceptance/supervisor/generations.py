@@ -77,7 +77,7 @@ class Generations:
         return records
 
     def make_ready(self, validation: Validation) -> str | None:
-        """Form usable workers for this validation; returns why there are none."""
+        """Form usable workers for this validation; returns why that failed, or None."""
         while not self.suits(validation) and self._failed_in_a_row < _MOST_FAILED_FORMATIONS:
             self.form(validation.env)
             if self._supervisor.stopping:
@@ -164,7 +164,7 @@ class Generations:
 
 
 def _spoilers(records: Iterable[RankRecord], kind: str) -> list[int]:
-    """Return the ranks because of which a generation cannot go on. A victim is none of them."""
+    """Return the ranks because of which a generation cannot go on. A victim does not count."""
     if kind == "run":
         return [record.rank for record in records if is_poison(record) and record.outcome is not Outcome.VICTIM]
     harmless = {Outcome.PASSED, Outcome.VICTIM, Outcome.NOT_RUN}  # while workers form and end, each failed try spoils

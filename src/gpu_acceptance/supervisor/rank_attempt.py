@@ -165,7 +165,7 @@ class RankAttempt:
         return time.monotonic() - self._started
 
     def _judge(self, outcome: Outcome, message: str) -> None:
-        """Diagnose the worker and kill it then. No message of it is taken meanwhile."""
+        """Diagnose the worker and kill it then. Its messages are ignored meanwhile."""
         worker = self._slot.worker
         if worker is None:
             self._finish(outcome, message)

@@ -89,7 +89,7 @@ class ForkServerProcess:
         self._asked = time.monotonic()
 
     def answer(self) -> ForkedProcess | None:
-        """Return the requested worker, which begins now; None while there is none. Raises NoForkError where there will be none."""
+        """Return the requested worker, which begins now; None before that. Raises NoForkError where it will never come."""
         assert self._go_fd is not None
         try:
             told = self._channel.recv(20)

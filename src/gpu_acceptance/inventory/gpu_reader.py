@@ -44,6 +44,16 @@ _OF_LINK = (  # in the order of NvLink
     "NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY",
     "NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY",
 )
+_TEXTS: dict[str, Any] = {  # of GpuReading
+    "name": "nvmlDeviceGetName",
+    "uuid": "nvmlDeviceGetUUID",
+    "serial": "nvmlDeviceGetSerial",
+    "part_number": "nvmlDeviceGetBoardPartNumber",
+    "vbios": "nvmlDeviceGetVbiosVersion",
+    "inforom": "nvmlDeviceGetInforomImageVersion",
+    "gsp_firmware": "nvmlDeviceGetGspFirmwareVersion",
+}
+_NAMES = {"name", "uuid", "serial"}
 _GRAPHICS, _SM, _MEMORY = 0, 1, 2  # clocks
 _COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
 _VIRTUALIZATION = {0: "none", 1: "pass-through", 2: "vGPU", 3: "host vGPU", 4: "host vSGA"}
@@ -220,13 +230,7 @@ def _gpu(asker: Asker, index: int, named: object, handle: object) -> GpuReading:
     total_bytes, used_bytes, free_bytes = _spread(memory, 3)
     return GpuReading(
         index=index,
-        name=asker.text("nvmlDeviceGetName", named),
-        uuid=asker.text("nvmlDeviceGetUUID", named),
-        serial=asker.text("nvmlDeviceGetSerial", named),
-        part_number=asker.text("nvmlDeviceGetBoardPartNumber", handle),
-        vbios=asker.text("nvmlDeviceGetVbiosVersion", handle),
-        inforom=asker.text("nvmlDeviceGetInforomImageVersion", handle),
-        gsp_firmware=asker.text("nvmlDeviceGetGspFirmwareVersion", handle),
+        **{field: asker.text(function, named if field in _NAMES else handle) for field, function in _TEXTS.items()},
         pci_bus_id=read_pci_bus_id(asker, named),
         module_id=asker.integer("nvmlDeviceGetModuleId", handle),
         virtualization=asker.word(_VIRTUALIZATION, "nvmlDeviceGetVirtualizationMode", handle),

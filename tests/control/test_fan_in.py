@@ -117,7 +117,7 @@ def test_a_word_behind_many_lines_of_a_stranger_is_heard(store, reader, line, mo
         say(speaker, 1, word)(store)
         store.append("box/1", line)
     assert heard(reader, store) == ["first", "second"]
-    assert SESSION.tampering.dropped == {"box": 10_001}  # what ends without an end is one line with what follows
+    assert SESSION.tampering.dropped == {"box": 10_001}  # text without a line end is one line with the next
 
 
 def test_a_word_is_not_lost_while_there_is_more_to_read_before_it(store, reader):

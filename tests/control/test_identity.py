@@ -52,7 +52,7 @@ from gpu_acceptance.control.identity import allocated_nodes, schedulers
         ("Kubernetes Job by its index", {"JOB_COMPLETION_INDEX": "3", "KUBERNETES_SERVICE_HOST": "192.0.2.1"}),
     ],
 )
-def test_what_each_says(name, environ):
+def test_each_scheduler_tells_its_nodes(name, environ):
     assert allocated_nodes(environ) == {name: 4}
 
 
@@ -72,9 +72,9 @@ def test_a_file_with_a_line_for_each_slot(tmp_path, name, variable):
         {"CLUSTER_SPEC": "[" * 100_000},
         {"TF_CONFIG": '{"cluster": {}, "task": {"type": "worker"}}'},
     ],
-    ids=["unreadable", "somebody else's name", "deep", "no cluster"],
+    ids=["unreadable", "another program's name", "deep", "no cluster"],
 )
-def test_what_cannot_be_read_or_is_not_theirs_says_nothing(environ):
+def test_an_unreadable_variable_or_one_of_another_program_tells_nothing(environ):
     assert allocated_nodes(environ) == {}
 
 

@@ -65,7 +65,7 @@ def test_all_nodes_find_each_other_and_the_port_is_free_again(nodes, port):
     assert nodes({"address": "localhost"}, {"address": "localhost"})[0] == [FOUND] * 2
 
 
-def test_where_nodes_have_no_numbers_the_host_is_the_one_that_the_address_leads_to(nodes):
+def test_without_numbers_the_node_at_the_address_is_the_host(nodes):
     assert nodes({"node": None}, {"node": None}, {"node": None})[0] == [FOUND] * 3
 
 

@@ -77,7 +77,7 @@ def test_another_user_gets_no_secret(place, monkeypatch):
 
 
 @pytest.mark.needs("root")
-def test_where_another_user_holds_all_names_the_run_is_refused_and_names_that_user(place):
+def test_a_user_who_holds_all_names_of_the_socket_is_named_in_the_refusal(place):
     process = subprocess.Popen(
         [sys.executable, "-c", HOLDS, module._name_of(place)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )

@@ -27,7 +27,7 @@ LAUNCHER_S = 30.0  # from torchrun's SIGTERM to its SIGKILL
 _SLACK_S = 3.0  # half a second for each wait of a supervisor, a second for each beat
 _BUSY_S = 10.0  # in foreign code; a rank that is cut off as well has no time left for its threads to end
 _BYE_S = 20.0  # the handshake, and the threads of the control plane
-_REPORT_S = 4 * BEAT_S + 4.0 + 20.0  # who is alive, their journals, the standby's report
+_REPORT_S = 4 * BEAT_S + 4.0 + 20.0  # the live ranks, their journals, the standby's report
 LOSS_S = LOST_S + _REPORT_S + _SLACK_S
 
 REJECTS = {"exit", "signal", "hang", "hang without a stack", "assert", "assert late"}

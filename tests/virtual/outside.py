@@ -180,7 +180,7 @@ class VirtualStore:
         self.schedule = schedule
         self.gone = False
         self.cut_off: set[int | None] = set()
-        self._unsent: dict[int | None, list[tuple[str, bytes, bool]]] = defaultdict(list)  # what a rank wrote while it was cut off
+        self._unsent: dict[int | None, list[tuple[str, bytes, bool]]] = defaultdict(list)  # texts that a rank wrote while it was cut off
         self.latency_s = 0.001
         self.queues: dict[str, deque[bytes]] = defaultdict(deque)
         self.values: dict[str, bytes] = {}

@@ -110,7 +110,7 @@ class World:
         self.killed: dict[int, float] = {}
         self.killed_by_launcher: list[int] = []
         self.stopped: dict[int, float] = {}  # when it got its first signal
-        self.cut_s: Counter[int] = Counter()  # how long it was cut off from the store
+        self.cut_s: Counter[int] = Counter()  # for how long it was cut off from the store
         self.store_gone_at: float | None = None
         self.busy_s: Counter[int] = Counter()  # for how long its main thread was in foreign code, and deaf
         self._busy_next_s: Counter[int] = Counter()

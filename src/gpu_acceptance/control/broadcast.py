@@ -101,7 +101,7 @@ def make_relay() -> Relay | None:
 
 
 def link_to(name: str) -> Link | None:
-    """Return a link to the relay of this name, or None. The name comes from the store, where anybody may have written it."""
+    """Return a link to the relay of this name, or None. The name comes from the store, where a stranger may have written it."""
     if not _NAME.fullmatch(name):
         return None
     try:

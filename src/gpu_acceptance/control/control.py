@@ -5,7 +5,7 @@ that dies between two calls leaves no half message. Words about an attempt go to
 by broadcast.py, which are cheaper for both. Never over the process group, which is the thing under test.
 
 A waiting client holds its lock, and a Python signal handler does not run while the store waits (SIGTERM sent at 1 s was
-handled at 9 s). So the main thread never calls the store: threads that wait and one that sends do, each with its own client.
+handled at 9 s). So the main thread never calls the store. Threads that wait and one that sends do, each with its own client.
 """
 
 import os
@@ -88,7 +88,7 @@ class Control:
         self._stopped = stopped
         self.incoming: queue.SimpleQueue[tuple[int, Message]] = queue.SimpleQueue()
         self.wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._outgoing: queue.SimpleQueue[Callable[[Store], object] | None] = queue.SimpleQueue()  # what the sender does, in order
+        self._outgoing: queue.SimpleQueue[Callable[[Store], object] | None] = queue.SimpleQueue()  # actions of the sender, in order
         self._server = listen_here(0) if place.store_port == 0 else None  # of our own, for a world of one that no launcher started
         self.port = self._server.port if self._server else place.store_port
         self.nonce = secrets.token_hex(16)  # of this rank: what repeats it was said in this run

@@ -25,11 +25,11 @@ Word = tuple[int, Message]  # with its sender
 _BELL = "bell"
 _LETTER = "letter"
 _NAMED = _LETTER.encode()  # in the place of a word: that it is in a letter
-_LONGEST_LINE = 300  # bytes. The box is read anew at each bell, all of it
+_LONGEST_LINE = 300  # bytes. The whole box is read anew at each bell
 _MOST_AT_ONCE = 64  # letters in one answer of the store: each may hold a control message of 1 MiB
 _LINE = re.compile(rb"^[^\n]+$", re.MULTILINE)
 _WORD = re.compile(rb"^[0-9a-f]{32}\d[^\n]{,%d}$" % _LONGEST_LINE, re.MULTILINE)
-_MOST_BYTES = 1 << 20  # that become lines at once: a line of two bytes takes twenty times as much memory
+_MOST_BYTES = 1 << 20  # cut into lines at once: a line of two bytes takes twenty times as much memory
 _LEAST_REST_S, _LONGEST_REST_S = 0.001, 0.1
 
 

@@ -34,10 +34,10 @@ _UNREACHABLE_S = 25.0  # more than LOST_S: a rank that is cut off must not take 
 
 @dataclass(frozen=True)
 class Loss:
-    """Why a leader was given up."""
+    """The reason why a leader was given up."""
 
     reason: str
-    signal: str = ""  # that it did not react to, though its heartbeats came
+    signal: str = ""  # to which it did not react, though its heartbeats came
 
 
 _LOSS: TypeAdapter[tuple[str, str]] = TypeAdapter(tuple[str, str], config=ConfigDict(strict=True))
@@ -174,12 +174,12 @@ class Heartbeats:
             return
         texts = get_all_now(self._store, keys)
         if leader is not None and (text := texts.pop()) and (envelope := self._session.check(_loss_key(leader), text)):
-            with suppress(ValidationError):  # nobody has given it up
+            with suppress(ValidationError):  # it is not given up
                 self._losses.setdefault(leader, Loss(*_LOSS.validate_json(envelope.text)))
         now = time.monotonic()
         for rank, text in zip(watched, texts, strict=True):
             sight = self._see(rank, self._seen.get(rank) or _Sight(b"", -1, now, moved=False), text, now)
-            # Beats were taken away for as long as a counter may stand still: nobody knows whether that rank lives.
+            # Beats were taken away for as long as a counter may stand still: it is not known whether that rank lives.
             if sight.is_tampered and not sight.is_counted and now - max(sight.since, self.open_since) > LOST_S:
                 self._session.tampering.lose("beat")
                 sight = replace(sight, is_counted=True)

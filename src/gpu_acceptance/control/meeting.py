@@ -249,7 +249,7 @@ def _listen(port: int) -> socket.socket:
 def _await_answer(place: Place, host: _Host | None, guest: "_Guest", say: Callable[[str], None], taken: str) -> Reply:
     begin = time.monotonic()
     end, due = begin + place.timeout_s, begin + SAY_EVERY_S
-    nobody = "no node of this run answers" if place.node is None else "node 0 does not answer"
+    silence = "no node of this run answers" if place.node is None else "node 0 does not answer"
     while True:
         now = time.monotonic()
         if answer := guest.answer or (host and host.answer):
@@ -263,12 +263,12 @@ def _await_answer(place: Place, host: _Host | None, guest: "_Guest", say: Callab
             why = guest.reason_with(f"an address of {place.host} itself" if is_here else "")
             mine = f"; port {place.port} of {place.host}: {taken}" if taken and is_here else ""
             this = place.host if place.node is None else f"node {place.node} ({place.host})"
-            text = f"{nobody} at {place.where} within {place.timeout_s:g} s: {why}{mine}; this is {this}"
+            text = f"{silence} at {place.where} within {place.timeout_s:g} s: {why}{mine}; this is {this}"
             return Reply(exit_code=INCOMPLETE, text=text)
         if now >= due:
             due += SAY_EVERY_S
             if not guest.end:
-                say(f"{nobody} yet at {place.where}: {guest.reason}; {end - now:.0f} s more at most")
+                say(f"{silence} yet at {place.where}: {guest.reason}; {end - now:.0f} s more at most")
         time.sleep(0.05)
 
 
@@ -278,7 +278,7 @@ class _Guest(threading.Thread):
     def __init__(self, place: Place, token: str) -> None:
         super().__init__(daemon=True, name="meeting-guest")
         self.answer: Reply | None = None
-        self.end = 0.0  # until then the host has time; 0 where there is none
+        self.end = 0.0  # until then the host has time; 0: it has none
         self.addresses: tuple[str, ...] = ()
         self._problem = ""
         self._place = place

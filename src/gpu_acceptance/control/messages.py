@@ -113,7 +113,7 @@ class Go(OfAttempt):
     generation: int
     attempt: int
     absent: tuple[int, ...] = ()  # ranks that go on without a worker
-    next: str | None = None  # what these workers run after it
+    next: str | None = None  # that these workers run after it
     previous: str | None = None  # and what they ran before it
     group: bool = False  # new workers form a process group
     env: dict[str, str] = Field(default_factory=dict)  # of new workers
@@ -214,7 +214,7 @@ class AskJournal(Message):
 
     type: Literal["journal?"] = "journal?"
     beside: str
-    judged: dict[str, str]  # rank -> digest of what was judged of it
+    judged: dict[str, str]  # rank -> digest of its judged records
     closing: Closing
     round: int
 

@@ -57,7 +57,7 @@ class LaunchError(ValueError):
 
 @dataclass(frozen=True)
 class Patience:
-    """How long ranks wait for missing ranks, and the function that reports the wait to people."""
+    """The time that ranks wait for missing ranks, and the function that reports the wait to people."""
 
     join_s: float = JOIN_S
     say: Callable[[str], None] = lambda line: None

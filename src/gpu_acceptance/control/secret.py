@@ -1,6 +1,6 @@
 """The secret of a run. Every control message carries a code that only a process with this secret can make or check.
 
-Whoever reaches the control store, another user of the machine or another host, can read and write what is in it. The secret is what keeps
+Any process that reaches the control store, of another user or on another host, can read and write what is in it. The secret keeps
 a stranger from speaking for a rank. On one node rank 0 makes it and hands it to the other ranks over a socket of this machine; the kernel
 says whose process each end is. Over several nodes the launcher hands it to every rank, in the environment: `GPU_ACCEPTANCE_KEY`.
 """

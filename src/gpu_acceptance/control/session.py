@@ -35,7 +35,7 @@ _POLL_S = 0.1
 
 
 def read_facts(text: bytes) -> Facts:
-    """Return what a rank reports of its messages with each heartbeat; nothing where the form is wrong: anybody may have the code."""
+    """Return what a rank reports of its messages with each heartbeat; nothing where the form is wrong: a stranger may have the code."""
     try:
         facts = _FACTS.validate_json(text)
     except ValidationError:
@@ -163,7 +163,7 @@ class NoStoreError(RuntimeError):
 def store_client(host: str, port: int, within_s: float, stopped: Callable[[], object] = lambda: None) -> TCPStore:
     """Return a client of the store that listens there. Raises NoStoreError, early where `stopped` returns something."""
     end, reason = time.monotonic() + within_s, ""
-    while True:  # where nobody listens, torch would write a trace of hundreds of lines
+    while True:  # without a listener torch would write a trace of hundreds of lines
         try:
             socket.create_connection((host, port), timeout=max(_EVERY_S, min(5.0, end - time.monotonic()))).close()
             break
@@ -221,7 +221,7 @@ class Envelope(NamedTuple):
 
 
 class Session:
-    """The key of one run, and its name, which anybody may know; and what was heard with it."""
+    """The key of one run, and its name, which is public; and the messages that were heard with it."""
 
     def __init__(self, key: bytes, nonce: str = "", *, is_authenticated: bool = True) -> None:
         """`nonce`: rank 0's, where the secret is not of this run alone."""
@@ -241,7 +241,7 @@ class Session:
     def check(self, channel: str, data: bytes) -> Envelope | None:
         """Return the message; None where the code is not right, which is counted by the kind of channel.
 
-        Where no key was given anybody can make a code: then what has no sender and number is dropped like what has a wrong one.
+        Where no key was given any process can make a code: a text without sender and number is dropped like one with a wrong code.
         """
         code, body = data[:_CODE], data[_CODE:]
         if hmac.compare_digest(code, self._code(channel, body).encode()):

@@ -97,7 +97,7 @@ def main(answer_fd: int, port: int, world_size: int, prefix: str, mark: str, hos
     """Host the store until all ranks have closed their end, or no heartbeat has come for so many rounds."""
     session = Session(sys.stdin.buffer.read())
     if os.fork():
-        os._exit(0)  # whoever started us is not our parent any more
+        os._exit(0)  # the process that started us is not our parent any more
     os.setsid()
     os.chdir("/")
     let_open(0, num_files_of_store(world_size))

@@ -39,7 +39,7 @@ _STOPPING = b"\ngpu-acceptance: stopping: the report is being written; a second 
 
 
 class TorchrunProcess:
-    """One torchrun, from its start until no process of it is left.
+    """One torchrun, from its start until all its processes are gone.
 
     Made on the main thread before torchrun starts. From then on no signal ends this process.
     """
@@ -122,7 +122,7 @@ def find_owner(environ: Mapping[str, str] = os.environ) -> psutil.Process | None
 def main(arguments: Sequence[str]) -> int:
     """Run torchrun in this process, and return the exit code of the first rank that failed, or 0."""
     if owner := os.environ.get(_OWNER):
-        die_with_parent(int(owner), signal.SIGTERM)  # nobody else would end a run whose program was killed
+        die_with_parent(int(owner), signal.SIGTERM)  # nothing else would end a run whose program was killed
     from torch import cuda
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError

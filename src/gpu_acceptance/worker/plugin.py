@@ -113,12 +113,12 @@ class WorkerPlugin:
     def __init__(self, read_fd: int, write_fd: int, leftovers: Leftovers) -> None:
         self._supervisor = messages.ToSupervisor(read_fd, write_fd)
         self._leftovers = leftovers  # made before anything was collected; a new one when the worker has formed
-        self._done = _NOTHING_WRONG  # how the validation in progress ends, worst phase so far
+        self._done = _NOTHING_WRONG  # the end of the validation in progress, worst phase so far
         self.said_bye = False
         self._has_entered = False  # the call of the validation in progress
         self._witness = CallWitness()  # of the same call
         self._late: list[str] = []
-        self._collected_with: list[Change] = []  # what collecting changed
+        self._collected_with: list[Change] = []  # changes of the collection
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """A worker that cannot collect ends before it can report; its log has the reason."""

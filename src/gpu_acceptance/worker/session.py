@@ -106,13 +106,13 @@ class WorkerSession:
     node: int
     num_nodes: int
     host: str
-    num_gpus: int  # that exist on this node, whatever this process may see
-    launcher: Mapping[str, int]  # what the launcher promised, by the names of its variables
+    num_gpus: int  # on this node, including those that this process does not see
+    launcher: Mapping[str, int]  # numbers of the launcher, by the names of its variables
     device: "torch.device"
     gpu_uuid: str  # empty on a CPU
     has_group: bool
     parameters: Mapping[str, Value] = field(repr=False)
-    use_before: GpuUse  # who was on this GPU before the first worker of the run
+    use_before: GpuUse  # processes on this GPU before the first worker of the run
     digests: Mapping[str, str] = field(repr=False)  # of the suite and the profile, as this rank has them
     declared_nodes: tuple[DeclaredNode, ...] = field(repr=False)  # by the site's file; empty where none was named
     paths: Paths  # folders and files of the site, as options name them, and of the run

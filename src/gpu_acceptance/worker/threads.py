@@ -18,7 +18,7 @@ import psutil
 
 from gpu_acceptance.base.process import process_state
 
-_STANDARD = (*{f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib")}, "<")  # what has no file is generated code
+_STANDARD = (*{f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib")}, "<")  # generated code has no file
 _INSTALLED = ("/site-packages/", "/dist-packages/")
 _OWN = f"{Path(__file__).parents[1]}/"
 
@@ -29,7 +29,7 @@ _exit_functions: list[Callable[..., Any]] = []
 _MAY_STAY = ("torch/_inductor/compile_worker", "multiprocessing.resource_tracker", "multiprocessing.forkserver")
 
 _WALL = 0x40000000  # linux/wait.h: of any kind
-_WINDOW_S = 0.1  # in which threads count as calm that use no more of it than
+_WINDOW_S = 0.1  # threads are calm that use no more of it than
 _CALM = 0.1
 _NUM_WINDOWS = 10  # 1 s; after which they are no more just ending: an OpenMP pool spins for up to 0.2 s (KMP_BLOCKTIME)
 

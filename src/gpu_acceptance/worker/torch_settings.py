@@ -42,7 +42,7 @@ def _precisions() -> dict[str, str]:
     found = {name: backend.fp32_precision for name, backend in _PRECISIONS.items() if hasattr(backend, "fp32_precision")}
     try:
         return {**found, _LEGACY: torch.get_float32_matmul_precision()}
-    except RuntimeError:  # what was set by the older name and by the newer one contradict each other
+    except RuntimeError:  # the values of the older name and of the newer one contradict each other
         return {**found, _LEGACY: "contradicts matmul"}
 
 

@@ -104,8 +104,8 @@ class AnswersAtOnce:
                 self._go = message
                 self._tell({"type": "vote", "outcome": Outcome.PASSED, "reason": ""})
             case "enter":
-                self._tell({"type": "sealable"})
-            case "seal":
+                self._tell({"type": "fence_ready"})
+            case "fence":
                 self._tell({"type": "published", "facts": {}, "problem": None}, encode(record_of(self._rank, self._go)))
 
     def _tell(self, message: Message, line: str = "") -> None:

@@ -30,7 +30,7 @@ KINDS = {
     "setup": (*ENDS, "skip", "error", "slow", "late", "late", "late", "garbled", "of a fork"),
     "call": (*ENDS, "miss", "assert", "assert late", "error", "slow", "unstable", "late", "garbled", "of a fork"),
     "teardown": (*ENDS, "error", "slow"),
-    "seal": (*ENDS, "error"),
+    "fence": (*ENDS, "error"),
 }
 FORMING = [("start", kind) for kind in (*ENDS, "slow")] + [("form", kind) for kind in (*ENDS, "error", "slow")]
 ENDING = [("end", kind) for kind in (*ENDS, "error", "slow")]

@@ -11,7 +11,7 @@ from torch.distributed import PrefixStore
 
 from gpu_acceptance.control import messages, session
 from gpu_acceptance.control.control import MAX_MESSAGE_BYTES, Control, ControlError
-from gpu_acceptance.control.messages import Bye, Clock, Enter, Leave, Published, Resend, Seal, Stop, Vote
+from gpu_acceptance.control.messages import Bye, Clock, Enter, Fence, Leave, Published, Resend, Stop, Vote
 from gpu_acceptance.control.rank import TORCHRUN, Rank
 from gpu_acceptance.control.secret import Secret
 from gpu_acceptance.record.outcome import Outcome
@@ -56,8 +56,8 @@ def pair(connect):
 def announce(pair, seq):
     """Announce an attempt, as rank 0 does."""
     pair[0].collect(seq, all_answered=True)
-    pair[0].broadcast(Seal(seq=seq, ok=True))
-    assert [received(end) for end in pair] == [(0, Seal(seq=seq, ok=True))] * 2
+    pair[0].broadcast(Fence(seq=seq, ok=True))
+    assert [received(end) for end in pair] == [(0, Fence(seq=seq, ok=True))] * 2
 
 
 def received(control):

@@ -187,21 +187,21 @@ def test_a_key_can_be_gathered_again(state, casts):
 def test_the_collective_that_must_pair_comes_once_all_passed(state, casts):
     for rank in range(3):
         state.vote(rank, PASSED)
-    state.sealable(0)
-    state.sealable(1)
+    state.fence_ready(0)
+    state.fence_ready(1)
     state.advance()
-    assert casts.of("seal") == []
-    state.sealable(2)
+    assert casts.of("fence") == []
+    state.fence_ready(2)
     state.advance()
     state.advance()
-    assert casts.of("seal") == [{"type": "seal", "seq": 7, "ok": True}]
+    assert casts.of("fence") == [{"type": "fence", "seq": 7, "ok": True}]
 
 
 def test_where_one_rank_did_not_pass_the_others_do_not_wait_for_it_in_a_collective(state, casts):
     for rank in range(3):
         state.vote(rank, PASSED)
-    state.sealable(0)
+    state.fence_ready(0)
     publish(state, 1, Outcome.FAILED, phase="call")
-    state.sealable(2)
+    state.fence_ready(2)
     state.advance()
-    assert casts.of("seal") == [{"type": "seal", "seq": 7, "ok": False}]
+    assert casts.of("fence") == [{"type": "fence", "seq": 7, "ok": False}]

@@ -374,7 +374,7 @@ def test_a_rank_that_hangs_after_its_call_says_so(clock, is_sealed, text):
     host, attempt = entered()
     attempt.on_worker(said("passed"))
     if is_sealed:
-        attempt.on_control(broadcast("seal", ok=True))
+        attempt.on_control(broadcast("fence", ok=True))
     clock(10.5, attempt)
     assert (host.record.outcome, host.record.message) == (Outcome.STUCK, f"deadline of 10 s passed; {text}")
 

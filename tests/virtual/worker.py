@@ -247,7 +247,7 @@ class VirtualWorker:
         if fault == "error" and result["outcome"] == "passed":
             return _done("error", "teardown", "OSError: not torn down")
         if result["outcome"] == "passed" and self._has_group:
-            result = yield from self._seal(nodeid, result)
+            result = yield from self._fence(nodeid, result)
         if result["outcome"] == "passed":
             self._world.completed(self.rank, nodeid)
         return result
@@ -270,13 +270,13 @@ class VirtualWorker:
         figure = {"metric": f"{subject}.value", "value": 0.5 if fault == "miss" else 2.0, "unit": "GB/s", "judged": True}
         return {**_done(), "figures": [{**figure, "spread_percent": 50.0 if fault == "unstable" else 1.0}]}
 
-    def _seal(self, nodeid: str, result: Message) -> Steps:
+    def _fence(self, nodeid: str, result: Message) -> Steps:
         self._tell("passed")
         if not (yield from self._next())["ok"]:
             return result
-        fault = yield from self._go_through(nodeid, "seal")
+        fault = yield from self._go_through(nodeid, "fence")
         try:
-            yield from self._meet(f"seal {self._seq}")
+            yield from self._meet(f"fence {self._seq}")
         except CollectiveError as error:
             return _done("error", "call", f"RuntimeError: {error}")
         return _done("error", "call", "RuntimeError: a collective did not pair") if fault == "error" else result

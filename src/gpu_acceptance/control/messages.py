@@ -152,16 +152,16 @@ class Gathered(OfAttempt):
     absent: tuple[int, ...]
 
 
-class Sealable(OfAttempt):
+class FenceReady(OfAttempt):
     """A rank has passed, and is ready for the collective fence."""
 
-    type: Literal["sealable"] = "sealable"
+    type: Literal["fence_ready"] = "fence_ready"
 
 
-class Seal(OfAttempt):
+class Fence(OfAttempt):
     """The ranks enter the collective fence if all are ready."""
 
-    type: Literal["seal"] = "seal"
+    type: Literal["fence"] = "fence"
     ok: bool
 
 
@@ -263,8 +263,8 @@ class StoreLost(Message):
 
 
 _ALONE = Hello | Collected | Resend | JournalTold | Bye | AskClock | Clock | Gather | StopRequest | Refused
-_OF_AN_ATTEMPT = Vote | Published | Sealable
-_TO_ALL = Refused | Welcome | Agreed | Go | Enter | Gathered | Seal | PeerBad | Verdict | Stop | AskJournal | Final | Leave
+_OF_AN_ATTEMPT = Vote | Published | FenceReady
+_TO_ALL = Refused | Welcome | Agreed | Go | Enter | Gathered | Fence | PeerBad | Verdict | Stop | AskJournal | Final | Leave
 ALONE: TypeAdapter[Any] = TypeAdapter(Annotated[_ALONE, Field(discriminator="type")])  # from one rank to one
 OF_AN_ATTEMPT: TypeAdapter[Any] = TypeAdapter(Annotated[_OF_AN_ATTEMPT, Field(discriminator="type")])  # from each rank to rank 0
 TO_ALL: TypeAdapter[Any] = TypeAdapter(Annotated[_TO_ALL, Field(discriminator="type")])  # from the leader

@@ -11,6 +11,8 @@ from gpu_acceptance.control.control import ControlError
 from gpu_acceptance.control.messages import (
     AskJournal,
     Enter,
+    Fence,
+    FenceReady,
     Gather,
     Gathered,
     Go,
@@ -18,8 +20,6 @@ from gpu_acceptance.control.messages import (
     Message,
     PeerBad,
     Published,
-    Seal,
-    Sealable,
     ToldRecord,
     Vote,
 )
@@ -110,9 +110,9 @@ class AttemptState:
         self._entered = False
         self._unread: deque[int] = deque()  # ranks whose records were not yet checked for what peers must know
         self._voted: set[int] = set()  # ranks with a vote or a record, which will not vote any more
-        self._sealable: set[int] = set()  # ranks that passed, and are ready for the collective that must pair
-        self._ready: set[int] = set()  # ranks that are sealable, or will not be any more
-        self._sealed = False
+        self._fence_ready: set[int] = set()  # ranks that passed, and are ready for the collective that must pair
+        self._ready: set[int] = set()  # ranks that are ready for the fence, or will not be any more
+        self._fence_decided = False
         self.told: dict[int, Told] = {}  # by rank
         self.excuse = ""  # reason why a rank may be silent though it is alive
         self.facts: dict[int, dict[str, str]] = {}
@@ -134,15 +134,15 @@ class AttemptState:
         """True where each rank has sent its record itself."""
         return not self.awaited and all(record.outcome is not Outcome.LOST for record in self._records.values())
 
-    def take(self, rank: int, message: Vote | Published | Gather | Sealable) -> None:
+    def take(self, rank: int, message: Vote | Published | Gather | FenceReady) -> None:
         """Take a message of a rank; one of another attempt is ignored."""
         if message.seq != self.go.seq:
             return
         match message:
             case Vote():
                 self.vote(rank, message)
-            case Sealable():
-                self.sealable(rank)
+            case FenceReady():
+                self.fence_ready(rank)
             case Published():
                 self.publish(rank, message)
             case Gather():
@@ -166,8 +166,8 @@ class AttemptState:
             _add(self.told.setdefault(rank, {}), record, message.line)
         self.facts[rank] = message.facts
 
-    def sealable(self, rank: int) -> None:
-        self._sealable.add(rank)
+    def fence_ready(self, rank: int) -> None:
+        self._fence_ready.add(rank)
         self._ready.add(rank)
 
     def lose(self, rank: int, message: str) -> None:
@@ -202,10 +202,10 @@ class AttemptState:
         if not self._entered and len(self._voted) == self._world_size:
             self._entered = True
             self._cast(self._decision())
-        if not self._sealed and self._sealable and len(self._ready) == self._world_size:
-            self._sealed = True
-            ok = len(self._sealable - self._records.keys()) == self._world_size
-            self._cast(Seal(seq=self.go.seq, ok=ok))
+        if not self._fence_decided and self._fence_ready and len(self._ready) == self._world_size:
+            self._fence_decided = True
+            ok = len(self._fence_ready - self._records.keys()) == self._world_size
+            self._cast(Fence(seq=self.go.seq, ok=ok))
 
     def records(self) -> tuple[RankRecord, ...]:
         """Return one record for every rank, in rank order; a rank that never answered is lost."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpu_acceptance.base.exit import ExitStatus
 from gpu_acceptance.base.text import clip
-from gpu_acceptance.control.messages import Enter, Gather, Gathered, Go, Message, PeerBad, Seal, Sealable, Vote
+from gpu_acceptance.control.messages import Enter, Fence, FenceReady, Gather, Gathered, Go, Message, PeerBad, Vote
 from gpu_acceptance.control.session import LATE_S
 from gpu_acceptance.record.outcome import Cause, Outcome
 from gpu_acceptance.record.row import RankRecord
@@ -270,7 +270,7 @@ class RunAttempt(RankAttempt):
                 self.phase = self._torn_down_from
             case Passed():
                 self._progress = "; it was through with its call and waited for its peers"
-                self._supervisor.post(Sealable(seq=seq))
+                self._supervisor.post(FenceReady(seq=seq))
             case Give():
                 check_gathered(message.key, message.value, self.world_size)
                 self._supervisor.tell_leader(Gather(seq=seq, key=message.key, value=message.value))
@@ -285,7 +285,7 @@ class RunAttempt(RankAttempt):
         match message:
             case Enter():
                 self._enter(message)
-            case Seal() if self._slot.worker:
+            case Fence() if self._slot.worker:
                 self._progress = "; it was through with its call, and every rank was"
                 self._slot.worker.send(message)
             case Gathered() if self._slot.worker:

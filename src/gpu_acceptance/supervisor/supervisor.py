@@ -20,6 +20,8 @@ from gpu_acceptance.control.messages import (
     Clock,
     Collected,
     Enter,
+    Fence,
+    FenceReady,
     Final,
     Gather,
     Gathered,
@@ -32,8 +34,6 @@ from gpu_acceptance.control.messages import (
     PeerBad,
     Published,
     Resend,
-    Seal,
-    Sealable,
     Stop,
     StopRequest,
     StoreLost,
@@ -218,7 +218,7 @@ class Supervisor:
                     self._attempt = _ATTEMPTS[message.kind](self, message, self.place.rank, self.place.world_size)
                     if self.stopping:
                         self._attempt.interrupt(self.stopping)
-                case Enter() | Seal() | Gathered() | PeerBad():
+                case Enter() | Fence() | Gathered() | PeerBad():
                     if self._attempt and message.seq == self._seq:
                         self._attempt.on_control(message)
                 case _ if isinstance(message, wanted):
@@ -376,7 +376,7 @@ class Supervisor:
                 self._question = message
             case Clock():
                 self.mail(Clock)[sender] = message.model_copy(update={"heard_s": time.time()})
-            case Vote() | Published() | Gather() | Sealable():
+            case Vote() | Published() | Gather() | FenceReady():
                 if self.attempt_state:
                     self.attempt_state.take(sender, message)
                     self.records.problem = self.records.problem or getattr(message, "problem", None)

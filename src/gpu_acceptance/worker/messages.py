@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import Field, TypeAdapter
 
 from gpu_acceptance.base.model import BetweenProcesses, LineReader, encode_line
-from gpu_acceptance.control.messages import Enter, Gathered, Seal
+from gpu_acceptance.control.messages import Enter, Fence, Gathered
 from gpu_acceptance.inventory.declared import DeclaredNode
 from gpu_acceptance.inventory.gpu import Gpu
 from gpu_acceptance.record.figure import Curve, Figure
@@ -202,7 +202,7 @@ class RoundAnswered(Command):
 _FROM_WORKER = (
     Ready | Step | Formed | FormFailed | SetUp | TearingDown | TornDown | Passed | Give | RoundEnded | AskTelemetry | Done | Goodbye
 )
-_TO_WORKER = Form | Run | Quit | Enter | Seal | Gathered | TelemetryTold | RoundAnswered  # decisions of rank 0 are passed on
+_TO_WORKER = Form | Run | Quit | Enter | Fence | Gathered | TelemetryTold | RoundAnswered  # decisions of rank 0 are passed on
 FROM_WORKER: TypeAdapter[Any] = TypeAdapter(Annotated[_FROM_WORKER, Field(discriminator="type")])
 TO_WORKER: TypeAdapter[Any] = TypeAdapter(Annotated[_TO_WORKER, Field(discriminator="type")])
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from gpu_acceptance.base.text import clip, named
-from gpu_acceptance.control.messages import Enter, Gathered, Seal
+from gpu_acceptance.control.messages import Enter, Fence, Gathered
 from gpu_acceptance.record.gpu_telemetry import GpuTelemetry, check_moments
 from gpu_acceptance.record.outcome import Cause, Outcome, cause_of
 from gpu_acceptance.record.row import FORMING
@@ -218,7 +218,7 @@ class WorkerPlugin:
             self._supervisor.tell(messages.Passed())  # the ranks agree on the fence while each of them clears up
         if will_go_on:
             self._clear_up(item.nodeid, is_calm=load.is_calm())
-        if wants_fence and self._supervisor.next(Seal).ok:
+        if wants_fence and self._supervisor.next(Fence).ok:
             self._collective_fence(self._config.stash[WORKER_SESSION].device)
 
     def _wait_for_device(self) -> None:

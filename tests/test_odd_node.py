@@ -1,4 +1,4 @@
-"""Real snapshots of three nodes, one of which is not like its neighbours: exactly that fact fails, and names that node with both values."""
+"""Real snapshots of three nodes, one of which differs: exactly that fact fails, and names the node with both values."""
 
 import pytest
 from judging import make_identity
@@ -86,25 +86,25 @@ def test_one_odd_node_fails_one_fact_and_is_named(oddity):
     assert most in missed.message
 
 
-def test_nodes_that_all_cannot_tell_are_not_alike():
-    untold = changed(LIKE_ITS_NEIGHBOURS, "node.memory.total_bytes", {"missing": "not permitted", "detail": "/proc/meminfo"})
-    row = row_of([untold] * NODES)
+def test_nodes_without_a_readable_fact_are_not_alike():
+    unread = changed(LIKE_ITS_NEIGHBOURS, "node.memory.total_bytes", {"missing": "not permitted", "detail": "/proc/meminfo"})
+    row = row_of([unread] * NODES)
     assert row.outcome is Outcome.ERROR
     (judgement,) = (one for one in row.judgements if one.status is not Status.HELD)
     assert judgement.message.startswith("environment.node.memory is no value but not permitted (/proc/meminfo), need equal on all [")
 
 
-def test_one_node_that_cannot_tell_has_not_been_looked_at():
-    untold = changed(LIKE_ITS_NEIGHBOURS, "node.dmi.bios_version", {"missing": "not permitted", "detail": "x"})
+def test_one_node_without_a_readable_fact_is_an_error():
+    unread = changed(LIKE_ITS_NEIGHBOURS, "node.dmi.bios_version", {"missing": "not permitted", "detail": "x"})
     job = Job((make_identity(0, 1, 1),))
-    record = RankRecord(nodeid=NODEID, attempt=1, generation=1, rank=0, outcome=Outcome.PASSED, figures=figures_of(untold))
+    record = RankRecord(nodeid=NODEID, attempt=1, generation=1, rank=0, outcome=Outcome.PASSED, figures=figures_of(unread))
     attempts = [Attempt(number=1, ranks=(record,))]
     assert make_row(NODEID, attempts, PROFILE, job, {}, PROFILE.deadline_s).outcome is Outcome.ERROR
     waived = make_row(NODEID, attempts, PROFILE, job, {"environment.node.bios": "the container hides it"}, PROFILE.deadline_s)
     assert waived.outcome is not Outcome.ERROR
 
 
-def test_three_nodes_that_all_differ_are_a_failure_and_no_coin_is_tossed():
+def test_three_nodes_that_all_differ_are_a_failure_without_a_majority():
     row = row_of([LIKE_ITS_NEIGHBOURS, *(changed(LIKE_ITS_NEIGHBOURS, "node.gpus.driver", one) for one in ("570.86.15", "575.57.08"))])
     assert row.outcome is Outcome.FAILED
     assert "environment.node.driver = 580.159.04, CUDA 13.0 without a majority (" in row.message

@@ -1,8 +1,14 @@
-"""Whatever a file of a node says or no longer says: every reader answers, and no answer turns into another one that nobody gave."""
+"""Readers of a host with damaged files, where no answer may turn into a wrong one, and on the machine that runs the tests."""
 
 import dataclasses
+import os
+import platform
+import resource
+import shutil
 from functools import cache
+from pathlib import Path
 
+import psutil
 import pytest
 from host_root import fill, x86_node
 from hypothesis import given, settings
@@ -10,7 +16,8 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from gpu_acceptance.inventory import cgroup, cpu, mounts, system, versions, virtualization
-from gpu_acceptance.inventory.answer import Missing
+from gpu_acceptance.inventory.answer import Missing, cpus_in
+from gpu_acceptance.inventory.cgroup import Allowance
 
 READERS = {
     "allowances": cgroup.read_allowances,
@@ -36,7 +43,7 @@ def node(tmp_path):
 
 @pytest.fixture(scope="module")
 def shared_node(tmp_path_factory):
-    """For hypothesis, which does not make a folder an example."""
+    """One folder for all examples of hypothesis."""
     return x86_node(tmp_path_factory.mktemp("node"))
 
 
@@ -45,7 +52,7 @@ def files_of(root):
 
 
 def leaves(value, name=""):
-    """Every single value by its path."""
+    """Return every single value by its path."""
     if isinstance(value, Missing) or not (dataclasses.is_dataclass(value) or isinstance(value, tuple)):
         return {name: value}
     parts = enumerate(value) if isinstance(value, tuple) else vars(value).items()
@@ -53,7 +60,7 @@ def leaves(value, name=""):
 
 
 def read_all(root):
-    """What is free on the disk of this machine changes by itself."""
+    """Return all values but free space, which changes by itself."""
     answers = {f"{name}{path}": leaf for name, read in READERS.items() for path, leaf in leaves(read(root)).items()}
     return {path: leaf for path, leaf in answers.items() if not path.endswith(".free_bytes")}
 
@@ -62,7 +69,7 @@ adapter_of = cache(TypeAdapter)
 
 
 def read_json(read, root):
-    """What a snapshot would hold, and what it gives back."""
+    """Return what a reader reads, and the same after a snapshot."""
     found = read(root)
     adapter = adapter_of(type(found))
     return found, adapter.validate_json(adapter.dump_json(found))
@@ -75,12 +82,13 @@ def test_a_whole_node_misses_nothing(node, name):
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_what_is_read_is_the_same_after_json(node, name):
-    found, back = read_json(READERS[name], node)
+@pytest.mark.parametrize("root", [None, Path("/")], ids=["a server", "this machine"])
+def test_a_reading_is_the_same_after_json(node, root, name):
+    found, back = read_json(READERS[name], root or node)
     assert back == found
 
 
-def test_each_file_that_goes_missing_takes_answers_along_and_changes_none(node):
+def test_a_missing_file_removes_answers_and_changes_none(node):
     whole = read_all(node)
     lost = {}
     for file in files_of(node):
@@ -131,3 +139,31 @@ def test_nothing_is_written(node):
     before = {file: (node / file).stat().st_mtime_ns for file in files_of(node)}
     read_all(node)
     assert {file: (node / file).stat().st_mtime_ns for file in files_of(node)} == before
+
+
+def amount(number):
+    return "unlimited" if number == resource.RLIM_INFINITY else number
+
+
+def test_this_process():
+    assert set(cpus_in(cpu.read().affinity_cpu_list)) == os.sched_getaffinity(0)
+    found = cgroup.read_allowances()
+    asked = {
+        "memlock_bytes": resource.RLIMIT_MEMLOCK,
+        "nofile": resource.RLIMIT_NOFILE,
+        "nproc": resource.RLIMIT_NPROC,
+        "stack_bytes": resource.RLIMIT_STACK,
+    }
+    for name, number in asked.items():
+        assert getattr(found, name) == Allowance(*map(amount, resource.getrlimit(number))), name
+
+
+def test_this_machine():
+    assert system.read_memory().total_bytes == psutil.virtual_memory().total
+    assert system.read().kernel_release == platform.release()
+    assert system.read().boot_time_s == pytest.approx(psutil.boot_time(), abs=1)  # the kernel's own answer moves with the clock
+
+
+def test_file_systems_have_the_size_that_statvfs_gives():
+    for mount in mounts.read().mounts:
+        assert isinstance(mount.space, Missing) or mount.space.size_bytes == shutil.disk_usage(mount.mount_point).total

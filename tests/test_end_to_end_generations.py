@@ -1,20 +1,24 @@
-"""Eight generations of workers in a row, in a job whose second rank came 20 s late: ACCEPTED, and nothing grows with them.
+"""Ranks started one by one: eight generations in a job whose second rank came late, and ranks that wait for others in vain."""
 
-Before the last one the fork server of that rank is killed: its worker is started anew, and nothing else is different.
-
-Looked at from outside: the supervisors' descriptors and memory in /proc, the keys of the control store that hosts them.
-"""
-
+import os
+import signal
+import subprocess
+import sys
 import time
 from dataclasses import dataclass
 
 import psutil
 import pytest
+from clean_environment import clean_environment
 from faults import Fault, assert_nothing_left
 from launching import Ranks
-from suite import Finished, make_suite
+from suite import HANG_S, PYTHON, Finished, make_suite, plain_pytest
+
+from gpu_acceptance.cli import verbs as cli
+from gpu_acceptance.folder.journal import read_journal
 
 pytestmark = pytest.mark.launcher
+
 
 LATE_S = 20
 LATE = Fault("one rank starts 20 s late", "ACCEPTED")
@@ -104,3 +108,86 @@ def test_no_key_is_left_in_the_store(eight):
 @pytest.mark.parametrize("rank", [0, 1])
 def test_memory_stays_as_it_is(eight, rank):
     assert eight.sights[7].num_bytes[rank] - eight.sights[1].num_bytes[rank] < 8 * MiB
+
+
+KILLS_THE_LEADER = """
+import os, signal
+
+if os.environ["RANK"] == "0" and "GPU_ACCEPTANCE_SUPERVISOR" not in os.environ:
+    def pytest_collection_modifyitems():
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+# Hosts the store, as a launcher does, and may open 256 files. The rank is its own child, not one of tests/warm.py.
+LAUNCHER = """
+import resource, sys
+from pathlib import Path
+import launching, warm
+warm._server = lambda: None
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+with launching.Ranks(Path(sys.argv[1]), 2, "--join-timeout=1", "--run-id=second") as ranks:
+    ranks.start(0).processes[0].wait(timeout=180)
+print(ranks.exit_codes, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+"""
+ABSENT = "rank 1 (node 0) did not arrive within 1 s; see what torchrun said there"
+
+
+@pytest.fixture
+def suite(tmp_path):
+    return make_suite(tmp_path / "suite", "passes")
+
+
+def wait_in_vain(suite, *arguments) -> str:
+    """The output of rank 0 of two, which is alone."""
+    with Ranks(suite, 2, "--join-timeout=1", *arguments) as ranks:
+        for process in ranks.start(0).processes.values():
+            process.wait(timeout=180)
+        assert ranks.exit_codes == {0: 6}, ranks.outputs
+        return ranks.outputs
+
+
+def test_no_older_run_answers_for_one_that_never_began(suite, capsys):
+    accepted = plain_pytest(suite, "--run-id=first")
+    assert accepted.returncode == 0, accepted.output
+    assert f"Exit: {ABSENT}\n" in wait_in_vain(suite, "--run-id=first")  # whose name it must not take
+    (folder,) = [path for path in (suite / "reports").iterdir() if path.name != "first"]
+    assert read_journal(folder / "journal" / "rank-00000.jsonl").refusal.message == ABSENT
+    assert cli.main(["verdict", str(suite / "reports")]) == 6
+    assert capsys.readouterr().out.startswith(f"INCOMPLETE: nothing ran: {ABSENT} | run {folder.name} | ended ")
+
+
+def test_it_has_the_name_that_was_asked_for_and_its_launcher_may_open_what_ranks_need(suite):
+    environment = {**clean_environment(), "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([PYTHON, "-c", LAUNCHER, str(suite)], env=environment, capture_output=True, text=True, check=True, timeout=HANG_S)
+    assert done.stdout == f"{{0: 6}} {1024 + 8 * 2}\n", done.stderr
+    assert [path.name for path in (suite / "reports").iterdir()] == ["second"]
+
+
+def test_where_nothing_can_be_written_the_line_stays_and_one_more_says_so(suite, tmp_path):
+    (tmp_path / "taken").touch()
+    said = wait_in_vain(suite, f"--report-dir={tmp_path}/taken", "--run-id=third")
+    assert f"Exit: {ABSENT}\nthis rank left no journal: cannot write to {tmp_path}/taken/third: [Errno 20] Not a directory" in said
+    assert f'"{ABSENT}"' in said  # and nothing more for torchrun's own line
+
+
+def test_a_leader_that_is_killed_while_ranks_collect_is_named_by_the_others(suite):
+    (suite / "acceptance" / "conftest.py").write_text(KILLS_THE_LEADER)
+    with Ranks(suite, 2) as ranks:
+        run = ranks.start(0, 1).end()
+        assert ranks.exit_codes == {0: -signal.SIGKILL, 1: 6}, run.output
+    assert '"no verdict: rank 0 lost: no heartbeat for 15 s"' in run.output
+    assert "INTERNALERROR" not in run.terminal_of(1)
+    assert [line["kind"] for line in run.journal_of(0)] == ["identity"]
+    assert [line["kind"] for line in run.journal_of(1)] == ["identity", "refusal"]
+    assert cli.main(["verdict", str(run.folder)]) == 6
+
+
+def test_a_second_process_of_one_rank_is_refused_and_the_run_goes_on(tmp_path):
+    """Both would read from one queue, and each would miss what the other heard: it gets no secret."""
+    suite = make_suite(tmp_path, "sleeps_on")
+    with Ranks(suite, 2, "--join-timeout=15") as ranks:
+        ranks.start(0, 1).wait_for("sleeps-1")
+        first = ranks.processes[1]
+        ranks.start(1)
+        assert ranks.processes[1].wait(timeout=180) == 6, ranks.outputs
+        assert first.wait(timeout=180) == ranks.processes[0].wait(timeout=180) == 0, ranks.outputs
+    assert "it has given it to another process that is rank 1" in ranks.outputs

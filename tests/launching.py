@@ -1,5 +1,6 @@
 """Ranks started one by one, with the store of their launcher in the test: each has an exit code of its own and takes signals alone."""
 
+import itertools
 import os
 import signal
 import subprocess
@@ -12,7 +13,7 @@ from suite import PYTHON, Finished, finished, start
 from torch.distributed import TCPStore
 
 _REACHED_WITHIN_S = 120.0
-_RUN = f"by-hand-{os.getpid()}"
+_NUMBERS = itertools.count()
 ENDS_WITHIN_S = 180.0  # on a machine that does other things: a start took 40 s there; a held rank would stay for an hour
 
 
@@ -25,6 +26,7 @@ class Ranks:
         self._world_size, self._num_nodes = world_size, num_nodes
         self._arguments = arguments
         self._env = env or {}
+        self._run = f"by-hand-{os.getpid()}-{next(_NUMBERS)}"
         self._store = TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)
 
     def __enter__(self) -> "Ranks":
@@ -106,5 +108,9 @@ class Ranks:
         place = {"RANK": rank, "LOCAL_RANK": rank % of_node, "WORLD_SIZE": self._world_size, "LOCAL_WORLD_SIZE": of_node}
         node = {"GROUP_RANK": rank // of_node, "GROUP_WORLD_SIZE": self._num_nodes}
         node |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": self._store.port}
-        launcher = {"TORCHELASTIC_RUN_ID": _RUN, "TORCHELASTIC_USE_AGENT_STORE": True, "TORCHELASTIC_ERROR_FILE": self._error_file(rank)}
+        launcher = {
+            "TORCHELASTIC_RUN_ID": self._run,
+            "TORCHELASTIC_USE_AGENT_STORE": True,
+            "TORCHELASTIC_ERROR_FILE": self._error_file(rank),
+        }
         return {name: str(value) for name, value in {**place, **node, **launcher, "OMP_NUM_THREADS": 1}.items()}

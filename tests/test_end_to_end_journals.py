@@ -50,7 +50,7 @@ class Built:
 
 @pytest.fixture
 def build(capsys):
-    """`gpu-acceptance report build FOLDER`, or another verb of it."""
+    """Run `gpu-acceptance report build FOLDER`, or another of its verbs."""
 
     def build(folder: Path, *arguments: str) -> Built:
         capsys.readouterr()

@@ -2,6 +2,7 @@
 
 import json
 import re
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
@@ -77,16 +78,30 @@ def test_what_a_rank_says_behind_millions_of_lines_of_a_stranger_is_heard(tmp_pa
     assert not control.lost
 
 
-@pytest.mark.parametrize("plan", ["beat", "overwrite beat/0", "hold beat/1"])
-def test_a_rank_whose_heartbeats_are_taken_away_is_not_lost(plan, tmp_path):
+HEARTBEATS = ("beat", "overwrite beat/0", "hold beat/1")
+
+
+@pytest.fixture(scope="module")
+def without_heartbeats(tmp_path_factory):
+    """The end and the exit codes of a run for each of these plans, all at once: most of their time is waiting."""
+
+    def run(plan):
+        suite = make_suite(tmp_path_factory.mktemp("heartbeats"), "passes")
+        (suite / "acceptance" / "test_passes.py").write_text(LONG)
+        with in_a_call(suite) as ranks, Stranger(ranks.port, plan):
+            return ranks.end(), ranks.exit_codes
+
+    with ThreadPoolExecutor() as pool:
+        return dict(zip(HEARTBEATS, pool.map(run, HEARTBEATS), strict=True))
+
+
+@pytest.mark.parametrize("plan", HEARTBEATS)
+def test_a_rank_whose_heartbeats_are_taken_away_is_not_lost(plan, without_heartbeats):
     """Its messages are: neither it nor rank 0, whose heartbeats the others await, nor a node is to blame for that."""
-    suite = make_suite(tmp_path, "passes")
-    (suite / "acceptance" / "test_passes.py").write_text(LONG)
-    with in_a_call(suite) as ranks, Stranger(ranks.port, plan):
-        ended = ranks.end()
+    ended, exit_codes = without_heartbeats[plan]
     lost = ended.record.control.lost  # none where those who watch were quicker than the stranger, now and then
     assert lost.keys() <= {"beat"}
-    assert ranks.exit_codes == ({0: 6, 1: 6} if lost else {0: 0, 1: 0}), ended.output
+    assert exit_codes == ({0: 6, 1: 6} if lost else {0: 0, 1: 0}), ended.output
     assert ended.verdict_line.startswith("INCOMPLETE: control messages lost" if lost else "ACCEPTED"), ended.verdict_line
     assert not ended.record.rebuilt
     assert not any("lost:" in reason or "heartbeat" in reason for reason in ended.reasons), ended.reasons

@@ -70,7 +70,7 @@ DAMAGES = {
         *("xids", [xid(154, "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)")], "errors"),
         *("errors.xids = 1 count (XID 154, GPU recovery action changed: reset the GPU), need", GPU),
     ),
-    "an XID that nobody knows": (
+    "an unknown XID": (
         *("xids", [xid(9999)], "errors"),
         *("errors.xids = 1 count (XID 9999, not in the table: contact the vendor's support), need", GPU),
     ),

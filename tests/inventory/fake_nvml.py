@@ -104,7 +104,7 @@ def _pointers(arguments: tuple[Any, ...]) -> Iterator[Any]:
 
 
 def _handle(index: Any, device: Any) -> int:
-    """The pointer to a device is its number: nobody looks behind it."""
+    """The pointer to a device is its number; it is never followed."""
     ctypes.cast(device, ctypes.POINTER(ctypes.c_void_p)).contents.value = index.value + 1
     return SUCCESS
 

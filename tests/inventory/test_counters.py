@@ -28,7 +28,7 @@ def read(monkeypatch, each_link=False, **changes):
     return opened(monkeypatch, **changes).read(each_link=each_link)
 
 
-def test_a_healthy_gpu_tells_all_of_them(monkeypatch):
+def test_a_healthy_gpu_has_all_counters(monkeypatch):
     reading = read(monkeypatch)
     assert {name for name, _ in reading.values} == set(GPU_NAMES)
     assert not [counter for counter, value in reading.values.items() if isinstance(value, Missing)]
@@ -44,7 +44,7 @@ def links_of(reading):
     return [part for name, part in reading.values if name == "nvlink.replays" and part]
 
 
-def test_links_are_read_again_where_their_sum_has_changed_or_somebody_asks(monkeypatch):
+def test_links_are_read_again_after_a_change_of_their_sum_or_on_demand(monkeypatch):
     watched = opened(monkeypatch)
     assert links_of(watched.read(each_link=False)) == [f"link {number}" for number in range(18)]
     assert links_of(watched.read(each_link=False)) == []
@@ -59,7 +59,7 @@ def test_links_are_read_again_where_their_sum_has_changed_or_somebody_asks(monke
     assert links_of(watched.read(each_link=False)) == []
 
 
-def test_each_xid_is_told_once(monkeypatch):
+def test_each_xid_is_reported_once(monkeypatch):
     events = EventQueue()
     watched = opened(monkeypatch, nvmlEventSetWait_v2=events.wait)
     assert watched.read(each_link=False).xids == ()
@@ -68,7 +68,7 @@ def test_each_xid_is_told_once(monkeypatch):
     assert watched.read(each_link=False).xids == ()
 
 
-def test_a_gpu_that_reports_without_end_does_not_keep_its_reader(monkeypatch):
+def test_endless_xids_do_not_block_the_reader(monkeypatch):
     events = EventQueue()
     events.xids += [79] * 5_000
     assert len(read(monkeypatch, nvmlEventSetWait_v2=events.wait).xids) == 1_000
@@ -99,7 +99,7 @@ def not_told(reading):
     return {name for (name, _), value in reading.values.items() if isinstance(value, Missing)}
 
 
-def test_links_that_are_not_told_for_a_while_are_not_known_and_later_they_are_again(monkeypatch):
+def test_links_that_are_unsupported_for_a_while_are_missing_only_then(monkeypatch):
     busy = Busy()
     watched = opened(monkeypatch, nvmlDeviceGetFieldValues=busy.fields)
     assert not_told(watched.read(each_link=False)) == set()
@@ -109,7 +109,7 @@ def test_links_that_are_not_told_for_a_while_are_not_known_and_later_they_are_ag
     assert not_told(watched.read(each_link=False)) == set()
 
 
-def test_what_a_gpu_never_tells_of_its_links_is_asked_no_more(monkeypatch):
+def test_link_counters_that_a_gpu_never_supports_are_not_read_again(monkeypatch):
     busy = Busy()
     watched = opened(monkeypatch, nvmlDeviceGetFieldValues=busy.fields)
     busy.num_times = 1000
@@ -141,7 +141,7 @@ def test_two_threads_never_ask_for_fields_at_once(monkeypatch):
     assert set(together) == {1}
 
 
-def test_one_field_that_is_not_told_leaves_the_others(monkeypatch):
+def test_one_unsupported_field_leaves_the_others(monkeypatch):
     without = {name: value for name, value in ALL_FIELDS.items() if name != "NVML_FI_DEV_PCIE_REPLAY_COUNTER"}
     reading = read(monkeypatch, nvmlDeviceGetFieldValues=fields(without))
     assert [counter for counter, value in reading.values.items() if isinstance(value, Missing)] == [("pcie.replays", "")]
@@ -160,19 +160,19 @@ def test_a_gpu_that_fell_off_the_bus_has_no_counters(monkeypatch):
 
 
 @pytest.mark.parametrize("function", ["nvmlEventSetCreate", "nvmlDeviceRegisterEvents", "nvmlDeviceGetHandleByUUID"])
-def test_events_that_cannot_be_asked_for_are_not_told(monkeypatch, function):
+def test_without_events_the_xids_are_missing(monkeypatch, function):
     reading = read(monkeypatch, **{function: fails(pynvml.NVML_ERROR_NO_PERMISSION)})
     assert reading.xids == Missing(Why.NOT_PERMITTED, f"{function}: Insufficient Permissions")
 
 
-def test_of_nothing_that_was_read_every_counter_is_missing():
+def test_without_a_reading_every_counter_is_missing():
     reading = unread("why")
     assert {name for name, _ in reading.values} == set(GPU_NAMES)
     assert {*reading.values.values(), reading.xids} == {Missing(Why.UNREADABLE, "why")}
 
 
 @pytest.mark.parametrize("number", [65, 2**32])
-def test_more_links_than_any_gpu_has_are_no_number(monkeypatch, number):
+def test_more_links_than_any_gpu_has_are_unreadable(monkeypatch, number):
     told = fields({**ALL_FIELDS, "NVML_FI_DEV_NVLINK_LINK_COUNT": number})
     install(monkeypatch, nvmlDeviceGetFieldValues=told)
     links = Asker(pynvml).num_links(pynvml.nvmlDeviceGetHandleByUUID(UUID))
@@ -180,7 +180,7 @@ def test_more_links_than_any_gpu_has_are_no_number(monkeypatch, number):
     assert links_of(read(monkeypatch, nvmlDeviceGetFieldValues=told)) == []
 
 
-def test_a_value_of_a_type_that_nobody_knows_is_no_value(monkeypatch):
+def test_a_value_of_an_unknown_type_is_unreadable(monkeypatch):
     def odd(device, count, array):
         fields(FIELDS)(device, count, array)
         array._obj[0].valueType = 99

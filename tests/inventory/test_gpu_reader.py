@@ -142,7 +142,7 @@ def test_without_nvml_everything_is_not_there(monkeypatch):
     assert reading.gpus == reading.driver == Missing(Why.NOT_THERE, "NVML does not start: Driver Not Loaded")
 
 
-def test_a_number_of_gpus_that_cannot_be_had_is_no_number(monkeypatch):
+def test_an_unreadable_number_of_gpus_is_missing(monkeypatch):
     install(monkeypatch, nvmlDeviceGetCount_v2=fails(pynvml.NVML_ERROR_UNKNOWN))
     reading = gpu_reader.read()
     assert reading.gpus == Missing(Why.UNREADABLE, "nvmlDeviceGetCount: Unknown Error")

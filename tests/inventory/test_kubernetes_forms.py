@@ -82,7 +82,7 @@ def test_a_node_that_was_not_tested():
             assert_read_or_unreadable(found)
 
 
-def test_what_a_pod_selects():
+def test_a_selector_of_a_pod():
     labelled = node()
     labelled["metadata"]["labels"] = {"a": "b", "rack": "7"}
     assert kubernetes.parsed([labelled], "x", partial(kubernetes_health._candidates, SELECTING))

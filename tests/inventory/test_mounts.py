@@ -138,7 +138,7 @@ def test_a_file_system_is_not_asked_where_the_way_to_it_needs_a_server(node, ask
     assert sorted(asked) == ["/", "/dev/shm"]
 
 
-def test_of_two_on_one_point_the_later_is_seen(node):
+def test_the_later_of_two_on_one_mount_point_is_visible(node):
     found = with_lines(node, "70 25 0:60 / /dev/shm ro - tmpfs second rw")
     assert [mount.source for mount in found.mounts if mount.mount_point == "/dev/shm"] == ["second"]
     assert by_point(found)["/dev/shm"].read_only

@@ -96,7 +96,7 @@ def test_the_algorithm_of_a_smaller_message_is_not_that_of_a_large_one():
         ),
     ],
 )
-def test_what_cannot_be_told_is_missing(log, why):
+def test_unknown_connections_are_missing(log, why):
     assert found(log, TWO_NODES, rank=1) == dict.fromkeys(
         ["nccl.transport.intranode", "nccl.transport.internode", "nccl.network.staged"], (why, "")
     )

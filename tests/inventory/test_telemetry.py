@@ -72,7 +72,7 @@ def test_a_window_equals_a_naive_computation(drawn, begin_s, length_s):
 
 
 @given(SAMPLES, st.sampled_from([2, 4, 8]))
-def test_a_series_that_had_to_merge_tells_the_same_of_all_its_time(drawn, most_bins):
+def test_a_merged_series_has_the_same_statistics_over_all_its_time(drawn, most_bins):
     samples = list(samples_of(drawn))
     begin_s, end_s = samples[0].at_s - 1, samples[-1].at_s + 1
     whole, merged = series_of(samples).window(begin_s, end_s), series_of(samples, most_bins=most_bins).window(begin_s, end_s)
@@ -111,7 +111,7 @@ def test_resolution_is_alike_over_all_the_time(num_samples):
 
 
 @given(st.lists(st.tuples(st.floats(-1e6, 1e6), st.floats(0, 100)), min_size=2, max_size=20), st.integers(1, 19))
-def test_it_does_not_matter_in_which_groups_spans_are_merged(drawn, cut):
+def test_spans_may_be_merged_in_any_groups(drawn, cut):
     spans = [Span(value, value, value, held_s) for value, held_s in drawn]
 
     def merged(parts):
@@ -171,7 +171,7 @@ def test_before_the_first_sample_and_after_the_last_one_is_a_gap_too():
     assert dead.held_s == pytest.approx(5.0)
 
 
-def test_where_there_is_no_sample_there_is_no_value():
+def test_without_a_sample_there_is_no_value():
     none = Missing(Why.NOT_THERE, "no sample in this window")
     for series, begin_s in ((Series(PERIOD_S), 0.0), (series_of(loaded(1)), 30.0), (series_of(loaded(1)), -30.0)):
         window = series.window(begin_s, begin_s + 10)

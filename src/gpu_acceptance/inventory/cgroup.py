@@ -49,10 +49,8 @@ class _Hierarchy:
 
 def read_cgroup(root: Path = Path("/")) -> Cgroup:
     """Read the cgroup of this process."""
-    cpu, memory, cpuset = (
-        combine(partial(_hierarchy, controller, root), _paths(root / "proc/self/cgroup"), read_mountinfo(root))
-        for controller in ("cpu", "memory", "cpuset")
-    )
+    paths, mounts = _paths(root / "proc/self/cgroup"), read_mountinfo(root)
+    cpu, memory, cpuset = (combine(partial(_hierarchy, name, root), paths, mounts) for name in ("cpu", "memory", "cpuset"))
     return Cgroup(
         cpu_quota_cpus=_tightest(cpu, {1: _quota_v1, 2: _quota_v2}),
         memory_bytes=_tightest(memory, {1: _memory_v1, 2: _memory_v2}),
@@ -183,7 +181,8 @@ class Allowances:
 
 def read_allowances(root: Path = Path("/")) -> Allowances:
     """Read the bounds of this process."""
-    allowance = partial(_allowance, root / "proc/self/limits")
+    path = root / "proc/self/limits"
+    allowance = partial(_allowance, path, read_text(path))
     return Allowances(
         memlock_bytes=allowance("Max locked memory"),
         nofile=allowance("Max open files"),
@@ -194,9 +193,8 @@ def read_allowances(root: Path = Path("/")) -> Allowances:
     )
 
 
-def _allowance(path: Path, name: str) -> Answer[Allowance]:
-    """Read a row `Max open files            20000                524288               files`."""
-    text = read_text(path)
+def _allowance(path: Path, text: Answer[str], name: str) -> Answer[Allowance]:
+    """Parse a row `Max open files            20000                524288               files`."""
     if isinstance(text, Missing):
         return text
     row = next((line.removeprefix(name) for line in text.split("\n") if line.startswith(f"{name} ")), None)

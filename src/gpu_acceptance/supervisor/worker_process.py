@@ -139,73 +139,6 @@ def start_fork_server(environment: dict[str, str], folder: Path, log_file: Path)
     return ForkServerProcess(environment, folder, log_file) if can_be_shown() else None
 
 
-class WorkerStart:
-    """A requested worker. `descriptors` are its ends of its channel; they are closed here once it has them."""
-
-    def __init__(
-        self,
-        command: list[str],
-        environment: dict[str, str],
-        folder: Path,
-        log_file: Path,
-        descriptors: list[int],
-        fork_server: ForkServerProcess | None,
-    ) -> None:
-        self._command = command
-        self._environment = environment
-        self._folder = folder
-        self._log_file = log_file
-        self._descriptors = descriptors
-        self._fork_server = fork_server if fork_server and fork_server.can_fork(command, environment) else None
-        self._has_asked = False
-        self.log_start = log_file.stat().st_size if log_file.exists() else 0  # the worker's own part begins here
-
-    def poll(self) -> subprocess.Popen[bytes] | ForkedProcess | None:
-        """Return its process, once; None while it is not there."""
-        process = self._forked(self._fork_server) if self._fork_server else self._started()
-        if process:
-            self._close()
-        return process
-
-    def abandon(self) -> None:
-        """Keep it from beginning; no other worker is forked any more."""
-        if self._fork_server:
-            self._fork_server.end()
-        self._close()
-
-    def _forked(self, fork_server: ForkServerProcess) -> subprocess.Popen[bytes] | ForkedProcess | None:
-        try:
-            if self._has_asked:
-                return fork_server.answer()
-            self._has_asked = True
-            with self._log_file.open("ab") as log:
-                fork_server.ask(self._command, self._environment, [log.fileno(), *self._descriptors])
-        except NoForkError as error:
-            self._fork_server = None
-            with self._log_file.open("a") as log:
-                log.write(f"=== {error}: this worker is started anew ===\n")
-            self.log_start = self._log_file.stat().st_size
-            return self._started()
-        return None
-
-    def _started(self) -> subprocess.Popen[bytes]:
-        with self._log_file.open("ab") as log:
-            return subprocess.Popen(
-                self._command,
-                env=self._environment,
-                cwd=self._folder,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                pass_fds=self._descriptors,
-                start_new_session=True,
-            )
-
-    def _close(self) -> None:
-        for descriptor in self._descriptors:
-            os.close(descriptor)
-
-
 class WorkerProcess:
     """One worker of one generation. Its exit shows in a pidfd: a grandchild can keep the pipe open after the worker is gone.
 
@@ -236,8 +169,13 @@ class WorkerProcess:
         os.set_blocking(self._write_fd, False)
         self._unsent = b""
         self.reader = LineReader[WorkerMessage](event_read, FROM_WORKER)
-        ends = worker_environment(environment, (child_read, child_write), stack_file, (child_bell, self._collectives_file))
-        self._start = WorkerStart(command, ends, folder, log_file, [child_read, child_write, child_bell], fork_server)
+        self._command = command
+        self._environment = worker_environment(environment, (child_read, child_write), stack_file, (child_bell, self._collectives_file))
+        self._folder = folder
+        self._descriptors = [child_read, child_write, child_bell]  # the worker's ends; closed here once it has them
+        self._fork_server = fork_server if fork_server and fork_server.can_fork(command, self._environment) else None
+        self._has_asked = False  # the fork server
+        self._log_start = log_file.stat().st_size if log_file.exists() else 0  # the worker's own part begins here
         self._process: subprocess.Popen[bytes] | ForkedProcess | None = None
         self._killed: float | None = None  # time of the first kill
         try:
@@ -251,18 +189,47 @@ class WorkerProcess:
 
         Raises OSError where no process can be started.
         """
-        if self._process is None and (process := self._start.poll()):
+        if self._process is None and (process := self._forked(self._fork_server) if self._fork_server else self._started()):
             self._process = process
+            self._close(*self._descriptors)
             self.pid = process.pid
             self.pidfd = pidfd_open(self.pid)
             self._oom_kills = count_oom_kills()
         return self._process is not None
 
+    def _forked(self, fork_server: ForkServerProcess) -> subprocess.Popen[bytes] | ForkedProcess | None:
+        try:
+            if self._has_asked:
+                return fork_server.answer()
+            self._has_asked = True
+            with self._log_file.open("ab") as log:
+                fork_server.ask(self._command, self._environment, [log.fileno(), *self._descriptors])
+        except NoForkError as error:
+            self._fork_server = None
+            with self._log_file.open("a") as log:
+                log.write(f"=== {error}: this worker is started anew ===\n")
+            self._log_start = self._log_file.stat().st_size
+            return self._started()
+        return None
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        with self._log_file.open("ab") as log:
+            return subprocess.Popen(
+                self._command,
+                env=self._environment,
+                cwd=self._folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=self._descriptors,
+                start_new_session=True,
+            )
+
     def abandon(self) -> None:
-        """Release a worker whose process is not there and will not come."""
-        self._start.abandon()
-        for fd in (self._write_fd, self._bell_fd, self.reader.fd):
-            os.close(fd)
+        """Release a worker whose process is not there and will not come; no other worker is forked any more."""
+        if self._fork_server:
+            self._fork_server.end()
+        self._close(*self._descriptors, self._write_fd, self._bell_fd, self.reader.fd)
 
     def send(self, message: BetweenProcesses) -> None:
         """Send to the worker, now or when it reads again. A worker that is gone shows in its pidfd, not here."""
@@ -298,8 +265,11 @@ class WorkerProcess:
 
     def log_tail(self) -> str:
         """Return the end of what this worker wrote to stdout and stderr."""
-        return tail(self._log_file, self._start.log_start)
+        return tail(self._log_file, self._log_start)
 
     def close(self) -> None:
-        for fd in (self._write_fd, self._bell_fd, self.reader.fd, self.pidfd):
-            os.close(fd)
+        self._close(self._write_fd, self._bell_fd, self.reader.fd, self.pidfd)
+
+    def _close(self, *descriptors: int) -> None:
+        for descriptor in descriptors:
+            os.close(descriptor)

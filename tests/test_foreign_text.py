@@ -9,6 +9,8 @@ import pytest
 from gpu_acceptance.report.remedies import table
 from tests.test_repo_rules import SRC, parsed
 
+pytestmark = pytest.mark.repository
+
 READS = {"compile", "match", "search", "fullmatch", "sub", "split", "findall", "finditer", "startswith", "endswith"}
 READS |= {"partition", "rpartition", "rsplit", "removeprefix", "removesuffix", "find", "index", "replace"}
 PHRASE = re.compile(r"[A-Za-z]{3,}(?: [A-Za-z]{2,})+|[A-Za-z]{3,}:? $")  # two words or more, or one that more text must follow

@@ -89,6 +89,7 @@ def test_an_older_python_is_told_before_it_reads_anything(checkout, arguments):
     assert done.stderr.startswith("PYTHON=./older is Python 3.9: name one of 3.11 or newer, PYTHON=python3.12\n")
 
 
+@pytest.mark.slow
 def test_a_site_that_installs_into_homes_changes_nothing(tmp_path, monkeypatch):
     home, wheel = tmp_path / "home", write_wheel(tmp_path, "of_a_site", "1")
     home.mkdir()

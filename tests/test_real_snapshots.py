@@ -151,6 +151,7 @@ def raw_pair(name):
     return *texts, [re.sub("<.*?>|<", "", raw) for raw in names.values()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REAL_NAMES)
 def test_no_name_is_left_and_all_else_is_kept(tmp_path, name):
     snapshot, xml, names = raw_pair(name)

@@ -8,6 +8,8 @@ import pytest
 from clean_environment import clean_environment
 from warm import Forked, Server, fork
 
+pytestmark = pytest.mark.slow
+
 SHOWN = """
 import os, sys
 from pathlib import Path

@@ -87,6 +87,7 @@ def test_bytes_that_are_no_text(content, said):
     assert str(caught.value) == said
 
 
+@pytest.mark.slow
 @given(st.one_of(st.text(), st.text('{}[]",:0123456789eE.-+ntfu\\Nad')))
 def test_no_text_does_anything_but_hold_a_value_or_be_refused(text):
     with suppress(StrictJsonError):

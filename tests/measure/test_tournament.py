@@ -58,6 +58,7 @@ def test_a_schedule_depends_on_nothing_but_its_seed():
     assert schedule(100, 3, 5) == schedule(100, 3, 5) != schedule(100, 3, 6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("share", "num_runs"), [(0.01, 15), (0.03, 5)])
 def test_of_1024_nodes_the_bad_ones_are_found_and_no_others(share, num_runs):
     """1 % and 3 % of the nodes 5 % slow, pairs that vary by 0.7 %."""
@@ -97,6 +98,7 @@ def test_a_bad_path_between_nodes_that_never_met_is_not_seen():
     assert play(NUM_NODES, Fabric(paths=[unseen])).path_suspects == []
 
 
+@pytest.mark.slow
 def test_two_bad_nodes_that_meet_each_other_are_both_named():
     bad = set(schedule(NUM_NODES, 3, seed=1)[0][0])
     assert nodes(play(NUM_NODES, Fabric(bad=bad)).suspects) == bad

@@ -62,6 +62,7 @@ def test_only_github_is_told_and_a_summary_is_added_to_what_is_there(tmp_path):
     assert path.read_text() == "before\n" + job_summary(record)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sample", ["rejected", "stuck", "incomplete"])
 @given(taint=hostile | st.text(st.characters(), min_size=1, max_size=20))
 @example(taint="x\n::error title=owned::x\r::add-mask::y%0A::set-env name=a::b")

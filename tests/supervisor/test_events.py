@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SRC = Path(__file__).parents[2] / "src"
 FLOODS = """
 import os
@@ -36,6 +38,7 @@ print(got[-1].status)
 """
 
 
+@pytest.mark.slow
 def test_a_worker_that_floods_keeps_nobody_and_is_believed_no_more(tmp_path):
     (tmp_path / "floods.py").write_text(FLOODS)
     command = [sys.executable, "-c", SUPERVISES]

@@ -145,6 +145,7 @@ def test_of_a_run_the_same_is_concluded_again(run):
     assert fault_of(leave(run)) == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [

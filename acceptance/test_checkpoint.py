@@ -5,21 +5,21 @@ With DDP, FSDP and LoRA: exactly on as many ranks, closely on fewer.
 
 import pytest
 
-from gpu_acceptance.measure.corruption import determinism
+from gpu_acceptance.measure.corruption import repeat
 from gpu_acceptance.measure.train import checkpoint_files
 
 # The measurement is imported where it is used: it needs transformers, for which no supervisor has to wait.
-# Workers of their own, so that nothing is left in memory of the job that saved; cuBLAS reads its variable at its first call. NVLS sums in
-# an order that may differ from call to call (NCCL issue 1497), and what is compared here are bits.
+# Workers of their own, so that nothing of the saved job is left in memory; cuBLAS reads its variable at its first call. NVLS sums in
+# an order that may differ from call to call (NCCL issue 1497), and bits are compared here.
 pytestmark = [
     pytest.mark.needs("numpy", "peft", "transformers"),
-    pytest.mark.worker(fresh=True, env={determinism.VARIABLE: determinism.ALLOWED[0], "NCCL_NVLS_ENABLE": "0"}),
+    pytest.mark.worker(fresh=True, env={**repeat.ENVIRONMENT, "NCCL_NVLS_ENABLE": "0"}),
 ]
 WAYS = ("ddp", "fsdp", "lora")
 
 
 def test_save(new_checkpoints, checkpointed, ranks, drill, check, record):
-    """Every rank sees what rank 0 writes; a job trains, saves, and trains on, for its losses to be compared with."""
+    """Every rank sees a file of rank 0. A job trains, saves, and trains on; its losses are the reference."""
     record("checkpoint.directory", str(new_checkpoints.folder), "text")
     record("checkpoint.directory.removed", new_checkpoints.removed, "text")
     check("checkpoint.directory.shared", new_checkpoints.is_seen, "bool", detail=f"{ranks.host}: {new_checkpoints.folder}")
@@ -39,7 +39,7 @@ def test_save(new_checkpoints, checkpointed, ranks, drill, check, record):
 
 
 def test_resume(saved_checkpoint, checkpointed, ranks, check, record):
-    """Not a byte has changed, every tensor is there again, and the losses go on: exactly on as many ranks, closely on fewer."""
+    """No byte has changed, every tensor is restored, and the losses continue: exactly on as many ranks, closely on fewer."""
     from gpu_acceptance.measure.train import checkpoint
 
     num_fewer = checkpoint.fewer(ranks.world_size)
@@ -47,20 +47,20 @@ def test_resume(saved_checkpoint, checkpointed, ranks, check, record):
     for way in WAYS:
         folder, manifest = saved_checkpoint(way)
         reading, gb_per_s = checkpoint.read(folder, manifest, device=ranks.device)
-        check(f"checkpoint.{way}.files.changed", len(reading.changed), "count", detail=told(folder, reading.changed))
+        check(f"checkpoint.{way}.files.changed", len(reading.changed), "count", detail=in_folder(folder, reading.changed))
         record(f"checkpoint.{way}.read", gb_per_s, "GB/s")
         if any(ranks.gather("changed", bool(reading.changed))):
-            continue  # refused: what has changed is not loaded
+            continue  # refused: a changed checkpoint is not loaded
         found = checkpoint.resume(checkpointed(way), folder, manifest, device=ranks.device)
-        check(f"checkpoint.{way}.tensors.changed", len(found.changed), "count", detail=told(folder, found.changed))
-        check(f"checkpoint.{way}.losses.differing", len(found.differing), "count", detail=told(folder, found.differing))
+        check(f"checkpoint.{way}.tensors.changed", len(found.changed), "count", detail=in_folder(folder, found.changed))
+        check(f"checkpoint.{way}.losses.differing", len(found.differing), "count", detail=in_folder(folder, found.differing))
         record(f"checkpoint.{way}.losses.error", found.loss_error, "relative")
         if num_fewer:
             found = checkpoint.resume_on_fewer(checkpointed(way), folder, manifest, num_fewer, device=ranks.device)
-            check(f"checkpoint.{way}.fewer.tensors_changed", len(found.changed), "count", detail=told(folder, found.changed))
-            check(f"checkpoint.{way}.fewer.loss_error", found.loss_error, "relative", detail=told(folder, ()))
+            check(f"checkpoint.{way}.fewer.tensors_changed", len(found.changed), "count", detail=in_folder(folder, found.changed))
+            check(f"checkpoint.{way}.fewer.loss_error", found.loss_error, "relative", detail=in_folder(folder, ()))
 
 
-def told(folder, findings):
-    """In which checkpoint, which stays where a limit is missed."""
+def in_folder(folder, findings):
+    """Name the checkpoint, which is kept if a limit is missed."""
     return f"in {folder}{': ' if findings else ''}{'; '.join(findings)}"

@@ -5,10 +5,10 @@ The report gives the rate of corruption that the run excludes.
 
 import pytest
 
-from gpu_acceptance.measure.corruption import determinism, survey
+from gpu_acceptance.measure.corruption import repeat, survey
 
-# cuBLAS reads it at its first call; one validation runs all kernels, so that one worker of its own is enough.
-pytestmark = [pytest.mark.no_group, pytest.mark.worker(env={determinism.VARIABLE: determinism.ALLOWED[0]})]
+# cuBLAS reads it at its first call. One validation runs all kernels, so that one worker of its own is enough.
+pytestmark = [pytest.mark.no_group, pytest.mark.worker(env=repeat.ENVIRONMENT)]
 
 
 def test_kernels(ranks, check, parameter, drill, check_survey):

@@ -10,7 +10,7 @@ pytestmark = [pytest.mark.min_ranks(2), pytest.mark.needs("numpy", "transformers
 
 @pytest.fixture
 def groups(ranks):
-    """This rank's, by their size: parts of its node, and its node where there are several; all of one size train at the same time."""
+    """This rank's groups by size: parts of its node, and its node if there are several. All groups of one size train at the same time."""
     nodes = ranks.gather("node", ranks.node)
     sizes = [size for size in (2**power for power in range(1, 10)) if size < ranks.local_world_size and ranks.local_world_size % size == 0]
     made = {f"{size}": nccl.group_of(nccl.parts(nodes, size), ranks.rank) for size in sizes}
@@ -19,7 +19,7 @@ def groups(ranks):
 
 
 def test_efficiency(groups, ranks, train, check, record):
-    """GPT-2: weak scaling, of which what GPUs differ by is told apart."""
+    """GPT-2 scales weakly at the expected efficiency; the spread of GPUs is a figure of its own."""
     for name, group in groups.items():
         found, of = train.with_ddp("gpt2", group=group), {"of": "gpt2", "ranks": dist.get_world_size(group)}
         record(f"ddp_scaling.gpt2.throughput_{name}", found.trained.items_per_s, "tokens/s")

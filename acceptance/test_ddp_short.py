@@ -6,7 +6,7 @@ pytestmark = pytest.mark.needs("numpy", "transformers")
 
 
 def test_throughput(train, check_trained, check_ddp):
-    """GPT-2: all ranks come to equal weights, the loss falls, and reducing gradients costs no more than the links explain."""
+    """GPT-2: all ranks reach equal weights, the loss falls, and reducing gradients costs no more than the links explain."""
     result = train.shortly_with_ddp("gpt2")
     check_trained("ddp_short.gpt2", result.trained)
     check_ddp("ddp_short.gpt2", result)

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.no_group
 
 
 def test_world(ranks, check, record):
-    """Ranks, world and visible GPUs are what the launcher promised, counted by the ranks themselves."""
+    """Ranks, world and visible GPUs match the launcher's promise, as the ranks themselves count them."""
     nodes = ranks.gather("node", ranks.node)
     grouped = dist.is_available() and dist.is_initialized()
     seen = {
@@ -47,7 +47,7 @@ def test_site(ranks, declared_nodes, check):
 
 
 def test_node(ranks, check, record):
-    """This node is like all others of the job: hardware, software, settings, and what a process may use."""
+    """This node is like all others of the job: hardware, software, settings, and limits of a process."""
     first = ranks.gather("node", ranks.node).index(ranks.node)
     gpus = gpu_reader.read() if ranks.rank == first else gpu_reader.not_read(Missing(Why.NOT_THERE, f"rank {first} asks"))
     for name, what in node.facts(node.read(gpus=gpus), system.environment()):

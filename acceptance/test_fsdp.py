@@ -6,7 +6,7 @@ pytestmark = [pytest.mark.min_ranks(2), pytest.mark.needs("numpy", "transformers
 
 
 def test_throughput(train, shard, check_trained, check_fsdp):
-    """Llama, layer by layer: rate, what of its communication nothing hides, and each rank holds its part and no more."""
+    """Llama, layer by layer, reaches its rate, and each rank holds its part and no more. Exposed communication is reported."""
     result = train.with_fsdp("llama", shard())
     check_trained("fsdp.llama", result.trained)
     check_fsdp("fsdp.llama", result)

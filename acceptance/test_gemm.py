@@ -18,9 +18,9 @@ def test_sustained(gemm, check):
 
 
 def test_burst(gemm, check):
-    """In bursts that are over before power is limited every GPU multiplies at the expected rate, and no element is wrong."""
+    """In bursts that end before power is limited every GPU multiplies at the expected rate, and no element is wrong."""
     result = gemm.burst("bf16")
-    check("gemm.bf16.burst", result.tflop_per_s, "TFLOP/s", spread_percent=result.burst_cv_percent)
+    check("gemm.bf16.burst", result.tflop_per_s, "TFLOP/s", spread_percent=result.block_cv_percent)
     check("gemm.bf16.error", result.error, "relative")
     check("gemm.bf16.wrong", result.num_wrong, "elements")
 

@@ -20,7 +20,7 @@ def test_sustained(dtype, gemm, check, record):
 
 @pytest.mark.parametrize("dtype", ["fp16", "tf32", "fp32", "fp64"])
 def test_best_shape(dtype, gemm, check, record):
-    """At the best of a few shapes every GPU reaches the expected rate, and no element of any is wrong. That of fp8 is in `gemm`."""
+    """At the best of a few shapes every GPU reaches the expected rate, and no element of any is wrong. fp8 is in `gemm`."""
     if lack := gemm.lack(dtype):
         check(f"gemm_dtypes.{dtype}.best", lack, "TFLOP/s")
         return

@@ -1,4 +1,4 @@
-"""Every GPU reports itself as delivered, free of errors and pending repairs, set up correctly, and used by nobody else.
+"""Every GPU reports itself as delivered, free of errors and pending repairs, set up correctly, and used by no other process.
 
 Memory, clocks, power, heat, PCIe under load, NVLink, fabric, modes, peers, processes.
 """
@@ -24,29 +24,29 @@ def judge(gpus, gpu, check_all):
 
 
 def test_identity(judge):
-    """The model that the profile is for, with one VBIOS and one inforom on all."""
+    """Each GPU is the model of the profile; all have one VBIOS and one inforom."""
     judge(gpu_health.identity)
 
 
 def test_memory(judge):
-    """All of its memory is there, and no repair is due."""
+    """All of the GPU's memory is present, and no repair is due."""
     judge(gpu_health.memory)
 
 
 def test_ecc(judge, gpus, gpu, record):
-    """Memory errors are corrected, and none was beyond correction."""
+    """All memory errors were corrected."""
     judge(gpu_health.ecc)
     for metric, value, unit in gpu_health.corrected(gpu_health.gpu_of(gpus, gpu.gpu_uuid)):
         record(metric, value, unit)
 
 
 def test_remapping(judge):
-    """No row of memory waits to be replaced, and spare rows are left in every bank."""
+    """No memory row is pending replacement, and every bank has spare rows."""
     judge(gpu_health.remapping)
 
 
 def test_retired_pages(judge):
-    """No page of memory waits to be taken out of use (GPUs before Ampere)."""
+    """No memory page is pending retirement (GPUs before Ampere)."""
     judge(gpu_health.retired_pages)
 
 
@@ -56,27 +56,27 @@ def test_recovery(judge):
 
 
 def test_clocks(judge):
-    """The clocks of its model can be reached, and nobody has lowered them."""
+    """The GPU can reach the clocks of its model; no setting lowers them."""
     judge(gpu_health.clocks)
 
 
 def test_power(judge):
-    """The power of its model is allowed, and nobody has lowered it."""
+    """The GPU may draw the power of its model; no setting lowers it."""
     judge(gpu_health.power)
 
 
 def test_throttling(judge):
-    """Nothing slows it down: no heat, no power brake."""
+    """Neither heat nor a power brake slows the GPU down."""
     judge(gpu_health.throttling)
 
 
 def test_temperature(judge):
-    """It is far from where it would slow down."""
+    """The temperature is far below the point where the GPU slows down."""
     judge(gpu_health.temperature)
 
 
 def test_pcie(gpu, gpus, check_all):
-    """Under load its link runs at full generation and width. An idle link may rest."""
+    """Under load the PCIe link runs at full generation and width. An idle link may be slower."""
     with copying(gpu.device) as still_copies:
         link = gpu_reader.read_pcie(gpu.gpu_uuid)
         if not still_copies():
@@ -85,25 +85,25 @@ def test_pcie(gpu, gpus, check_all):
 
 
 def test_nvlink(judge):
-    """All of its NVLinks are up, at full speed, without errors."""
+    """All NVLinks of the GPU are up, at full speed, without errors."""
     judge(gpu_health.nvlink)
 
 
 def test_fabric(judge):
-    """The fabric manager has set it up."""
+    """The fabric manager has set the GPU up."""
     judge(gpu_health.fabric)
 
 
 def test_modes(judge):
-    """MIG off, persistence on, open to several processes."""
+    """MIG is off, persistence is on, and several processes may open the GPU."""
     judge(gpu_health.modes)
 
 
 def test_peers(gpus, gpu, check_all):
-    """It reaches every other GPU of its node directly."""
+    """The GPU reaches every other GPU of its node directly."""
     check_all(gpu_health.peers(gpus, gpu_health.gpu_of(gpus, gpu.gpu_uuid).index))
 
 
 def test_processes(gpu, check_all):
-    """Nobody else was on it before this run put anything there."""
+    """No other process used the GPU before this run."""
     check_all(gpu_health.processes(gpu.use_before))

@@ -12,13 +12,13 @@ pytestmark = pytest.mark.no_group
 
 @pytest.fixture(scope="module")
 def network():
-    """All RDMA devices of this node, as sysfs shows them once."""
+    """All RDMA devices of this node, read once from sysfs."""
     return infiniband.read()
 
 
 @pytest.fixture
 def judge(network, parameter, check_all):
-    """Checks one topic of the devices that the job uses, and tells which port or device a figure is of."""
+    """Checks one topic of the devices that the job uses, and names the port or device of each figure."""
 
     def judge_topic(topic, *more):
         used = infiniband_health.chosen(network, str(parameter("infiniband.devices")))
@@ -28,7 +28,7 @@ def judge(network, parameter, check_all):
 
 
 def test_devices(judge, gpu, gpus):
-    """There is one for each GPU, and this GPU has its own as near as the others have theirs."""
+    """There is a device for each GPU, and each GPU has its own equally near."""
     place = infiniband.place_of(gpu_health.gpu_of(gpus, gpu.gpu_uuid), node.places_of(gpus))
     judge(infiniband_health.devices, gpus.gpus, place)
 
@@ -39,7 +39,7 @@ def test_ports(judge):
 
 
 def test_counters(judge):
-    """No link has gone down, and none has damaged or dropped a packet."""
+    """No link went down, and none damaged or dropped a packet."""
     judge(infiniband_health.counters)
 
 

@@ -9,17 +9,17 @@ pytestmark = pytest.mark.no_group
 
 @pytest.fixture(scope="module")
 def log():
-    """All that the kernel has logged of GPUs, switches and PCIe, read once."""
+    """The kernel's log of GPUs, switches and PCIe, read once."""
     return kernel_log.read()
 
 
 def test_errors(gpu, log, gpus, check_all):
-    """No XID of this GPU asks for a repair, it never fell off the bus, and no PCIe error on its way was beyond correction."""
+    """No XID of this GPU asks for a repair, it never fell off the bus, and PCIe errors on its path were all corrected."""
     own = gpu_health.gpu_of(gpus, gpu.gpu_uuid)
     check_all(kernel_log_health.errors(log, own, infiniband.place_of(own, node.places_of(gpus))))
 
 
 def test_elsewhere(gpu, log, gpus, check_all):
-    """Nothing of that kind is told of a GPU that is not there any more, nor of a switch."""
-    gpu_health.gpu_of(gpus, gpu.gpu_uuid)  # else nothing is known of any
+    """The log has no such error of a switch, or of a GPU that is not present any more."""
+    gpu_health.gpu_of(gpus, gpu.gpu_uuid)  # skips where no GPU is known
     check_all(kernel_log_health.elsewhere(log, gpus.gpus))

@@ -1,4 +1,4 @@
-"""Kubernetes reports each node ready, it gives out all its devices, and no other pod is on its GPUs.
+"""Kubernetes reports each node ready, it allocates all its devices, and no other pod is on its GPUs.
 
 Runs in a pod that may ask the API.
 """
@@ -17,7 +17,7 @@ _read_once = functools.cache(kubernetes.read)
 
 @pytest.fixture
 def in_pod():
-    """In no pod the rows are skipped, which the profile declares."""
+    """Skips the rows outside a pod, which the profile declares."""
     if not kubernetes.is_in_pod():
         pytest.skip("in no pod: no KUBERNETES_SERVICE_HOST")
 
@@ -30,7 +30,7 @@ def judge(in_pod, ranks, check_all):
 
 @pytest.fixture
 def tell(in_pod, record):
-    """Notes facts that only inform."""
+    """Records facts for information."""
     return lambda facts: [record(*fact) for fact in facts]
 
 
@@ -42,17 +42,17 @@ def test_node(judge, tell, ranks):
 
 
 def test_devices(judge):
-    """The device plugins give out every GPU and RDMA device that they found."""
+    """The device plugins offer every GPU and RDMA device that they found."""
     judge(kubernetes_health.devices)
 
 
 def test_pods(judge):
-    """One pod of this run is on the node, and nobody else's with a GPU."""
+    """One pod of this run is on the node, and no other pod with a GPU."""
     judge(kubernetes_health.pods)
 
 
 def test_elsewhere(tell, ranks):
-    """Nodes that the run could have been on and was not are not tested: the verdict says how many."""
+    """Nodes that the run could have used but did not are not tested; the verdict counts them."""
     used = ranks.gather("kubernetes.node", os.environ.get("NODE_NAME", "")[:253])
     if ranks.rank == 0:
         told = _read_once()

@@ -8,12 +8,12 @@ import pytest
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.measure import localise
 
-UNKNOWN = Missing(Why.NOT_THERE, "of a pair alone nobody can say which of its ends is slow: that takes three nodes")
+UNKNOWN = Missing(Why.NOT_THERE, "which end of a single pair is slow cannot be told: that takes three nodes")
 
 
 @pytest.fixture
 def layout(ranks, parameter):
-    """The ranks of each node; where nobody asked to localise the validation is skipped, which the profile has declared."""
+    """The ranks of each node. Without --localise the validation is skipped, which the profile has declared."""
     if not parameter("localise.asked"):
         pytest.skip("no --localise")
     return localise.layout(ranks.gather("node", ranks.node), ranks.rank)
@@ -31,7 +31,7 @@ def hosts(layout, ranks):
 
 @pytest.fixture
 def contact(layout, hosts, lost_ranks_fail):
-    """Where ranks lose contact, those fail that are lost, told by node and rail."""
+    """Fails the ranks that lose contact, and names them by node and rail."""
     return lost_ranks_fail(lambda rank: layout.name(rank, hosts))
 
 
@@ -41,7 +41,7 @@ def test_inside(layout, exchange, contact, parameter, check, record):
     if layout.num_rails > 1:
         with contact:
             compared = localise.inside(exchange, layout, parameter("localise.suspect_percent"))
-            check("localise.inside.deficit", compared.deficit_percent(layout.node), "%", detail=compared.told(layout.node))
+            check("localise.inside.deficit", compared.deficit_percent(layout.node), "%", detail=compared.comparison(layout.node))
             check("localise.inside.wrong", exchange.num_wrong, "elements")
 
 
@@ -51,7 +51,7 @@ def test_rails(layout, exchange, contact, parameter, check, record):
         compared = localise.rails(exchange, layout, parameter("localise.suspect_percent"))
         rail = compared.slowest
         if layout.num_rails > 1:
-            check("localise.rail.deficit", compared.deficit_percent(rail), "%", detail=f"rail {rail}: {compared.told(rail)}")
+            check("localise.rail.deficit", compared.deficit_percent(rail), "%", detail=f"rail {rail}: {compared.comparison(rail)}")
         check("localise.rail.wrong", exchange.num_wrong, "elements")
         record("localise.rail.rate", compared.reference, "GB/s")
 

@@ -8,9 +8,9 @@ import pytest
 pytestmark = pytest.mark.needs("numpy", "peft", "transformers", "compiler")
 
 
-@pytest.mark.deadline(900)  # 270 s on one H200; the fewer GPUs, and the slower, the longer
+@pytest.mark.deadline(900)  # 270 s on one H200; fewer or slower GPUs take longer
 def test_training(fine_tune, check_trained, check_lora, parameter):
-    """Qwen2 with a frozen random base and text of known entropy: the curve, what is trained and what is not, rate and memory."""
+    """Qwen2 with a frozen random base and text of known entropy: loss curve, trained and frozen weights, rate and memory."""
     found = fine_tune(recomputes=parameter("lora.recomputes"))
     check_trained("lora_convergence", found.trained)
     check_lora("lora_convergence", found)

@@ -5,5 +5,5 @@ import pytest
 
 @pytest.mark.deadline(3600)  # a checkpoint of any size, read by all ranks twice
 def test_fine_tuning(fine_tune_checkpoint, check_checkpoint):
-    """Held-out loss and answers before and after, what was trained and what was not, adapters saved and loaded, rate and memory."""
+    """Held-out loss and answers before and after, trained and frozen weights, saved and loaded adapters, rate and memory."""
     check_checkpoint(fine_tune_checkpoint())

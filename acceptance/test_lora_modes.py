@@ -6,7 +6,7 @@ pytestmark = pytest.mark.needs("numpy", "peft", "transformers", "compiler")
 
 
 def test_ways(fine_tune, shard, check, record):
-    """Each rank alone, FSDP, and DDP that computes activations again: the same curve as DDP, equal adapters, the base as it was."""
+    """Each rank alone, FSDP, and DDP with recomputed activations give the curve of DDP, equal adapters and an unchanged base."""
     from gpu_acceptance.measure.lora import samples
 
     by_ddp = fine_tune(small=True)
@@ -14,7 +14,7 @@ def test_ways(fine_tune, shard, check, record):
     for way, options in {"alone": {"alone": True}, "fsdp": {"sharding": shard()}, "recomputed": {"recomputes": True}}.items():
         found = fine_tune(small=True, **options)
         check(f"lora_modes.{way}.departure", samples.departure(found.trained.losses, by_ddp.trained.losses), "relative")
-        if way != "alone":  # backward passes of attention add up in an order that is not fixed: two GPUs by themselves differ in bits
+        if way != "alone":  # the backward of attention sums in no fixed order: two GPUs by themselves differ in bits
             check(f"lora_modes.{way}.weights", found.digest, "text")
         check(f"lora_modes.{way}.base_changed", found.base_changed, "bool")
         record(f"lora_modes.{way}.peak_bytes", found.trained.peak_bytes, "bytes")
@@ -22,7 +22,7 @@ def test_ways(fine_tune, shard, check, record):
 
 
 def test_saved(save_tuned, check, record):
-    """On text that nobody trained: adapters that were loaded have the loss of those that were saved, which is less than the base's."""
+    """On text that was not trained, loaded adapters have the loss of the saved ones, which is less than the base's."""
     saved = save_tuned()
     shown = f"{saved.loss:.9g} nats when saved, {saved.loaded_loss:.9g} when loaded, {saved.base_loss:.5g} without adapters"
     check("lora_modes.saved.loss_error", abs(saved.loaded_loss / saved.loss - 1), "relative", detail=shown)

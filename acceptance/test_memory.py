@@ -8,7 +8,7 @@ pytestmark = pytest.mark.no_group
 
 
 def test_patterns(ranks, check, record, parameter, drill):
-    """Nearly all free memory holds each of six patterns for a while, and not one word comes back changed."""
+    """Nearly all free memory holds each of six patterns for a while, and every word reads back unchanged."""
     num_planted = drill("memory.planted_words", "memory.planted_rank")
     result = memory_fill.measure(
         device=ranks.device,
@@ -16,7 +16,7 @@ def test_patterns(ranks, check, record, parameter, drill):
         hold_s=parameter("memory.hold_s"),
         min_bytes=parameter("memory.min_bytes"),
         cpu_bytes=parameter("memory.cpu_bytes"),
-        between_write_and_verify=memory_fill.spoil(num_planted),
+        between_write_and_verify=memory_fill.plant(num_planted),
     )
     check("memory.fill.wrong", result.num_wrong, "words", detail=result.where)
     check("memory.fill.fraction", result.fraction, "relative")

@@ -42,13 +42,13 @@ def record_latency(ranks, parameter, record):
 
 
 def test_latency_eager(record_latency):
-    """How long a small all_reduce takes where each is called by itself; the host's cost of a call is in it."""
+    """The latency of a small all_reduce that is called by itself is reported. It includes the host's cost of a call."""
     record_latency("_eager", in_a_graph=False)
 
 
 @pytest.mark.worker(env={**nccl_log.ENVIRONMENT, **nccl.LATENCY_ENVIRONMENT})
 def test_physics(gpu, parameter, check, check_all, record, record_latency):
-    """NCCL moves the bytes by the algorithm and over the transport that was bought, by its own log. And the latency without the host."""
+    """By its own log NCCL uses the algorithm and the transport that were bought. The latency without the host is reported."""
     num_bytes = parameter("nccl.large_bytes")
     for collective in nccl_physics.COLLECTIVES:
         check(f"nccl.{collective}.wrong", nccl.count_wrong(collective, num_bytes=num_bytes, device=gpu.device), "elements")
@@ -60,7 +60,7 @@ def test_physics(gpu, parameter, check, check_all, record, record_latency):
 
 
 def test_native(ranks, time_collective, record, parameter):
-    """Where nccl-tests is installed, its own figure beside ours, from the same GPUs: it informs."""
+    """If nccl-tests is installed, its figure from the same GPUs is reported beside ours."""
     num_bytes, num_gpus = parameter("nccl.large_bytes"), ranks.world_size if ranks.device.type == "cuda" else 0
     found = ranks.gather("native", nccl.ask_nccl_tests(num_bytes, num_gpus, ranks.num_nodes) if ranks.rank == 0 else "")[0]
     if isinstance(found, str):

@@ -7,7 +7,7 @@ from gpu_acceptance.measure import nccl
 
 
 def test_elements(ranks, check, record, parameter, drill):
-    """Not one bit of any output differs from the exact result; the rank whose output is wrong says so."""
+    """No bit of any output differs from the exact result; a rank with a wrong output reports it."""
     found = nccl.measure_exact(
         largest_bytes=parameter("nccl_exact.largest_bytes"),
         device=ranks.device,

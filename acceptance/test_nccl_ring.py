@@ -5,12 +5,12 @@ import pytest
 from gpu_acceptance.inventory import nccl_log, nccl_physics
 from gpu_acceptance.measure import nccl
 
-# NCCL reads it when the group forms. A switch that reduces (NVLS) hides a slow link: its busbw is no wire rate.
+# NCCL reads it when the group forms. A switch that reduces (NVLS) hides a slow link: its busbw is not the rate of a wire.
 pytestmark = [pytest.mark.min_ranks(2), pytest.mark.worker(env={**nccl_log.ENVIRONMENT, "NCCL_ALGO": "Ring"})]
 
 
 def test_all_reduce(time_collective, busbw, check, record):
-    """Every rank holds the right elements, and a ring is as fast as its slowest link has to be."""
+    """Every rank holds the right elements, and a ring is as fast as its slowest link must be."""
     result = time_collective("all_reduce")
     check("nccl_ring.all_reduce.wrong", result.num_wrong, "elements")
     check(f"nccl_ring.all_reduce.{busbw}", result.busbw_gb_per_s, "GB/s", spread_percent=result.block_cv_percent, detail=result.late)
@@ -18,7 +18,7 @@ def test_all_reduce(time_collective, busbw, check, record):
 
 
 def test_algorithm(gpu, parameter, check):
-    """It is a ring, by NCCL's own log: a tuner, or a file of settings, may have the last word."""
+    """NCCL's own log shows a ring: a tuner or a settings file can override the variable."""
     num_bytes = parameter("nccl.large_bytes")
     check("nccl_ring.all_reduce.wrong", nccl.count_wrong("all_reduce", num_bytes=num_bytes, device=gpu.device), "elements")
     if gpu.rank == 0:

@@ -13,14 +13,14 @@ pytestmark = pytest.mark.min_nodes(2)
 
 @pytest.fixture
 def groups(ranks):
-    """This rank's node, and the pair of nodes that it is in; neither where it would be one rank alone, or all ranks."""
+    """The groups of this rank's node and of its pair of nodes, unless a group is one rank alone, or all ranks."""
     nodes = ranks.gather("node", ranks.node)
     made = {"node": nccl.group_of(nodes, ranks.rank), "pair": nccl.group_of(nccl.neighbours(nodes), ranks.rank)}
     return {name: group for name, group in made.items() if group is not None}
 
 
 def test_efficiency(groups, ranks, time_collective, record):
-    """The bus bandwidth of this node and of this pair, while all others run as well, that of all nodes, and it as a part of the node's."""
+    """The bus bandwidth inside nodes, in pairs of nodes and over all nodes is reported, and the ratio of the last to the first."""
     for collective in ("all_gather", "all_reduce", "reduce_scatter"):
         busbw = {name: time_collective(collective, group=group).busbw_gb_per_s for name, group in groups.items()}
         busbw["all"] = time_collective(collective).busbw_gb_per_s

@@ -9,7 +9,7 @@ pytestmark = pytest.mark.min_ranks(2)
 
 @pytest.mark.parametrize("collective", collectives.NAMES)
 def test_curve(collective, ranks, busbw, check, record, parameter):
-    """At each size every rank holds the right elements; the largest meets its limit, the others inform: us up to 1 MiB, then GB/s."""
+    """At each size every rank holds the right elements; the largest meets its limit. Others are reported: us up to 1 MiB, then GB/s."""
     sizes, num_blocks = nccl.curve_sizes(parameter("nccl_sizes.largest_bytes")), parameter("nccl_sizes.num_blocks")
     for num_bytes in sizes:
         result = nccl.measure(

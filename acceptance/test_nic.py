@@ -11,7 +11,7 @@ pytestmark = pytest.mark.min_ranks(2)
 
 @pytest.fixture
 def devices(parameter):
-    """Globs of those that the job uses; where nobody says that there are any the validation is skipped, which the profile has declared."""
+    """Globs of the devices that the job uses. Without any the validation is skipped, which the profile has declared."""
     if not parameter("nic.asked"):
         pytest.skip("the parameter nic.asked is false: nobody says that there are network cards")
     return str(parameter("infiniband.devices"))
@@ -20,7 +20,7 @@ def devices(parameter):
 @pytest.mark.min_ranks_per_node(2)
 @pytest.mark.worker(env={**nccl_log.ENVIRONMENT, **LOOPBACK_ENVIRONMENT})
 def test_loopback(devices, exchange_of, lost_ranks_fail, ranks, check, check_all, record):
-    """Inside each node, with all traffic forced through its cards: each is used, over the transport that was bought, and at its rate."""
+    """Inside each node, with all traffic forced through its cards: each is used, over the transport that was bought, at its rate."""
     nodes, hosts = ranks.gather("node", ranks.node), ranks.gather("host", ranks.host)
     exchange = exchange_of("nic")
     with lost_ranks_fail(lambda rank: f"rank {rank} ({hosts[rank]})"):
@@ -29,7 +29,7 @@ def test_loopback(devices, exchange_of, lost_ranks_fail, ranks, check, check_all
         used = ranks.gather("devices", nccl_physics.told_devices(log, nodes))
         if not found.rates:
             return  # alone on its node, in a job whose nodes differ
-        check("nic.loopback.bandwidth", found.best, "GB/s", detail=f"{found.told}, through {used[ranks.rank] or 'no RDMA device'}")
+        check("nic.loopback.bandwidth", found.best, "GB/s", detail=f"{found.partner}, through {used[ranks.rank] or 'no RDMA device'}")
         check("nic.loopback.wrong", exchange.num_wrong, "elements")
         of_node = [told for told, node in zip(used, nodes, strict=True) if node == ranks.node]
         check_all(nccl_physics.loopback(log, nodes, of_node, infiniband_health.chosen(infiniband.read(), devices).devices))
@@ -39,7 +39,7 @@ def test_loopback(devices, exchange_of, lost_ranks_fail, ranks, check, check_all
 
 @pytest.fixture
 def read_ports(devices, ranks):
-    """What the ports of this node have counted, while no rank moves anything."""
+    """The counters of this node's ports, while no rank moves data."""
 
     def read():
         ranks.gather("done", 0)
@@ -52,7 +52,7 @@ def read_ports(devices, ranks):
 
 @pytest.mark.min_nodes(2)
 def test_share(read_ports, ranks, parameter, check, check_all):
-    """Every port carries its share of each collective, and all together what cannot but pass between nodes."""
+    """Every port carries its share of each collective, and all together the bytes that must pass between nodes."""
     num_bytes = parameter("nccl.large_bytes")
     for collective in nccl_physics.COLLECTIVES:
         before = read_ports()

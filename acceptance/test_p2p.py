@@ -1,7 +1,7 @@
 """Each GPU copies to every other GPU of its node at its rate, one way and both at once, and every compared word is right.
 
 One rank of each node copies between the GPUs of all its ranks. Each GPU is judged by the fastest copy from it and the fastest to it, which
-show its own links; each path between two by what both reach with others.
+show its own links. Each path between two is judged by the rates of both with others.
 """
 
 import pytest
@@ -34,7 +34,7 @@ def test_bandwidth(mode, between_gpus, parameter, check, record):
 
 
 def test_latency(between_gpus, parameter, check, record):
-    """Between any two GPUs copies of 8 bytes go to and fro, and none is wrong; how long one takes informs."""
+    """Between any two GPUs copies of 8 bytes go there and back, and none is wrong; their latency is reported."""
     copies = between_gpus(
         lambda devices: p2p.latency(
             devices=devices, num_round_trips=parameter("p2p.num_round_trips"), num_samples=parameter("timing.num_blocks")

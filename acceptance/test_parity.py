@@ -4,18 +4,18 @@ from dataclasses import replace
 
 import pytest
 
-from gpu_acceptance.measure.corruption import determinism
+from gpu_acceptance.measure.corruption import repeat
 
 pytestmark = [
     pytest.mark.needs("numpy", "transformers"),
-    pytest.mark.worker(env={determinism.VARIABLE: determinism.ALLOWED[0]}),  # cuBLAS reads it at its first call
+    pytest.mark.worker(env=repeat.ENVIRONMENT),  # cuBLAS reads it at its first call
 ]
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_training(dtype, ranks, workload, check, record, record_curve, parameter):
-    """On the same global batch from the same weights: equal losses and gradients, and on all ranks the same bits of weights."""
-    from gpu_acceptance.measure.train import parity  # it imports transformers, which supervisors do without
+    """On the same global batch from the same weights: equal losses and gradients, and weights with the same bits on all ranks."""
+    from gpu_acceptance.measure.train import parity  # it imports transformers, which supervisors do not need
 
     model = replace(workload("gpt2"), batch_size=parameter("parity.batch_size"), sized_by="parity.batch_size")
     found = parity.measure(model, dtype=dtype, num_steps=parameter("parity.num_steps"), device=ranks.device)

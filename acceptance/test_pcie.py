@@ -28,7 +28,7 @@ def measure(ranks, host_side, parameter):
 
 @pytest.fixture
 def rate(host_side):
-    """The rate of a result, where its host memory lay beside the GPU."""
+    """Returns the rate of a result, if its host memory was beside the GPU."""
     return lambda result: host_side.reading(result.gb_per_s, result.pages_by_node, num_pages=result.num_pages, is_bound=result.is_bound)
 
 
@@ -41,7 +41,7 @@ def test_alone(direction, measure, in_turn, rate, check):
 
 
 def test_alone_both_ways(measure, in_turn, rate, check, record):
-    """While no other GPU of the node copies, both directions at once leave no wrong byte among those compared; their rate informs."""
+    """While no other GPU of the node copies, both directions at once leave no wrong byte among those compared; their rate is reported."""
     result = measure("bidirectional", in_turn=in_turn)
     record("pcie.bidirectional.bandwidth", rate(result), "GB/s")
     record("pcie.bidirectional.spread", result.cv_percent, "%")
@@ -50,7 +50,7 @@ def test_alone_both_ways(measure, in_turn, rate, check, record):
 
 @pytest.mark.parametrize("direction", ["h2d", "d2h", "bidirectional"])
 def test_together(direction, measure, ranks, rate, check, record):
-    """While all GPUs of the job copy, no byte that is compared is wrong; the rate of each informs."""
+    """While all GPUs of the job copy, no byte that is compared is wrong; the rate of each is reported."""
     result = measure(direction, before_sample=lambda: ranks.gather("sample", direction))
     record(f"pcie.{direction}.together", rate(result), "GB/s")
     record(f"pcie.{direction}.together_spread", result.cv_percent, "%")

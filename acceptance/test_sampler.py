@@ -2,12 +2,12 @@
 
 import pytest
 
-from gpu_acceptance.measure.train import sampler
+from gpu_acceptance.measure.train import loader
 
 
 @pytest.fixture
 def judge(check, record):
-    """Checks epochs over data of some size."""
+    """Checks epochs over data of each size."""
 
     def judge_results(*results):
         for result in results:
@@ -26,19 +26,19 @@ def judge(check, record):
 
 @pytest.mark.parametrize("last", ["padded", "dropped"])
 def test_epochs(last, ranks, judge):
-    """Of data of any size each sample comes once in an epoch over all ranks, beside what the sampler is defined to add or to leave out."""
+    """All ranks together read each sample once in an epoch, except those that the sampler adds or leaves out by definition."""
     judge(
         *(
-            sampler.measure(num_samples, num_workers=0, drop_last=last == "dropped", device=ranks.device)
-            for num_samples in sampler.sizes(ranks.world_size)
+            loader.measure_epochs(num_samples, num_workers=0, drop_last=last == "dropped", device=ranks.device)
+            for num_samples in loader.sizes(ranks.world_size)
         )
     )
 
 
 def test_workers(ranks, judge, parameter, check):
-    """The same through DataLoader workers, each of which is there, reads samples and ends."""
-    num_samples = sampler.sizes(ranks.world_size)[-1]
-    result = sampler.measure(num_samples, num_workers=parameter("sampler.num_workers"), drop_last=False, device=ranks.device)
+    """Through DataLoader workers the samples are the same; each worker starts, reads samples and ends."""
+    num_samples = loader.sizes(ranks.world_size)[-1]
+    result = loader.measure_epochs(num_samples, num_workers=parameter("sampler.num_workers"), drop_last=False, device=ranks.device)
     judge(result)
     for workers in result.workers:
         check("sampler.workers.missing", workers.num_missing, "count", detail=workers.fault)
@@ -47,7 +47,7 @@ def test_workers(ranks, judge, parameter, check):
 
 @pytest.mark.needs("numpy", "transformers", "compiler")
 def test_step_split(train, check, record):
-    """Where the time of a DDP step on GPT-2 goes; it does not wait for its data."""
+    """A DDP step on GPT-2 does not wait for its data; the time of each phase is reported."""
     found = train.with_loaded_data("gpt2")
     check("sampler.step.data_wait_fraction", found.data_wait_fraction, "relative")
     for phase in ("data_wait_s", "forward_s", "backward_s", "optimizer_s"):

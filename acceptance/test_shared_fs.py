@@ -6,7 +6,7 @@ pytestmark = [pytest.mark.no_group, pytest.mark.deadline(900)]
 
 
 def test_same(meet, check):
-    """Each rank leaves a token, and reads those of all: late is not the same as never, and one file is whose it says it is."""
+    """Each rank leaves a token and reads those of all: none is missing, wrong, or of another owner. A delay is a figure of its own."""
     met = meet()
     check("shared_fs.missing", met.num_missing, "ranks", detail=met.missing)
     check("shared_fs.wrong", met.num_wrong, "ranks", detail=met.wrong)
@@ -15,14 +15,14 @@ def test_same(meet, check):
 
 
 def test_mount(mount_of, check, record):
-    """The same kind of file system on every node, with room."""
+    """Every node mounts the same type of file system, and it has free space."""
     check("shared_fs.type", mount_of.fs_type, "text", detail=f"{mount_of.source} on {mount_of.mount_point}")
     check("shared_fs.free", mount_of.free_bytes, "bytes")
     record("shared_fs.free_inodes", mount_of.free_inodes, "count")
 
 
 def test_rename(replace_while_read, check, record):
-    """A file that is replaced by rename is the old one or the new one, whole, to whoever reads it meanwhile."""
+    """A file that is replaced by rename is either the old one or the new one, whole, for every reader."""
     found = replace_while_read()
     check("shared_fs.rename.torn", found.num_torn, "reads", detail=f"{found.num_reads} reads")
     check("shared_fs.rename.seen", found.is_last_seen, "bool")
@@ -30,12 +30,12 @@ def test_rename(replace_while_read, check, record):
 
 
 def test_exclusive(race, check):
-    """Of all ranks that make one file with O_EXCL at once, one is the first."""
+    """If all ranks make one file with O_EXCL at once, exactly one succeeds."""
     check("shared_fs.exclusive.winners", race(), "ranks")
 
 
 def test_locks(count_together, check):
-    """A lock has one holder, whichever node asks; nodes that add to one number under it lose nothing."""
+    """A lock has one holder over all nodes; nodes that add to one number under it lose no addition."""
     num_holders, added, found = count_together()
     check("shared_fs.locks.holders", num_holders, "ranks")
     check("shared_fs.locks.lost", added - found, "count", detail=f"{added} added, {found} found")
@@ -43,7 +43,7 @@ def test_locks(count_together, check):
 
 
 def test_bandwidth(move, check):
-    """All ranks write at once, then read what another node wrote: every block is as it was written."""
+    """All ranks write at once, then read a file of another node: every block is as it was written."""
     moved = move()
     check("shared_fs.read.wrong", moved.num_wrong, "blocks", detail=f"written by rank {moved.written_by}")
     check("shared_fs.write.bandwidth", moved.write_gb_per_s, "GB/s")
@@ -51,5 +51,5 @@ def test_bandwidth(move, check):
 
 
 def test_small_files(make_small_files, check):
-    """Files of 4 KiB, made, looked at and removed by all ranks at once."""
+    """All ranks together make, look at and remove files of 4 KiB at the expected rate."""
     check("shared_fs.small_files.rate", make_small_files(), "files/s")

@@ -5,17 +5,17 @@ Equal work gives equal bits while the GPU is hot.
 
 import pytest
 
-from gpu_acceptance.measure.corruption import determinism, survey
-from gpu_acceptance.measure.soak import rounds
+from gpu_acceptance.measure import soak
+from gpu_acceptance.measure.corruption import repeat, survey
 
 
 @pytest.mark.lasts("soak.duration_s")
 def test_load(ranks, check, record, parameter, check_thermal, alarm):
-    """Matrix products, memory and all_reduce in turns for the whole time: right in each round, none ever slower, no clock held down.
+    """Matrix products, memory and all_reduce in turns for the whole time: right in each round, never slower, and no clock throttled.
 
-    A counter that rises further than it may ends it after that round.
+    A counter that rises further than allowed ends it after that round.
     """
-    sizes = rounds.Sizes(
+    sizes = soak.Sizes(
         gemm_size=parameter("gemm.size"),
         gemm_dtype="bf16",
         gemm_s=parameter("soak.gemm_s"),
@@ -25,15 +25,15 @@ def test_load(ranks, check, record, parameter, check_thermal, alarm):
         nccl_s=parameter("soak.nccl_s"),
         num_blocks=parameter("timing.num_blocks"),
     )
-    by_name, duration_s = rounds.works(sizes, device=ranks.device, world_size=ranks.world_size), parameter("soak.duration_s")
-    load = rounds.measure(by_name, duration_s=duration_s, agree=lambda another: any(ranks.gather("another round", another)), alarm=alarm)
+    by_name, duration_s = soak.works(sizes, device=ranks.device, world_size=ranks.world_size), parameter("soak.duration_s")
+    load = soak.measure(by_name, duration_s=duration_s, agree=lambda another: any(ranks.gather("another round", another)), alarm=alarm)
     check("soak.load.fraction", load.length_s / duration_s, "relative", detail=load.ended_early)
     record("soak.load.rounds", len(load.rounds), "count")
     for work in by_name:
         check(f"soak.{work}.wrong", load.num_wrong(work), "elements", detail=load.wrong_in(work))
         check(f"soak.{work}.drift", load.drift_percent(work), "%")
-        record(f"soak.{work}.first", load.first_rate(work), rounds.UNITS[work])
-        record(f"soak.{work}.lowest", load.lowest_rate(work), rounds.UNITS[work])
+        record(f"soak.{work}.first", load.first_rate(work), soak.UNITS[work])
+        record(f"soak.{work}.lowest", load.lowest_rate(work), soak.UNITS[work])
     if "nccl" in by_name:
         record("soak.nccl.jitter", load.jitter("nccl"), "relative")
     check("soak.gemm.error", load.error("gemm"), "relative")
@@ -43,8 +43,8 @@ def test_load(ranks, check, record, parameter, check_thermal, alarm):
 
 # cuBLAS reads it at its first call: workers of their own, after those of `corruption`, on a GPU that the load has left warm.
 @pytest.mark.no_group
-@pytest.mark.worker(env={determinism.VARIABLE: determinism.ALLOWED[0]})
+@pytest.mark.worker(env=repeat.ENVIRONMENT)
 def test_corruption(ranks, parameter, check_survey):
-    """After the load every kernel has the same bits at each repetition, half of the time while the load comes and goes."""
+    """After the load every kernel has the same bits at each repetition, half of the time under a pulsing load."""
     seconds, pulse_s = parameter("soak.corruption_s"), parameter("soak.pulse_s")
     check_survey("soak.corruption", survey.measure(device=ranks.device, seconds=seconds, pulse_s=pulse_s))

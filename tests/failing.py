@@ -4,8 +4,8 @@ import secrets
 import socket
 from pathlib import Path
 
-from gpu_acceptance.measure.failure import job
-from gpu_acceptance.measure.failure.job import Place
+from gpu_acceptance.measure import failure as job
+from gpu_acceptance.measure.failure import Place
 
 _PLANTED = """
 import contextlib, ctypes, os, signal, socket, sys, time
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from gpu_acceptance.measure.failure import rank
+from gpu_acceptance.measure import failure_rank as rank
 
 {fault}
 

@@ -100,8 +100,9 @@ def test_a_filter_a_name_a_clock_and_a_slow_link_are_held_against_whom_they_are_
     assert first.verdict_line.startswith("REJECTED: "), first.output
     assert [figures(first, "test_interfaces", rank) for rank in range(3)] == [[("interfaces.missing", number)] for number in (0, 0, 1)]
     lacks = "NCCL_SOCKET_IFNAME=eth: eth0; no eth1 here that is up and has an address; on 2 of 3 nodes there is one; "
+    names = "GLOO_SOCKET_IFNAME=eth0: eth0; interfaces of this node: lo eth0"
     (said,) = (line for line in first.row("test_interfaces").message.splitlines() if "need <= 0" in line)
-    assert f"connectivity.interfaces.missing = 1 count ({lacks}GLOO_SOCKET_IFNAME=eth0: eth0; there are lo eth0), need <= 0 count" in said
+    assert f"connectivity.interfaces.missing = 1 count ({lacks}{names}), need <= 0 count" in said
     assert "node-2" in said
     failed = [[value for _, value in figures(first, "test_tcp", rank)] for rank in range(3)]
     assert failed == [[1, 0], [1, 0], [0]]  # 2 is not on the second network

@@ -69,7 +69,7 @@ NOTHING_PASSES = Fault(
     "failed",
     "test_localise_silent.py::test_pairs",
     rf"ranks 1,3: failed in call: no contact within {CONTACT_S} s between rank 1 \(node 1, node-1, rail 0\) and "
-    r"rank 3 \(node 3, node-3, rail 0\); of a pair alone nobody can say which of its ends is lost; to do: .*",
+    r"rank 3 \(node 3, node-3, rail 0\); which end of a single pair is lost cannot be told; to do: .*",
 )
 ONE_IS_MISSED = Fault(
     "nothing passes between one node and its two neighbours (--localise)",

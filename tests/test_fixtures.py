@@ -16,13 +16,13 @@ def test_a_fault_is_planted_on_one_rank():
 
 @pytest.mark.parametrize("number", [-1, 0.5, True, "1000", None])
 def test_a_drill_that_cannot_be_counted_is_refused(number):
-    with pytest.raises(ValueError, match=rf"^a\.b={number!r}: a whole number from 0 up; 0 plants no fault$"):
+    with pytest.raises(ValueError, match=rf"^a\.b={number!r}: must be a whole number >= 0; 0 plants no fault$"):
         on_this_rank("a.b", number, 0, rank=0, world_size=2)
 
 
 @pytest.mark.parametrize("on_rank", [-1, 2, 0.5, True, "0"])
 def test_a_drill_on_a_rank_that_is_not_there_is_refused(on_rank):
-    with pytest.raises(ValueError, match=rf"^a\.b=1000 on rank {on_rank!r}: a whole number from 0 to 1$"):
+    with pytest.raises(ValueError, match=rf"^a\.b=1000 on rank {on_rank!r}: must be a whole number from 0 to 1$"):
         on_this_rank("a.b", 1000, on_rank, rank=0, world_size=2)
 
 

@@ -9,7 +9,7 @@ import torch
 
 from fixtures.gemm import Gemm
 from gpu_acceptance.inventory.answer import Missing, Why
-from gpu_acceptance.measure.gemm import best_shape
+from gpu_acceptance.measure.gemm import rates
 from gpu_acceptance.measure.gemm.operands import square
 from gpu_acceptance.record.figure import figure_of
 from gpu_acceptance.record.gpu_telemetry import GpuTelemetry, Level
@@ -72,14 +72,14 @@ def test_each_subject_multiplies_at_its_size(subject, size):
 
 def test_on_a_gpu_the_best_shape_is_that_of_all_candidates_as_mamf_finder_times_them(monkeypatch):
     asked = {}
-    monkeypatch.setattr(best_shape, "measure", lambda dtype, **options: asked.update(options))
+    monkeypatch.setattr(rates, "measure_best_shape", lambda dtype, **options: asked.update(options))
     monkeypatch.setitem(PARAMETERS, "gemm.size", 8192)
     base = load_profile("base", shipped_dir()).parameters
     for name in ("gemm.num_iterations", "gemm.flush_bytes"):
         monkeypatch.setitem(PARAMETERS, name, base[name])
     make_gemm(GPU).best_shape("fp8")
     timing = {"flush_bytes": 2**28, "num_warmup": 50, "num_iterations": 100}
-    assert asked == {"device": GPU, "candidates": best_shape.CANDIDATES["fp8"], **timing}
+    assert asked == {"device": GPU, "candidates": rates.CANDIDATES["fp8"], **timing}
 
 
 def test_what_a_device_lacks_is_said():
@@ -106,7 +106,7 @@ BLIND = {  # by what is wrong: what is seen of the GPU, and what is said of the 
     "a clock of half the time": (telemetry(2.0, sm_clock_mhz=1447.0), "unreadable (sm_clock_mhz is known for 2.0 of 3.9 s)"),
     "a clock of 0": (
         telemetry(sm_clock_mhz=0.0),
-        "not there (at 0 MHz: no datasheet tells what this GPU does in a clock in bf16, or it has no clock)",
+        "not there (at 0 MHz: no datasheet gives the FLOP per clock of this GPU in bf16, or it has no clock)",
     ),
 }
 
@@ -130,7 +130,7 @@ def test_a_gpu_that_no_datasheet_tells_of_has_no_efficiency(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", {GPU: (10, 0)}.get)
     monkeypatch.setattr(torch.cuda, "get_device_properties", {GPU: SimpleNamespace(multi_processor_count=148)}.get)
     found = make_gemm(GPU, seen=telemetry(sm_clock_mhz=1800.0)).cycle_efficiency(RESULT)
-    assert str(found) == "not there (at 1800 MHz: no datasheet tells what this GPU does in a clock in bf16, or it has no clock)"
+    assert str(found) == "not there (at 1800 MHz: no datasheet gives the FLOP per clock of this GPU in bf16, or it has no clock)"
 
 
 def test_a_gpu_that_lacks_a_dtype_is_no_pass_where_no_profile_declares_it(monkeypatch):

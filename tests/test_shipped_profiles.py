@@ -11,9 +11,9 @@ from fixtures.training import workload as read_workload
 from gpu_acceptance.base.strict_yaml import parse
 from gpu_acceptance.measure.collectives import NAMES
 from gpu_acceptance.measure.corruption import kernels
-from gpu_acceptance.measure.gemm.best_shape import CANDIDATES
-from gpu_acceptance.measure.gemm.operands import DTYPES, allowed_error, is_available
-from gpu_acceptance.measure.train import trained
+from gpu_acceptance.measure.gemm.operands import DTYPES, allowed_error, unsupported
+from gpu_acceptance.measure.gemm.rates import CANDIDATES
+from gpu_acceptance.measure.train import throughput
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.run_record import PlannedValidation
 from gpu_acceptance.thresholds.file import LimitsError
@@ -315,10 +315,10 @@ def test_what_is_trained_is_pinned_by_the_shape_that_the_profile_gives_it(name):
     smaller = read_workload.__wrapped__({**sizes, **{size: sizes[size] * 3 // 4 for size in OF_A_SAMPLE}}.__getitem__)
     for one in (*TRAINED, *FSDP_WAYS):
         model = one.split(".")[1] if one in TRAINED else "gpt2"
-        assert profile.limits[f"{one}.parameters"].equals == trained.num_parameters(workload(model).shape)
+        assert profile.limits[f"{one}.parameters"].equals == throughput.num_parameters(workload(model).shape)
         told = profile.limits[f"{one}.flop_per_sample"].equals
-        assert told == float(f"{trained.flops_per_sample(workload(model).shape) / 1e9:.4g}")
-        assert told > trained.flops_per_sample(smaller(model).shape) / 1e9
+        assert told == float(f"{throughput.flops_per_sample(workload(model).shape) / 1e9:.4g}")
+        assert told > throughput.flops_per_sample(smaller(model).shape) / 1e9
 
 
 def good_attempt(limit):
@@ -392,7 +392,7 @@ def test_a_dtype_that_a_device_lacks_is_declared_and_no_other(name, monkeypatch)
     for dtype in DTYPES:
         for metric in (f"gemm_dtypes.{dtype}.wrong", f"gemm.{dtype}.wrong"):
             is_wanted = metric in load_profile("base", DIRECTORY).limits
-            assert not is_wanted or (matching_reason(metric, declared) is None) == bool(is_available(dtype, device)), metric
+            assert not is_wanted or (matching_reason(metric, declared) is None) == (not unsupported(dtype, device)), metric
 
 
 def test_the_error_of_a_product_may_be_what_its_arithmetic_loses_and_little_more():

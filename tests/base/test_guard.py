@@ -20,8 +20,8 @@ from gpu_acceptance.base.guard import (
     remove_shared,
     stem_in,
 )
-from gpu_acceptance.measure.shared_fs import promises, throughput
-from gpu_acceptance.measure.shared_fs.throughput import Place, write_whole
+from gpu_acceptance.measure import shared_fs
+from gpu_acceptance.measure.shared_fs import Place, write_whole
 
 
 @pytest.mark.parametrize("find", [find_wrong, find_silent])
@@ -63,10 +63,10 @@ def stem(tmp_path):
 def leave(stem, name):
     """Leave the files of a worker that was killed, with all that it can have begun."""
     place = Place(stem.with_name(f"{stem.name}{name}"))
-    promises.prepare(place, 1)
-    promises.leave(place, 1, "a")
+    shared_fs.prepare(place, 1)
+    shared_fs.leave(place, 1, "a")
     (place.folder / "rank-00001" / "token.new").touch()
-    throughput.write(place.mine("data-00001"), 1, 1)
+    shared_fs.write(place.mine("data-00001"), 1, 1)
     for file in ("replaced", "first", "number", "small-00001-000199"):
         write_whole(place.mine(file), b"0")
         (place.folder / f"{file}.new").touch()

@@ -16,7 +16,7 @@ WORLD_SIZE = 4
 SIZES = Sizes(num_bytes=4_006, num_iterations=3, num_blocks=3, contact_s=60.0)  # not whole elements: 4004 are used
 ROUNDS = [[(0, 1), (2, 3)], [(0, 2), (1, 3)], [(0, 3), (1, 2)]]
 FOUR_NODES, TWO_NODES = [0, 1, 2, 3], [0, 0, 1, 1]
-REAL_CONTACT = Exchange._has_contact
+REAL_CONTACT = Exchange._comes_to_cpu
 
 
 class Board:
@@ -42,21 +42,21 @@ def played(rank: int, board: Board) -> dict[str, object]:
 
 
 def with_contact(contact, scene):
-    Exchange._has_contact = contact
+    Exchange._comes_to_cpu = contact
     try:
         return scene()
     finally:
-        Exchange._has_contact = REAL_CONTACT
+        Exchange._comes_to_cpu = REAL_CONTACT
 
 
-def wrong_on_rank_1(self: Exchange, route) -> bool:
-    came = REAL_CONTACT(self, route)
+def wrong_on_rank_1(self: Exchange, route, within_s) -> bool:
+    came = REAL_CONTACT(self, route, within_s)
     if dist.get_rank() == 1:
         self._taken[3] += 1
     return came
 
 
-def nothing_moves(self: Exchange, route) -> bool:
+def nothing_moves(self: Exchange, route, within_s) -> bool:
     return True
 
 
@@ -72,12 +72,12 @@ def lost(rank: int, board: Board, nodes, scene, contact, contact_s: float = 60.0
 
 
 def lost_inside(rank: int, board: Board) -> dict[str, object]:
-    return lost(rank, board, TWO_NODES, lambda moved, layout: localise.inside(moved, layout, 3.0), lambda self, route: rank < 2)
+    return lost(rank, board, TWO_NODES, lambda moved, layout: localise.inside(moved, layout, 3.0), lambda self, route, within_s: rank < 2)
 
 
 def lost_in_the_second_round(rank: int, board: Board) -> dict[str, object]:
-    def contact(self, route) -> bool:
-        return {rank, route.to} != {1, 3} and REAL_CONTACT(self, route)
+    def contact(self, route, within_s) -> bool:
+        return {rank, route.to} != {1, 3} and REAL_CONTACT(self, route, within_s)
 
     return lost(rank, board, FOUR_NODES, lambda moved, layout: list(map(localise.Pairs(moved, layout), ROUNDS)), contact)
 
@@ -85,9 +85,9 @@ def lost_in_the_second_round(rank: int, board: Board) -> dict[str, object]:
 def lost_on_a_rail(rank: int, board: Board) -> dict[str, object]:
     """Rank 3 is there and does nothing. Nothing moves afterwards: gloo ends all connections of a rank that has waited in vain."""
 
-    def contact(self, route) -> bool:
+    def contact(self, route, within_s) -> bool:
         if rank < 3:
-            return REAL_CONTACT(self, route)
+            return REAL_CONTACT(self, route, within_s)
         time.sleep(1.5)
         return False
 

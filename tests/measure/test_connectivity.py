@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from gpu_acceptance.measure.connectivity import pairing, reach
-from gpu_acceptance.measure.connectivity.reach import ECHO, SINK, Answerer, receive
+from gpu_acceptance.measure import connectivity
+from gpu_acceptance.measure.connectivity import ECHO, SINK, Server, receive
 
 pytestmark = pytest.mark.slow
 
@@ -17,27 +17,27 @@ HERE, THERE = "127.0.0.2", "127.0.0.3"
 
 @pytest.fixture
 def peer():
-    with Answerer(THERE, TOKEN) as answerer:
-        yield reach.Peer(THERE, answerer.tcp_port, answerer.udp_port, TOKEN, HERE)
+    with Server(THERE, TOKEN) as server:
+        yield connectivity.Peer(THERE, server.tcp_port, server.udp_port, TOKEN, HERE)
 
 
 def of(peer, **changed):
-    return reach.Peer(**{**vars(peer), **changed})
+    return connectivity.Peer(**{**vars(peer), **changed})
 
 
 def test_a_node_that_answers_is_reached_and_measured(peer):
-    assert reach.failures({4: peer}, 5) == {}
-    assert 0 < reach.round_trip_s(peer, 20, 5) < 5
-    assert 0 < reach.rate_gb_per_s(peer, 1 << 22, 5) < 1000
-    assert reach.passing_bytes(peer, 65_536) == reach.promised(65_536) == 65_535
-    assert reach.passing_bytes(peer, 1500) == 1500
+    assert connectivity.failures({4: peer}, 5) == {}
+    assert 0 < connectivity.round_trip_s(peer, 20, 5) < 5
+    assert 0 < connectivity.rate_gb_per_s(peer, 1 << 22, 5) < 1000
+    assert connectivity.passing_bytes(peer, 65_536) == connectivity.promised(65_536) == 65_535
+    assert connectivity.passing_bytes(peer, 1500) == 1500
 
 
 def test_a_clock_is_read_between_question_and_answer(peer):
-    asked_s, heard_s, answer_s = reach.read_clock(peer, 5)
+    asked_s, heard_s, answer_s = connectivity.read_clock(peer, 5)
     assert asked_s <= answer_s <= heard_s < asked_s + 5
     with pytest.raises(ConnectionError, match=r"closed without an answer|reset"):
-        reach.read_clock(of(peer, token=b"x" * len(TOKEN)), 5)
+        connectivity.read_clock(of(peer, token=b"x" * len(TOKEN)), 5)
 
 
 EXACT = (0.0, 0.0)
@@ -54,26 +54,26 @@ EXACT = (0.0, 0.0)
     ],
 )
 def test_of_more_than_two_nodes_the_one_whose_clock_is_off_is_held_responsible(own, others, apart_s, text):
-    assert pairing.furthest_s(own, others) == (apart_s, text)
+    assert connectivity.furthest_s(own, others) == (apart_s, text)
 
 
 def test_it_answers_on_ipv6_too():
     if not socket.has_ipv6:
         pytest.skip("no IPv6")
     try:
-        answerer = Answerer("::1", TOKEN)
+        server = Server("::1", TOKEN)
     except OSError as error:
         pytest.skip(f"no IPv6: {error}")
-    with answerer:
-        peer = reach.Peer("::1", answerer.tcp_port, answerer.udp_port, TOKEN, "::1")
-        assert reach.failures({0: peer}, 5) == {}
-        assert reach.passing_bytes(peer, 1500) == 1500
+    with server:
+        peer = connectivity.Peer("::1", server.tcp_port, server.udp_port, TOKEN, "::1")
+        assert connectivity.failures({0: peer}, 5) == {}
+        assert connectivity.passing_bytes(peer, 1500) == 1500
 
 
 def test_who_does_not_know_the_token_gets_nothing(peer):
     stranger = of(peer, token=b"x" * len(TOKEN))
-    assert reach.failures({0: stranger}, 5)[0] in ("closed without an answer", "reset")
-    assert reach.passing_bytes(stranger, 1500) is None
+    assert connectivity.failures({0: stranger}, 5)[0] in ("closed without an answer", "reset")
+    assert connectivity.passing_bytes(stranger, 1500) is None
 
 
 def test_what_failed_is_told_apart(peer):
@@ -82,7 +82,7 @@ def test_what_failed_is_told_apart(peer):
         with socket.socket() as closed:
             closed.bind((THERE, 0))
             refused = of(peer, tcp_port=closed.getsockname()[1])
-            assert reach.failures({0: peer, 1: silent, 2: refused}, 0.3) == {1: "timed out", 2: "refused"}
+            assert connectivity.failures({0: peer, 1: silent, 2: refused}, 0.3) == {1: "timed out", 2: "refused"}
 
 
 @pytest.mark.parametrize(
@@ -98,11 +98,11 @@ def test_what_failed_is_told_apart(peer):
     ],
 )
 def test_a_failure_has_a_word(error, text):
-    assert reach.why(error) == text
+    assert connectivity.reason_of(error) == text
 
 
 def answering(work):
-    """The port of a server that does something else than an answerer with its one connection."""
+    """The port of a server that does something else than an server with its one connection."""
     server = socket.create_server((THERE, 0))
 
     def serve():
@@ -120,7 +120,7 @@ def test_bytes_that_do_not_come_are_an_error(peer):
         connection.sendall((7).to_bytes(8, "big"))
 
     with pytest.raises(ConnectionError, match=r"^1048576 bytes were sent, 7 came$"):
-        reach.rate_gb_per_s(of(peer, tcp_port=answering(lies)), 1 << 20, 5)
+        connectivity.rate_gb_per_s(of(peer, tcp_port=answering(lies)), 1 << 20, 5)
 
 
 def test_a_stream_that_ends_early_is_an_error(peer):
@@ -128,7 +128,7 @@ def test_a_stream_that_ends_early_is_an_error(peer):
         receive(connection, len(TOKEN) + 1 + 8)
 
     with pytest.raises(ConnectionError, match=r"^closed without an answer$"):
-        reach.round_trip_s(of(peer, tcp_port=answering(leaves)), 1, 5)
+        connectivity.round_trip_s(of(peer, tcp_port=answering(leaves)), 1, 5)
 
 
 def test_a_message_that_ends_in_its_midst_is_an_error(peer):
@@ -136,26 +136,26 @@ def test_a_message_that_ends_in_its_midst_is_an_error(peer):
         connection.sendall(receive(connection, len(TOKEN) + 1)[:3])
 
     with (
-        reach.connect(of(peer, tcp_port=answering(stutters)), ECHO, 5) as connection,
+        connectivity.connect(of(peer, tcp_port=answering(stutters)), ECHO, 5) as connection,
         pytest.raises(ConnectionError, match=r"^the stream ended after 3 of 8 bytes$"),
     ):
         receive(connection, 8)
 
 
 def test_a_count_is_what_came(peer):
-    with reach.connect(peer, SINK, 5) as connection:
+    with connectivity.connect(peer, SINK, 5) as connection:
         connection.sendall(b"12345")
         connection.shutdown(socket.SHUT_WR)
         assert int.from_bytes(receive(connection, 8), "big") == 5
 
 
 def test_the_largest_packet_is_found_between_what_passes_and_what_is_claimed(peer, monkeypatch):
-    monkeypatch.setattr(reach, "_is_acknowledged", lambda probe, token, num_bytes: num_bytes + 28 <= 1437)
-    assert reach.passing_bytes(peer, 9000) == 1437
+    monkeypatch.setattr(connectivity, "_is_acknowledged", lambda probe, token, num_bytes: num_bytes + 28 <= 1437)
+    assert connectivity.passing_bytes(peer, 9000) == 1437
 
 
 def test_names_are_found_or_told_why_not():
-    found = pairing.resolve(["localhost", "no-such-host.invalid", "a" * 64, "localhost"], 20)
+    found = connectivity.resolve(["localhost", "no-such-host.invalid", "a" * 64, "localhost"], 20)
     assert "127.0.0.1" in found["localhost"] or "::1" in found["localhost"]
     assert isinstance(found["no-such-host.invalid"], str)
     assert isinstance(found["a" * 64], str)
@@ -163,35 +163,37 @@ def test_names_are_found_or_told_why_not():
 
 def test_a_name_server_that_is_silent_is_not_waited_for(monkeypatch):
     asked = threading.Event()
-    monkeypatch.setattr(pairing, "_ask", lambda name: asked.wait(60) and "late")
-    assert pairing.resolve(["node-1"], 0.1) == {"node-1": "no answer within 0.1 s"}
+    monkeypatch.setattr(connectivity, "_addresses_of", lambda name: asked.wait(60) and "late")
+    assert connectivity.resolve(["node-1"], 0.1) == {"node-1": "no answer within 0.1 s"}
     asked.set()
 
 
 def test_a_zone_is_no_part_of_an_address():
-    assert pairing.plain("FE80:0::1%eth0") == "fe80::1"
+    assert connectivity.plain("FE80:0::1%eth0") == "fe80::1"
 
 
 def test_a_failure_is_held_against_the_end_that_fails_most():
     to_and_from_2 = [(0, 2), (1, 2), (3, 2), (2, 0)]
-    assert pairing.blamed(to_and_from_2) == {2: sorted(to_and_from_2)}
-    assert pairing.blamed([(0, 1)]) == {0: [(0, 1)], 1: [(0, 1)]}
-    assert pairing.blamed([*to_and_from_2, (0, 1)]) == {2: sorted(to_and_from_2), 0: [(0, 1)]}
-    assert pairing.blamed([]) == {}
+    assert connectivity.attribution(to_and_from_2) == {2: sorted(to_and_from_2)}
+    assert connectivity.attribution([(0, 1)]) == {0: [(0, 1)], 1: [(0, 1)]}
+    assert connectivity.attribution([*to_and_from_2, (0, 1)]) == {2: sorted(to_and_from_2), 0: [(0, 1)]}
+    assert connectivity.attribution([]) == {}
 
 
 def test_interfaces_of_one_name_are_one_network():
-    first, second = pairing.pair_up("NAMED", [{"eth0": "192.0.2.1", "eth1": "198.51.100.1"}, {"eth1": "198.51.100.2", "eth0": "192.0.2.2"}])
+    first, second = connectivity.pair_up(
+        "NAMED", [{"eth0": "192.0.2.1", "eth1": "198.51.100.1"}, {"eth1": "198.51.100.2", "eth0": "192.0.2.2"}]
+    )
     assert (first.name(0), first.addresses, first.members) == ("NAMED eth0", ("192.0.2.1", "192.0.2.2"), (0, 1))
     assert second.way(0, 1, "node 1 (b)") == "NAMED eth1, to node 1 (b)"
     assert second.addresses == ("198.51.100.1", "198.51.100.2")
 
 
 def test_the_only_one_of_each_node_is_one_network_whatever_its_name():
-    (network,) = pairing.pair_up("NAMED", [{"ens1": "192.0.2.1"}, {"eth0": "192.0.2.2"}])
+    (network,) = connectivity.pair_up("NAMED", [{"ens1": "192.0.2.1"}, {"eth0": "192.0.2.2"}])
     assert network.way(0, 1, "node 1 (b)") == "NAMED ens1, to eth0 of node 1 (b)"
     assert network.members == (0, 1)
-    assert pairing.held_against([network], 0) == []
+    assert network.problem_of(0) == ""
 
 
 @pytest.mark.parametrize(
@@ -205,12 +207,16 @@ def test_the_only_one_of_each_node_is_one_network_whatever_its_name():
     ],
 )
 def test_an_interface_that_is_not_on_all_nodes_is_held_against_the_fewer(addresses, blamed):
-    networks = pairing.pair_up("NAMED", [{"eth0": "203.0.113.1", "eth1": address} for address in addresses])
-    found = {node: text for node in range(len(addresses)) if (text := "; ".join(pairing.held_against(networks, node)))}
+    networks = connectivity.pair_up("NAMED", [{"eth0": "203.0.113.1", "eth1": address} for address in addresses])
+    found = {
+        node: text
+        for node in range(len(addresses))
+        if (text := "; ".join(filter(None, (network.problem_of(node) for network in networks))))
+    }
     assert found == blamed
 
 
 def test_a_network_that_two_variables_name_is_one_and_one_of_a_single_node_is_none():
-    same = [pairing.Network(name, ("eth0", "eth0"), ("192.0.2.1", "192.0.2.2")) for name in ("first", "second")]
-    alone = pairing.Network("first", ("eth1", "eth1"), ("198.51.100.1", ""))
-    assert pairing.distinct([*same, alone]) == same[:1]
+    same = [connectivity.Network(name, ("eth0", "eth0"), ("192.0.2.1", "192.0.2.2")) for name in ("first", "second")]
+    alone = connectivity.Network("first", ("eth1", "eth1"), ("198.51.100.1", ""))
+    assert connectivity.distinct([*same, alone]) == same[:1]

@@ -2,7 +2,7 @@ import pytest
 
 from gpu_acceptance.measure.exchange import NOBODY, LostContactError, lost_pairs
 
-TO_DO = "to do: take out who is lost, of a pair one end after the other, and run again"
+TO_DO = "to do: take out the lost ranks, of a pair one end after the other, and run again"
 HAS = NOBODY  # what is told by a rank that has contact
 
 
@@ -44,18 +44,18 @@ def test_who_is_lost_is_who_several_partners_miss(pairs, lost):
     [
         (
             [(2, 3)],
-            "no contact within 30 s between node-2 and node-3; of a pair alone nobody can say which of its ends is lost",
+            "no contact within 30 s between node-2 and node-3; which end of a single pair is lost cannot be told",
         ),
         ([(0, 3), (2, 3)], "no contact within 30 s between node-0 and node-3, node-2 and node-3; lost by several partners: node-3"),
         (
             [(0, 3), (2, 3), (4, 5)],
             "no contact within 30 s between node-0 and node-3, node-2 and node-3, node-4 and node-5; "
-            "lost by several partners: node-3; of a pair alone nobody can say which of its ends is lost",
+            "lost by several partners: node-3; which end of a single pair is lost cannot be told",
         ),
     ],
 )
 def test_both_ends_are_told_and_who_is_lost(pairs, text):
-    assert LostContactError(pairs, 30).told(lambda rank: f"node-{rank}") == f"{text}; {TO_DO}"
+    assert LostContactError(pairs, 30).describe(lambda rank: f"node-{rank}") == f"{text}; {TO_DO}"
 
 
 def test_of_many_pairs_some_are_told_and_the_rest_counted():

@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_acceptance.measure.gemm import operands
-from gpu_acceptance.measure.gemm.best_shape import CANDIDATES
 from gpu_acceptance.measure.gemm.operands import (
     DTYPES,
     Multiplication,
@@ -14,18 +13,18 @@ from gpu_acceptance.measure.gemm.operands import (
     allowed_error,
     backend_flags,
     dtype_named,
-    fast_accum,
-    is_available,
     num_flops,
     refuse,
     square,
     tflop_per_s,
+    unsupported,
 )
+from gpu_acceptance.measure.gemm.rates import CANDIDATES
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 3)
 MATMUL, MKLDNN = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul
 REDUCTIONS = ("allow_bf16_reduced_precision_reduction", "allow_fp16_reduced_precision_reduction")
-ON_CPU = [name for name in DTYPES if is_available(name, CPU)]
+ON_CPU = [name for name in DTYPES if not unsupported(name, CPU)]
 sizes = st.integers(1, 10**5)
 small = st.integers(1, 40)
 
@@ -80,17 +79,15 @@ def test_a_dtype_is_allowed_less_than_the_next_coarser_one():
 
 @pytest.mark.parametrize("name", ["bf16", "fp16", "fp32", "fp64"])
 def test_a_cpu_has(name):
-    assert is_available(name, CPU)
-    assert is_available(name, CPU).reason == ""
+    assert unsupported(name, CPU) == ""
 
 
 def test_a_cpu_has_no_tf32():
-    assert not is_available("tf32", CPU)
-    assert is_available("tf32", CPU).reason == "tf32 is a mode of the tensor cores of a GPU; a CPU has none"
+    assert unsupported("tf32", CPU) == "tf32 is a mode of the tensor cores of a GPU; a CPU has none"
 
 
 def test_fp8_on_a_cpu_runs_or_says_why_not():
-    reason = is_available("fp8", CPU).reason
+    reason = unsupported("fp8", CPU)
     assert reason == "" or re.fullmatch(r"fp8 does not run on cpu with torch \S+: .+", reason)
 
 
@@ -99,7 +96,7 @@ def test_what_torch_answers_is_the_reason(monkeypatch):
         raise RuntimeError("not compiled with fp8\nException raised from ...")
 
     monkeypatch.setattr(torch, "_scaled_mm", scaled_mm)
-    assert is_available("fp8", CPU).reason == f"fp8 does not run on cpu with torch {torch.__version__}: not compiled with fp8"
+    assert unsupported("fp8", CPU) == f"fp8 does not run on cpu with torch {torch.__version__}: not compiled with fp8"
 
 
 @pytest.mark.parametrize(
@@ -116,7 +113,7 @@ def test_what_torch_answers_is_the_reason(monkeypatch):
 )
 def test_a_gpu_is_known_by_its_compute_capability(name, capability, reason, monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    assert is_available(name, GPU).reason == reason
+    assert unsupported(name, GPU) == reason
 
 
 def test_a_gpu_that_does_not_answer_is_no_gpu_without_the_dtype(monkeypatch):
@@ -125,7 +122,7 @@ def test_a_gpu_that_does_not_answer_is_no_gpu_without_the_dtype(monkeypatch):
 
     monkeypatch.setattr(torch.cuda, "get_device_capability", broken)
     with pytest.raises(RuntimeError, match="unknown error"):
-        is_available("bf16", GPU)
+        unsupported("bf16", GPU)
 
 
 @pytest.mark.parametrize(
@@ -230,9 +227,8 @@ def test_fast_accumulation_is_stated_and_recorded(monkeypatch):
     real, seen = torch._scaled_mm, []
     monkeypatch.setattr(torch, "_scaled_mm", lambda *operands, **options: (seen.append(options), real(*operands, **options)))
     Multiplication(square(16), "fp8", CPU).run()
-    assert seen[0]["use_fast_accum"] is fast_accum("fp8") is False
+    assert seen[0]["use_fast_accum"] is False
     assert seen[0]["out_dtype"] is torch.bfloat16
-    assert [fast_accum(name) for name in DTYPES if name != "fp8"] == [None] * 5
 
 
 # --- integers ------------------------------------------------------------------------------------------------------------------

@@ -117,7 +117,7 @@ def test_unknown_kernels_are_refused_with_the_known_ones():
 
 @pytest.mark.parametrize("array_bytes", [0, -4, 6])
 def test_arrays_hold_whole_elements(array_bytes):
-    with pytest.raises(ValueError, match=f"^array_bytes={array_bytes}: a positive multiple of 4$"):
+    with pytest.raises(ValueError, match=f"^array_bytes={array_bytes}: must be a positive multiple of 4$"):
         measure("copy", array_bytes)
 
 
@@ -137,4 +137,6 @@ def test_arrays_that_a_cache_could_hold_are_refused_before_the_gpu_is_touched(mo
 
 def test_arrays_of_16_caches_are_allowed(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(L2_cache_size=52_428_800))
-    hbm._refuse_cached(16 * 52_428_800, torch.device("cuda", 0))
+    monkeypatch.setattr(torch, "empty", lambda *_, **__: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        hbm.measure("copy", array_bytes=16 * 52_428_800, device=torch.device("cuda", 0), block_s=0.0, num_blocks=2)

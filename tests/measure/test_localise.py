@@ -24,13 +24,13 @@ def test_a_ring_goes_on_to_the_next(members, rank, route):
 
 def test_a_layout_knows_nodes_and_rails():
     layout = localise.layout([0, 0, 1, 1, 2, 2], rank=3)
-    assert (layout.ranks, layout.num_nodes, layout.num_rails) == (((0, 1), (2, 3), (4, 5)), 3, 2)
+    assert (layout.ranks, len(layout.ranks), layout.num_rails) == (((0, 1), (2, 3), (4, 5)), 3, 2)
     assert (layout.node, layout.rail, layout.along(1)) == (1, 1, [1, 3, 5])
     assert layout.name(5, ["a", "a", "b", "b", "c", "c"]) == "rank 5 (node 2, c, rail 1)"
 
 
 def test_nodes_of_different_sizes_are_refused():
-    with pytest.raises(ValueError, match=r"^nodes of 2, 1, 2 ranks: rails need as many on each$"):
+    with pytest.raises(ValueError, match=r"^nodes of 2, 1, 2 ranks: rails need the same number on each$"):
         localise.layout([0, 0, 1, 2, 2], rank=0)
 
 
@@ -43,7 +43,7 @@ def test_what_is_compared_is_held_against_the_median():
     compared = Compared((48.0, 24.0, 47.0, 4.7))
     assert (compared.reference, compared.slowest) == (47.0, 3)
     assert [round(compared.deficit_percent(one)) for one in range(4)] == [-2, 49, 0, 90]
-    assert compared.told(1) == "24 GB/s where the median has 47"
+    assert compared.comparison(1) == "24 GB/s where the median has 47"
     assert Compared((10.0, 20.0)).reference == 20.0  # of two the faster
 
 

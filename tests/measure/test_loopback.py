@@ -46,7 +46,7 @@ def test_a_slow_card_is_slow_with_all_and_its_partners_are_not():
     found = [judged(rank, rate_of) for rank in range(4)]
     assert [one.best for one in found] == [48.0, 48.0, 20.0, 48.0]
     assert found[2].rates == {0: 20.0, 1: 20.0, 3: 20.0}
-    assert found[0].told in {"with rank 1, the fastest of 3", "with rank 3, the fastest of 3"}
+    assert found[0].partner in {"with rank 1, the fastest of 3", "with rank 3, the fastest of 3"}
 
 
 def test_a_pair_is_as_fast_as_its_slower_end():
@@ -54,4 +54,4 @@ def test_a_pair_is_as_fast_as_its_slower_end():
 
 
 def test_the_fastest_partner_is_told():
-    assert Loopback({1: 20.0, 5: 48.0, 3: 47.0}).told == "with rank 5, the fastest of 3"
+    assert Loopback({1: 20.0, 5: 48.0, 3: 47.0}).partner == "with rank 5, the fastest of 3"

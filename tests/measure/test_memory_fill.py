@@ -22,7 +22,7 @@ ALL_BITS = 2**64 - 1
 def small_pieces():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(memory_fill, "_PIECE", PIECE)
-        patch.setattr(memory_fill, "_LOOKED_AT", 5)
+        patch.setattr(memory_fill, "_SEARCHED", 5)
         yield
 
 
@@ -201,8 +201,8 @@ def test_it_holds_every_pattern_at_work_before_it_looks(monkeypatch):
 
 
 def test_words_that_a_drill_spoils_are_found():
-    assert memory_fill.spoil(0) is None
-    result = measure(memory_fill.spoil(2))
+    assert memory_fill.plant(0) is None
+    result = measure(memory_fill.plant(2))
     assert result.num_wrong == 2
     assert [(wrong.pattern, wrong.xor) for wrong in result.first_wrong] == [("random", 1 << 40)] * 2
     assert [wrong.address_bytes for wrong in result.first_wrong] == [8 * (NUM_WORDS - 2), 8 * (NUM_WORDS - 1)]
@@ -226,7 +226,7 @@ def test_nothing_is_allocated_beside_the_memory_and_one_piece(monkeypatch, tmp_p
 
 def test_looking_for_wrong_words_takes_little_even_where_all_are_wrong(monkeypatch, tmp_path):
     monkeypatch.setattr(memory_fill, "_PIECE", 2**16)
-    monkeypatch.setattr(memory_fill, "_LOOKED_AT", 2**10)
+    monkeypatch.setattr(memory_fill, "_SEARCHED", 2**10)
     allocated = allocations(tmp_path, lambda pattern, pieces: [piece.bitwise_not_() for piece in pieces], num_words=2**17)
     pieces_and_scratch, others = sorted(allocated)[-3:], sorted(allocated)[:-3]
     assert pieces_and_scratch == [8 * 2**16] * 3
@@ -258,11 +258,11 @@ def test_of_a_gpu_the_driver_says_what_is_free_once_torch_has_given_back_what_it
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"fraction": 0}, r"fraction=0: above 0 and below 1"),
-        ({"fraction": 1.0}, r"fraction=1\.0: above 0 and below 1"),
-        ({"fraction": math.nan}, r"fraction=nan: above 0 and below 1"),
-        ({"hold_s": -1}, r"hold_s=-1: a finite number of seconds, not negative"),
-        ({"hold_s": math.inf}, r"hold_s=inf: a finite number of seconds, not negative"),
+        ({"fraction": 0}, r"fraction=0: must be above 0 and below 1"),
+        ({"fraction": 1.0}, r"fraction=1\.0: must be above 0 and below 1"),
+        ({"fraction": math.nan}, r"fraction=nan: must be above 0 and below 1"),
+        ({"hold_s": -1}, r"hold_s=-1: must be a finite number of seconds >= 0"),
+        ({"hold_s": math.inf}, r"hold_s=inf: must be a finite number of seconds >= 0"),
         ({"min_bytes": 7}, r"min_bytes=7: at least 8, one word"),
         ({"patterns": ()}, r"no patterns; known: 0x00, 0xFF, 0x55, 0xAA, address, random"),
         ({"patterns": ["0x00", "0x33"]}, r"unknown pattern '0x33'; known: 0x00, 0xFF, 0x55, 0xAA, address, random"),

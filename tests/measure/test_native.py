@@ -31,8 +31,7 @@ def test_the_figure_of_a_size_is_that_in_place(num_bytes, busbw):
 
 @pytest.mark.parametrize(("text", "number"), [("", 0), ("nothing\n", 0), (PRINTED.read_text() * 2, 2)])
 def test_no_row_or_several_are_no_figure(text, number):
-    with pytest.raises(nccl.NativeError, match=f"^all_reduce_perf: {number} rows of 1048576 bytes, not 1$"):
-        nccl.in_place_busbw(text, 2**20)
+    assert nccl.in_place_busbw(text, 2**20) == f"all_reduce_perf: {number} rows of 1048576 bytes, expected 1"
 
 
 def test_it_is_asked_for_one_size_on_all_gpus(program, tmp_path):
@@ -62,5 +61,5 @@ def test_where_there_is_none_it_is_not_on_path(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("num_gpus", "num_nodes"), [(16, 2), (0, 1), (1, 1)])
 def test_elsewhere_it_is_not_asked(program, num_gpus, num_nodes):
     program("exit 1")
-    said = f"all_reduce_perf is asked on one node of 2 GPUs or more, not on {num_nodes} of {num_gpus} GPUs"
+    said = f"all_reduce_perf runs only on one node of 2 GPUs or more; this job has {num_nodes} nodes and {num_gpus} GPUs"
     assert nccl.ask_nccl_tests(8, num_gpus=num_gpus, num_nodes=num_nodes) == said

@@ -145,8 +145,8 @@ def test_samples_in_which_the_host_was_too_slow_do_not_count(lost, median_us, mo
     [
         ({"mode": "sideways"}, r"unknown mode 'sideways'; known: unidirectional, bidirectional"),
         ({"num_gpus": 1}, r"1 devices: at least 2, or there is no pair"),
-        ({"num_bytes": 12}, r"num_bytes=12: a positive multiple of 8"),
-        ({"num_bytes": 0}, r"num_bytes=0: a positive multiple of 8"),
+        ({"num_bytes": 12}, r"num_bytes=12: must be a positive multiple of 8"),
+        ({"num_bytes": 0}, r"num_bytes=0: must be a positive multiple of 8"),
         ({"num_copies": 0}, r"num_copies=0: at least 1"),
         ({"num_samples": 1}, r"num_samples=1: at least 2, or there is no spread"),
         ({"devices": [CPU, torch.device("cuda", 0)]}, r"cannot copy between devices cpu, cuda:0; known: all cpu, or all cuda"),

@@ -135,10 +135,10 @@ def test_in_host_memory_every_byte_is_compared_after_the_last_sample(copies):
 
 
 def test_each_sample_proves_another_word_of_the_pages():
-    proof, offsets = pcie._Proof(pcie._Way("d2h", *torch.zeros(2, 512, dtype=torch.int64))), set()
+    way, offsets = pcie._Way("d2h", torch.zeros(512, dtype=torch.int64), CPU), set()
     for _ in range(512):
-        proof.next()
-        offsets.add(proof._words()[0])
+        way.prove_and_poison()
+        offsets.add(way.place()[0])
     assert offsets == set(range(512))
 
 
@@ -147,7 +147,7 @@ def test_the_destination_holds_poison_when_ranks_meet_and_no_sample_has_begun(di
     met = []
     places = {}
     copies.after = lambda dst: places.setdefault(dst.data_ptr(), dst)
-    pattern = {name: next(pcie._with_pattern(name, torch.empty(300, dtype=torch.int64)))[1] for name in ("h2d", "d2h")}
+    pattern = {name: next(pcie.with_pattern(name, torch.empty(300, dtype=torch.int64)))[1] for name in ("h2d", "d2h")}
 
     def before_sample():
         for name, dst in zip(pcie.DIRECTIONS[direction], places.values(), strict=False):
@@ -165,7 +165,7 @@ def test_the_two_directions_go_opposite_ways_and_carry_other_data(copies):
     assert len({to_device, from_host, to_host, from_device}) == 4
     assert to_host - from_host == BUFFER_BYTES  # one mapping of the host has both
     h2d, d2h = (
-        {int(word) for _, part in pcie._with_pattern(name, torch.empty(NUM_WORDS, dtype=torch.int64)) for word in part}
+        {int(word) for _, part in pcie.with_pattern(name, torch.empty(NUM_WORDS, dtype=torch.int64)) for word in part}
         for name in ("h2d", "d2h")
     )
     assert len(h2d) == len(d2h) == len(h2d | d2h) / 2 == NUM_WORDS
@@ -200,13 +200,13 @@ def test_nothing_is_timed_but_in_turn_and_each_sample_is_announced(copies):
     ("options", "text"),
     [
         ({"direction": "d2d"}, r"unknown direction 'd2d'; known: h2d, d2h, bidirectional"),
-        ({"buffer_bytes": 0}, r"buffer_bytes=0: a positive multiple of 8"),
-        ({"buffer_bytes": -8}, r"buffer_bytes=-8: a positive multiple of 8"),
-        ({"buffer_bytes": 12}, r"buffer_bytes=12: a positive multiple of 8"),
+        ({"buffer_bytes": 0}, r"buffer_bytes=0: must be a positive multiple of 8"),
+        ({"buffer_bytes": -8}, r"buffer_bytes=-8: must be a positive multiple of 8"),
+        ({"buffer_bytes": 12}, r"buffer_bytes=12: must be a positive multiple of 8"),
         ({"num_copies": 0}, r"num_copies=0: at least 1"),
         ({"num_samples": 1}, r"num_blocks=1: at least 2, or there is no spread"),
-        ({"cpus": frozenset()}, r"cpus=\[\]: numbers of CPUs, at least one; None where they are not known"),
-        ({"cpus": frozenset({0, -1})}, r"cpus=\[-1, 0\]: numbers of CPUs, at least one; None where they are not known"),
+        ({"cpus": frozenset()}, r"cpus=\[\]: must be numbers of CPUs, at least one; None where they are not known"),
+        ({"cpus": frozenset({0, -1})}, r"cpus=\[-1, 0\]: must be numbers of CPUs, at least one; None where they are not known"),
         ({"device": torch.device("meta")}, r"cannot copy to and from device 'meta'; known: cpu, cuda"),
     ],
 )

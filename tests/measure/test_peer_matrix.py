@@ -7,7 +7,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from gpu_acceptance.measure.peer_matrix import Cell, Matrix, circle_rounds, from_text, num_wrong_of, pairs, to_text, whose_fault
+from gpu_acceptance.measure.peer_matrix import Cell, Matrix, attribution, from_text, num_wrong_of, pairs, to_text
+from gpu_acceptance.measure.tournament import round_robin
 
 HEALTHY, FLOOR, PATH = 395.0, 375.0, 0.97  # GB/s, as on an H200; the limits as the profiles have them
 NOISE = 0.002
@@ -102,7 +103,7 @@ def test_no_pair_is_slow_unseen_whatever_the_rates_are(rates):
 
 @pytest.mark.parametrize("num_gpus", range(2, 17))
 def test_in_rounds_of_disjoint_pairs_each_meets_each_once(num_gpus):
-    rounds = circle_rounds(num_gpus)
+    rounds = round_robin(range(num_gpus))
     assert len(rounds) == num_gpus - 1 + num_gpus % 2
     for one in rounds:
         assert len({gpu for pair in one for gpu in pair}) == 2 * len(one) == num_gpus - num_gpus % 2
@@ -125,18 +126,18 @@ NAMES = ["rank 0", "rank 1", "rank 2", "rank 3"]
     ],
 )
 def test_whose_copies_are_bad(bad, said):
-    assert whose_fault(bad, NAMES) == said
+    assert attribution(bad, NAMES) == said
 
 
 def test_of_two_gpus_a_bad_copy_is_nobodys_in_particular():
-    assert whose_fault([(0, 1)], NAMES[:2]) == "rank 0 to rank 1"
+    assert attribution([(0, 1)], NAMES[:2]) == "rank 0 to rank 1"
 
 
 def test_a_long_list_ends_in_how_many_more():
     names = [f"rank {number}" for number in range(8)]
     bad = [pair for pair in permutations(range(8), 2) if sum(pair) % 2]
-    assert whose_fault(bad, names).startswith("rank 0 to rank 1, rank 0 to rank 3, ")
-    assert whose_fault(bad, names).endswith(", rank 1 to rank 6, 24 more")
+    assert attribution(bad, names).startswith("rank 0 to rank 1, rank 0 to rank 3, ")
+    assert attribution(bad, names).endswith(", rank 1 to rank 6, 24 more")
 
 
 cells = st.builds(Cell, st.floats(1e-6, 1e6), st.floats(0, 1000), st.integers(0, 2**40))

@@ -6,12 +6,12 @@ from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
-from gpu_acceptance.measure.shared_fs import promises, throughput
-from gpu_acceptance.measure.shared_fs.throughput import Place, write_whole
+from gpu_acceptance.measure import shared_fs
+from gpu_acceptance.measure.shared_fs import Place, write_whole
 
 pytestmark = pytest.mark.slow
 
-BLOCK = throughput.BLOCK_BYTES
+BLOCK = shared_fs.BLOCK_BYTES
 
 
 @pytest.fixture
@@ -21,85 +21,85 @@ def place(tmp_path):
 
 def leave(place, *left):
     for rank, token in enumerate(left):
-        promises.prepare(place, rank)
-        promises.leave(place, rank, token)
+        shared_fs.prepare(place, rank)
+        shared_fs.leave(place, rank, token)
 
 
 def test_tokens_that_are_there_missing_and_wrong(place):
     leave(place, "a", "b", "other")
-    seen = promises.look(place.folder, ("a", "b", "c", "d"), patience_s=0)
+    seen = shared_fs.look(place.folder, ("a", "b", "c", "d"), patience_s=0)
     assert (seen.missing, seen.wrong, seen.delay_s) == ((3,), (2,), 0)
-    assert promises.users(place.folder, 4) == dict.fromkeys(range(3), os.geteuid())
+    assert shared_fs.users(place.folder, 4) == dict.fromkeys(range(3), os.geteuid())
 
 
 def test_a_token_that_comes_late_is_late(place):
-    promises.prepare(place, 0)
-    later = threading.Timer(0.5, promises.leave, (place, 0, "a"))
+    shared_fs.prepare(place, 0)
+    later = threading.Timer(0.5, shared_fs.leave, (place, 0, "a"))
     later.start()
-    seen = promises.look(place.folder, ("a",), patience_s=60)
+    seen = shared_fs.look(place.folder, ("a",), patience_s=60)
     later.join()
     assert seen.missing == ()
     assert 0.2 < seen.delay_s < 60
 
 
 def test_folders_of_tokens_are_awaited_and_one_that_never_comes_is_no_error(place):
-    promises.prepare(place, 0)
-    assert promises.look_before(place.folder, 1, patience_s=60) == 0
-    later = threading.Timer(0.5, promises.prepare, (place, 1))
+    shared_fs.prepare(place, 0)
+    assert shared_fs.look_before(place.folder, 1, patience_s=60) == 0
+    later = threading.Timer(0.5, shared_fs.prepare, (place, 1))
     later.start()
-    assert 0.2 < promises.look_before(place.folder, 2, patience_s=60) < 60
+    assert 0.2 < shared_fs.look_before(place.folder, 2, patience_s=60) < 60
     later.join()
-    assert promises.look_before(place.folder, 3, patience_s=0) == 0
+    assert shared_fs.look_before(place.folder, 3, patience_s=0) == 0
 
 
 def test_a_link_in_the_place_of_a_token_is_not_followed(place, tmp_path):
     (tmp_path / "secret").write_text("a")
-    promises.prepare(place, 0)
+    shared_fs.prepare(place, 0)
     (place.folder / "rank-00000" / "token").symlink_to(tmp_path / "secret")
     with pytest.raises(OSError, match="Too many levels of symbolic links"):
-        promises.look(place.folder, ("a",), patience_s=0)
+        shared_fs.look(place.folder, ("a",), patience_s=0)
 
 
 def test_a_file_that_never_comes_is_not_awaited_for_ever(tmp_path):
-    assert promises.await_file(tmp_path, patience_s=0)
-    assert not promises.await_file(tmp_path / "x", patience_s=0)
+    assert shared_fs.await_file(tmp_path, patience_s=0)
+    assert not shared_fs.await_file(tmp_path / "x", patience_s=0)
 
 
 def test_what_is_replaced_by_rename_is_never_half(place):
     path = place.mine("replaced")
-    write_whole(path, promises.content_of(0))
-    writer = threading.Thread(target=promises.replace_often, args=(path, 20))
+    write_whole(path, shared_fs.content_of(0))
+    writer = threading.Thread(target=shared_fs.replace_often, args=(path, 20))
     writer.start()
-    found = promises.read_often(path, 20, patience_s=60)
+    found = shared_fs.read_often(path, 20, patience_s=60)
     writer.join()
     assert (found.num_torn, found.num_stale, found.is_last_seen) == (0, 0, True)
     assert found.num_reads > 1
 
 
-@pytest.mark.parametrize("content", [b"", promises.content_of(1)[:-1], promises.content_of(1)[:512] + promises.content_of(0)[512:]])
+@pytest.mark.parametrize("content", [b"", shared_fs.content_of(1)[:-1], shared_fs.content_of(1)[:512] + shared_fs.content_of(0)[512:]])
 def test_half_a_file_and_two_versions_in_one_are_torn(place, content):
     path = place.mine("replaced")
     path.write_bytes(content)
-    found = promises.read_often(path, 2, patience_s=0.1)
+    found = shared_fs.read_often(path, 2, patience_s=0.1)
     assert found.num_torn == found.num_reads > 0
     assert not found.is_last_seen
 
 
 def test_one_is_the_first(tmp_path):
-    assert [promises.is_first(tmp_path / "first") for _ in range(3)] == [True, False, False]
+    assert [shared_fs.is_first(tmp_path / "first") for _ in range(3)] == [True, False, False]
 
 
 def test_under_a_lock_nothing_is_lost(place):
     path = place.mine("number")
     path.write_bytes(b"0")
     with ProcessPoolExecutor(2) as pool:
-        done = [*pool.map(promises.count_up, [path] * 2, [50] * 2, [60.0] * 2)]
+        done = [*pool.map(shared_fs.count_up, [path] * 2, [50] * 2, [60.0] * 2)]
     assert done == [50, 50]
-    assert promises.counted(path) == 100
+    assert shared_fs.counted(path) == 100
 
 
 def given(path):
-    with promises.Lock(path) as lock:
+    with shared_fs.Lock(path) as lock:
         return lock.is_given()
 
 
@@ -107,7 +107,7 @@ def test_a_lock_has_one_holder_until_it_is_left(place):
     path = place.mine("number")
     path.write_bytes(b"0")
     with ProcessPoolExecutor(1) as pool:
-        with promises.Lock(path) as lock:
+        with shared_fs.Lock(path) as lock:
             assert lock.is_given()
             assert not pool.submit(given, path).result(timeout=60)
         assert pool.submit(given, path).result(timeout=60)
@@ -117,8 +117,8 @@ def test_a_lock_that_is_not_given_is_not_waited_for_for_ever(place):
     path = place.mine("number")
     path.write_bytes(b"0")
     with ProcessPoolExecutor(1) as pool, path.open("r+b") as file:
-        promises.fcntl.lockf(file, promises.fcntl.LOCK_EX)
-        assert pool.submit(promises.count_up, path, 5, 0.2).result(timeout=60) == 0
+        shared_fs.fcntl.lockf(file, shared_fs.fcntl.LOCK_EX)
+        assert pool.submit(shared_fs.count_up, path, 5, 0.2).result(timeout=60) == 0
 
 
 def spoiled_byte(path):
@@ -140,14 +140,14 @@ def spoiled_byte(path):
 )
 def test_blocks_that_are_not_as_they_were_written_are_counted(place, spoil, rank, wrong):
     path = place.mine("data")
-    written = throughput.write(path, 5, 3 * BLOCK)
+    written = shared_fs.write(path, 5, 3 * BLOCK)
     assert written.num_bytes == path.stat().st_size == 3 * BLOCK
     spoil(path)
-    assert throughput.read(path, rank, 3 * BLOCK).num_wrong == wrong
+    assert shared_fs.read(path, rank, 3 * BLOCK).num_wrong == wrong
 
 
 def test_what_was_made_is_removed_and_nothing_else(place, tmp_path):
-    throughput.small_files(place, 0, 5)
+    shared_fs.small_files(place, 0, 5)
     leave(place, "a")
     (place.folder / "theirs").touch()
     place.clear()

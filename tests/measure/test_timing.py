@@ -99,8 +99,8 @@ def test_equal_blocks_do_not_vary(operation_s, num_blocks):
     [
         ({"num_blocks": 1}, "^num_blocks=1: at least 2, or there is no spread$"),
         ({"min_iterations": 0}, "^min_iterations=0: at least 1$"),
-        ({"block_s": -1.0}, "^block_s=-1.0: a finite number of seconds, not negative$"),
-        ({"warmup_s": math.nan}, "^warmup_s=nan: a finite number of seconds, not negative$"),
+        ({"block_s": -1.0}, "^block_s=-1.0: must be a finite number of seconds >= 0$"),
+        ({"warmup_s": math.nan}, "^warmup_s=nan: must be a finite number of seconds >= 0$"),
         ({"device": torch.device("meta")}, "^cannot time on device 'meta'; known: cpu, cuda$"),
     ],
 )

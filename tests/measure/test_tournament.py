@@ -165,7 +165,7 @@ def test_paths_that_share_a_node_are_confirmed_one_after_the_other():
 @pytest.mark.parametrize(
     ("num_nodes", "num_rounds", "text"),
     [
-        (2, 3, "a tournament of 2 nodes: at least 3, or nobody can say which end of a pair is slow"),
+        (2, 3, "a tournament of 2 nodes: at least 3, or which end of a pair is slow cannot be told"),
         (20, 0, "num_rounds=0: at least 1"),
     ],
 )

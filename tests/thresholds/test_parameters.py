@@ -8,7 +8,7 @@ import pytest
 
 from gpu_acceptance.measure import memory_fill, nccl
 from gpu_acceptance.measure.corruption import kernels
-from gpu_acceptance.measure.gemm import burst
+from gpu_acceptance.measure.gemm import rates
 from gpu_acceptance.thresholds.file import LimitsError, read_file
 from gpu_acceptance.thresholds.limit import show
 from gpu_acceptance.thresholds.parameter_relations import (
@@ -218,6 +218,6 @@ def test_the_drills_are_those_that_validations_ask_for():
 def test_what_a_validation_repeats_is_what_its_measurement_repeats():
     assert len(kernels.NAMES) * len(kernels.SIZES) == KERNEL_SHAPES
     assert len(memory_fill.PATTERNS) == MEMORY_PATTERNS
-    assert inspect.signature(burst.measure).parameters["num_bursts"].default == NUM_BURSTS
+    assert inspect.signature(rates.measure_burst).parameters["num_bursts"].default == NUM_BURSTS
     assert len(nccl.LATENCY_SIZES) == LATENCY_SIZES
     assert len(nccl.curve_sizes(int(PARAMETERS["nccl_sizes.largest_bytes"].most))) == MOST_CURVE_SIZES

@@ -24,11 +24,10 @@ from readings import name, say, world_size  # first: it finds the checkout
 
 from gpu_acceptance.inventory import versions
 from gpu_acceptance.measure.corruption import kernels
-from gpu_acceptance.measure.corruption.determinism import deterministic
 from gpu_acceptance.measure.corruption.hashing import Flip, as_text, hash_tensors
 from gpu_acceptance.measure.corruption.kernels import drawing
-from gpu_acceptance.measure.corruption.repeat import RepeatResult, repeat
-from gpu_acceptance.measure.corruption.survey import Reading, Work, by_work, compare_peers, statement
+from gpu_acceptance.measure.corruption.repeat import RepeatResult, deterministic, repeat
+from gpu_acceptance.measure.corruption.survey import excluded_rate_per_minute, majority
 
 PLANTS = {"once": Flip(repetition=1, element=77, bit=3), "always": Flip(repetition=None, element=77, bit=3)}
 CPU = torch.device("cpu")
@@ -37,15 +36,14 @@ CPU = torch.device("cpu")
 def main() -> None:
     options = read_options()
     device = join_world(options.device)
-    found = versions.read()
-    say({"versions": found | {"cublas": cublas_version()}, "world_size": world_size(), "device": name(device)})
+    say({"versions": versions.read() | {"cublas": cublas_version()}, "world_size": world_size(), "device": name(device)})
     with deterministic(device):
         if options.drill:
             drill(device)
         else:
             for kernel in options.kernel or kernels.NAMES:
                 for size in options.size or kernels.SIZES:
-                    read(kernel, size, options, device, found)
+                    read(kernel, size, options, device)
     if dist.is_initialized():
         dist.barrier()
         sys.stdout.flush()
@@ -73,7 +71,7 @@ def join_world(device_type: str) -> torch.device:
     return device
 
 
-def read(kernel_name: str, size: str, options: argparse.Namespace, device: torch.device, found: dict[str, str]) -> None:
+def read(kernel_name: str, size: str, options: argparse.Namespace, device: torch.device) -> None:
     if reason := kernels.unsupported(kernel_name, device):
         say({"kernel": kernel_name, "size": size, "unsupported": reason})
         return
@@ -83,13 +81,11 @@ def read(kernel_name: str, size: str, options: argparse.Namespace, device: torch
     del kernel
     if device.type == "cuda":
         torch.cuda.empty_cache()
-    results = gathered(asdict(result) | {"hash_share": result.hash_share, "gpu": name(device)})
-    say(line(size, results, found))
+    say(line(size, gathered(asdict(result) | {"gpu": name(device)})))
 
 
-def line(size: str, results: list[dict], found: dict[str, str]) -> dict:
-    readings = [Reading(f"rank {number}", work_of(one, found), one["input_hash"], one["hash"]) for number, one in enumerate(results)]
-    verdicts = {kind: peers_by_model(readings, kind) for kind in ("input_hash", "hash")}
+def line(size: str, results: list[dict]) -> dict:
+    verdicts = {kind: peers_by_model(results, kind) for kind in ("input_hash", "hash")}
     bad = {f"rank {number}": one for number, one in enumerate(results) if one["num_mismatches"] or one["inputs_changed"]}
     agree = not bad and all(len(peers["hashes"]) == 1 for kind in verdicts.values() for peers in kind.values())
     return {
@@ -100,28 +96,24 @@ def line(size: str, results: list[dict], found: dict[str, str]) -> dict:
         "repetitions_per_s": [round((one["num_repetitions"] - 1) / (one["exposure_s"] + one["hash_s"]), 2) for one in results],
         "kernel_ms": [round(1e3 * one["exposure_s"] / (one["num_repetitions"] - 1), 4) for one in results],
         "hash_ms": [round(1e3 * one["hash_s"] / (one["num_repetitions"] - 1), 4) for one in results],
-        "hash_share": [round(one["hash_share"], 4) for one in results],
+        "hash_share": [round(one["hash_s"] / (one["exposure_s"] + one["hash_s"]), 4) for one in results],
         "inputs": verdicts["input_hash"],
         "outputs": verdicts["hash"],
         "all_agree": agree,
         "mismatches": bad,
-        "proved": statement(min(one["exposure_s"] for one in results)) if agree else "",
+        "excluded_per_minute": excluded_rate_per_minute(min(one["exposure_s"] for one in results)) if agree else None,
         "planted": [one["planted"] for one in results if one["planted"]],
     }
 
 
-def work_of(one: dict, found: dict[str, str]) -> Work:
-    software = {key: found.get(key, "none") for key in ("torch", "cuda", "driver")}
-    return Work(**software, cublas=cublas_version() or "none", gpu=one["gpu"], kernel=one["kernel"], shape=one["shape"])
-
-
-def peers_by_model(readings: list[Reading], kind: str) -> dict[str, dict]:
-    """By GPU model: the different hashes, and who has not the majority's."""
+def peers_by_model(results: list[dict], kind: str) -> dict[str, dict]:
+    """By GPU model: the different hashes, and the ranks that do not have the majority's; None where there is no majority."""
     answer = {}
-    for work, units in by_work(readings).items():
-        hashes = {unit: getattr(reading, kind) for unit, reading in units.items()}
-        peers = compare_peers(hashes)
-        answer[work.gpu] = {"hashes": sorted(set(hashes.values())), "minority": peers.minority, "why": peers.why}
+    for gpu in {one["gpu"] for one in results}:
+        hashes = {f"rank {number}": one[kind] for number, one in enumerate(results) if one["gpu"] == gpu}
+        common = majority(list(hashes.values()))
+        minority = [unit for unit, text in hashes.items() if text != common] if common else None
+        answer[gpu] = {"hashes": sorted(set(hashes.values())), "minority": minority}
     return answer
 
 

@@ -17,13 +17,14 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "src"))
 from gpu_acceptance.base.process import become_subreaper
 from gpu_acceptance.inventory.counters import GpuCounters
 from gpu_acceptance.inventory.nvml import library
-from gpu_acceptance.measure.failure import WAYS, job
+from gpu_acceptance.measure import failure as job
+from gpu_acceptance.measure.failure import WAYS
 
 LATE_S = 2.0  # for an event that comes after the process has ended
 ABORTS_NOTHING = """
 import sys
 from pathlib import Path
-from gpu_acceptance.measure.failure import rank
+from gpu_acceptance.measure import failure_rank as rank
 rank._abort = lambda: None
 rank.main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))
 """
@@ -45,7 +46,7 @@ def xids(way: str, rank: str, uuids: list[str], counters: list[GpuCounters]) -> 
     """Whether there was one, or nobody could know: XIDs cannot be read here, or the job did not come so far."""
     job._RANK = rank
     with job.held_port() as port:
-        ended = job.measure(way, job.Place(0, 1, len(uuids), "127.0.0.1", port), devices=",".join(uuids))
+        ended = job.measure(way, job.Place(0, 1, len(uuids), "127.0.0.1", port), Path(mkdtemp()), devices=",".join(uuids))
     time.sleep(LATE_S)
     told = [one.read(each_link=False).xids for one in counters]
     by_gpu = [list(one) if isinstance(one, tuple) else str(one) for one in told]

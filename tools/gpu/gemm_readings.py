@@ -17,8 +17,8 @@ import torch.distributed as dist
 from readings import join_world, name, say, together, took_s, world_size  # first: it finds the checkout
 
 from gpu_acceptance.inventory import versions
-from gpu_acceptance.measure.gemm import best_shape, burst, correctness, sustained
-from gpu_acceptance.measure.gemm.operands import DTYPES, allowed_error, is_available, prepared, square
+from gpu_acceptance.measure.gemm import correctness, rates
+from gpu_acceptance.measure.gemm.operands import DTYPES, allowed_error, prepared, square, unsupported
 
 
 def main() -> None:
@@ -26,10 +26,10 @@ def main() -> None:
     device = join_world(options.device)
     say({"versions": versions.read(), "world_size": world_size(), "device": name(device), **chip(device)})
     for dtype in options.dtype:
-        if available := is_available(dtype, device):
-            read(dtype, options, device)
+        if reason := unsupported(dtype, device):
+            say_all({"dtype": dtype, "not_available": reason})
         else:
-            say_all({"dtype": dtype, "not_available": available.reason})
+            read(dtype, options, device)
     if dist.is_initialized():
         dist.destroy_process_group()
 
@@ -51,12 +51,12 @@ def read_options() -> argparse.Namespace:
 def read(dtype: str, options: argparse.Namespace, device: torch.device) -> None:
     shape = square(options.size)
     timing = {"preheat_s": options.preheat_s, "block_s": options.block_s, "num_blocks": options.num_blocks}
-    candidates = [square(options.best_size)] if options.best_size else best_shape.CANDIDATES[dtype]
+    candidates = [square(options.best_size)] if options.best_size else rates.CANDIDATES[dtype]
     largest_K = max(shape.K, *(candidate.K for candidate in candidates))
     readings: dict[str, Callable[[], object]] = {
-        "burst": lambda: burst.measure(shape, dtype=dtype, device=device),
-        "best_shape": lambda: best_shape.measure(dtype, device=device, candidates=candidates),
-        "sustained": lambda: sustained.measure(shape, dtype=dtype, device=device, **timing),
+        "burst": lambda: rates.measure_burst(shape, dtype=dtype, device=device),
+        "best_shape": lambda: rates.measure_best_shape(dtype, device=device, candidates=candidates),
+        "sustained": lambda: rates.measure_sustained(shape, dtype=dtype, device=device, **timing),
     }
     for reading, measure in readings.items():
         begin_s = together(device)
@@ -78,7 +78,7 @@ def chip(device: torch.device) -> dict[str, object]:
     if device.type != "cuda":
         return {}
     capability, properties = torch.cuda.get_device_capability(device), torch.cuda.get_device_properties(device)
-    flop = {dtype: sustained.flop_per_clock_per_sm(dtype, capability) for dtype in DTYPES}
+    flop = {dtype: rates.flop_per_clock_per_sm(dtype, capability) for dtype in DTYPES}
     return {"capability": capability, "num_sms": properties.multi_processor_count, "flop_per_clock_per_sm": flop}
 
 

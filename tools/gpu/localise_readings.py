@@ -46,14 +46,14 @@ def main() -> None:
     rank = dist.get_rank()
     together(device)
     layout = localise.layout([other // options.gpus_per_node for other in range(world_size())], rank)
-    say({"versions": versions.read(), "world_size": world_size(), "device": name(device), "num_nodes": layout.num_nodes})
+    say({"versions": versions.read(), "world_size": world_size(), "device": name(device), "num_nodes": len(layout.ranks)})
     exchange = Late(sizes(options), rank=rank, device=device, share=gather)
     for _ in range(3):
         tell("as it is", exchange, layout)
     late = layout.ranks[-1][0]
     exchange.delay_s = options.delay_s if rank == late else 0.0
     located = tell(f"rank {late} waits {options.delay_s:g} s", exchange, layout)
-    found = [score.node for score in located.found.suspects] == [layout.num_nodes - 1] and not located.found.path_suspects
+    found = [score.node for score in located.found.suspects] == [len(layout.ranks) - 1] and not located.found.path_suspects
     wrong = sum(gather("wrong", exchange.num_wrong))
     say({"planted_found": found, "num_wrong": wrong})
     dist.destroy_process_group()
@@ -77,7 +77,7 @@ def sizes(options: argparse.Namespace) -> Sizes:
 def tell(what: str, exchange: Exchange, layout: Layout) -> Located:
     """One tournament, and a line about it."""
     begin_s = time.monotonic()
-    names = [f"node {node}" for node in range(layout.num_nodes)]
+    names = [f"node {node}" for node in range(len(layout.ranks))]
     rules = {"num_rounds": 3, "suspect_percent": read_options().suspect_percent, "seed": 1}
     located = localise.locate(exchange, layout, names=names, **rules)
     found = located.found

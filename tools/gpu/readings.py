@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 
 from gpu_acceptance.inventory import versions
 from gpu_acceptance.measure import hbm, nccl
-from gpu_acceptance.measure.gemm import sustained
+from gpu_acceptance.measure.gemm import rates
 from gpu_acceptance.measure.gemm.operands import DTYPES, square
 
 MiB, GiB = 2**20, 2**30
@@ -76,7 +76,7 @@ def read_gemm(options: argparse.Namespace, device: torch.device) -> None:
     timing = {"preheat_s": options.preheat_s, "block_s": options.block_s, "num_blocks": options.num_blocks}
     for dtype in options.dtype:
         begin_s = together(device)
-        result = sustained.measure(square(options.gemm_size), dtype=dtype, device=device, **timing)
+        result = rates.measure_sustained(square(options.gemm_size), dtype=dtype, device=device, **timing)
         say_slowest("gemm", asdict(result), "tflop_per_s", begin_s)
 
 

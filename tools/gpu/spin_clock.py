@@ -14,7 +14,7 @@ from readings import join_world, say, together, world_size
 
 from gpu_acceptance.inventory.telemetry_sampler import Sampler
 from gpu_acceptance.measure.gemm.operands import prepared, square, tflop_per_s
-from gpu_acceptance.measure.gemm.sustained import cycle_efficiency_on
+from gpu_acceptance.measure.gemm.rates import cycle_efficiency_on
 from gpu_acceptance.measure.timing import time_block
 
 SHAPE, PREHEAT_S, BLOCK_S, NUM_RUNS, CLOCK_HZ = square(8192), 10.0, 5.0, 7, 1.4e9

@@ -19,9 +19,9 @@ from readings import join_world, name, say, together, world_size
 from gpu_acceptance.inventory import versions
 from gpu_acceptance.inventory.telemetry_sampler import Sampler
 from gpu_acceptance.measure import hbm, nccl, pcie
-from gpu_acceptance.measure.gemm import best_shape, sustained
+from gpu_acceptance.measure.gemm import rates
 from gpu_acceptance.measure.gemm.operands import square
-from gpu_acceptance.measure.gemm.sustained import cycle_efficiency_on
+from gpu_acceptance.measure.gemm.rates import cycle_efficiency_on
 
 GiB, MiB = 2**30, 2**20
 Reading = tuple[str, float, float | None]  # figure, value, spread of its blocks in percent
@@ -63,7 +63,9 @@ def gemm(device: torch.device) -> Callable[[], Iterator[Reading]]:
 
     def read() -> Iterator[Reading]:
         together(device)
-        result = sustained.measure(square(8192), dtype="bf16", device=device, preheat_s=next(preheat, 1.0), block_s=1.0, num_blocks=10)
+        result = rates.measure_sustained(
+            square(8192), dtype="bf16", device=device, preheat_s=next(preheat, 1.0), block_s=1.0, num_blocks=10
+        )
         clock = sampler.window(result.begin_s, result.end_s).spans["sm_clock_mhz"].mean
         yield "gemm.bf16.sustained", result.tflop_per_s, result.block_cv_percent
         yield "gemm.bf16.sm_clock", clock, None
@@ -76,7 +78,7 @@ def best_shapes(device: torch.device) -> Callable[[], Iterator[Reading]]:
     def read() -> Iterator[Reading]:
         for dtype in ("bf16", "fp8"):
             together(device)
-            yield f"gemm.{dtype}.best", best_shape.measure(dtype, device=device).tflop_per_s, None
+            yield f"gemm.{dtype}.best", rates.measure_best_shape(dtype, device=device).tflop_per_s, None
 
     return read
 

@@ -14,9 +14,9 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from gpu_acceptance.inventory import versions
 from gpu_acceptance.measure.collectives import largest
-from gpu_acceptance.measure.train import ddp, fsdp, parallel, single
+from gpu_acceptance.measure.train import fsdp, models, throughput
 from gpu_acceptance.measure.train.shapes import Decoder, ResNet, Shape, Workload
-from gpu_acceptance.measure.train.trained import Times, Trained
+from gpu_acceptance.measure.train.throughput import Times, Trained
 
 SHAPES: dict[str, Shape] = {
     "resnet18": ResNet(18, 224),
@@ -55,12 +55,12 @@ def alone(workload: Workload, options: dict) -> dict[str, object]:
     def agree(number: int) -> int:
         return largest(number, options["device"])
 
-    found = single.measure(workload, rank=dist.get_rank(), agree=agree, **options)
+    found = throughput.measure_alone(workload, rank=dist.get_rank(), agree=agree, **options)
     return {**of(found.trained), "p50_s": found.p50_s, "p99_s": found.p99_s}
 
 
 def with_ddp(workload: Workload, options: dict) -> dict[str, object]:
-    found = ddp.measure(workload, **options)
+    found = throughput.measure_ddp(workload, **options)
     told = [None] * dist.get_world_size()
     dist.all_gather_object(told, (found.compute_s, found.digest))
     return {
@@ -74,7 +74,7 @@ def with_ddp(workload: Workload, options: dict) -> dict[str, object]:
 
 def with_fsdp(workload: Workload, options: dict) -> dict[str, object]:
     mesh = init_device_mesh("cuda", (dist.get_world_size(),))
-    found = fsdp.measure(workload, parallel.Sharding(mesh), **options)
+    found = fsdp.measure(workload, models.Sharding(mesh), **options)
     return {**of(found.trained), "held": found.held, "exposed_s": found.exposed and found.exposed.exposed_s}
 
 

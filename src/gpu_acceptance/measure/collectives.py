@@ -1,9 +1,12 @@
-"""The collectives: what each reads and writes, its call, and its bus factor by nccl-tests (its doc/PERFORMANCE.md has the derivations).
+"""Collectives: the call, the buffers and the bus factor of each by nccl-tests, and messages whose exact result is known.
 
+doc/PERFORMANCE.md of nccl-tests has the derivations of the bus factors. A message holds integers that differ by rank and index, and whose
+sums fp32 holds exactly. So a collective's output can be compared bit for bit, whatever the order of the sums. Element `index` of a rank's
+message is index % period * slope + offset; the sum over ranks has the same form. Messages are made a chunk at a time.
 Tensor suffixes: N elements of the whole message, S of one rank's shard (N / world size).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -21,8 +24,10 @@ Group = dist.ProcessGroup | None  # None: all ranks
 ROOT = 0  # of broadcast and reduce, as a rank of the group
 BYTES_PER_ELEMENT = 4  # fp32
 _TEXT_BYTES = 400
-_MOST_PROBLEM = 400  # characters of what one rank says; those of 1,000 ranks go through one message of the control store
+_MOST_PROBLEM = 400  # characters of one rank's error; those of 1,000 ranks go through one message of the control store
 _MOST_RANKS_NAMED = 4
+_CHUNK = 2**24  # elements: 64 MiB of fp32
+_EXACT = 2**24  # fp32 holds every integer up to here
 T = TypeVar("T")
 
 
@@ -30,12 +35,12 @@ T = TypeVar("T")
 class _Collective:
     bus_factor: Callable[[int], float]
     run: Callable[[Tensor, Tensor, Group], object]  # input, output, group
-    is_sharded: bool  # its message is made of one shard for each rank
+    is_sharded: bool  # the message is made of one shard for each rank
     is_in_place: bool  # the input is the output, or a part of it
 
 
 def _send_to_next(input_N: Tensor, output_N: Tensor, group: Group) -> None:
-    """A ring in which every rank sends and receives at once, as sendrecv_perf has it."""
+    """Send to the next rank of a ring and receive from the one before, at once, as sendrecv_perf does."""
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
     send = dist.P2POp(dist.isend, input_N, group=group, group_peer=(rank + 1) % world_size)
     receive = dist.P2POp(dist.irecv, output_N, group=group, group_peer=(rank - 1) % world_size)
@@ -43,7 +48,7 @@ def _send_to_next(input_N: Tensor, output_N: Tensor, group: Group) -> None:
         work.wait()
 
 
-def _of_others(world_size: int) -> float:
+def _others_part(world_size: int) -> float:
     return (world_size - 1) / world_size
 
 
@@ -52,16 +57,16 @@ def _of_others(world_size: int) -> float:
 # (reports/evidence/all-gather-2-gpus.jsonl). reduce_scatter in place would sum up what it has summed.
 _COLLECTIVES = {
     "all_gather": _Collective(
-        _of_others, lambda shard_S, full_N, group: all_gather(full_N, shard_S, group=group), is_sharded=True, is_in_place=True
+        _others_part, lambda shard_S, full_N, group: all_gather(full_N, shard_S, group=group), is_sharded=True, is_in_place=True
     ),
     "all_reduce": _Collective(
-        lambda n: 2 * _of_others(n), lambda _, full_N, group: dist.all_reduce(full_N, group=group), is_sharded=False, is_in_place=True
+        lambda n: 2 * _others_part(n), lambda _, full_N, group: dist.all_reduce(full_N, group=group), is_sharded=False, is_in_place=True
     ),
     "reduce_scatter": _Collective(
-        _of_others, lambda full_N, shard_S, group: _reduce_scatter(shard_S, full_N, group=group), is_sharded=True, is_in_place=False
+        _others_part, lambda full_N, shard_S, group: _reduce_scatter(shard_S, full_N, group=group), is_sharded=True, is_in_place=False
     ),
     "all_to_all": _Collective(
-        _of_others,
+        _others_part,
         lambda input_N, output_N, group: dist.all_to_all_single(output_N, input_N, group=group),
         is_sharded=True,
         is_in_place=False,
@@ -78,21 +83,21 @@ NAMES = tuple(_COLLECTIVES)
 
 
 def bus_factor(collective: str, world_size: int) -> float:
-    """Part of the message every link must carry: 0.875 for all_gather on 8 ranks."""
-    return _found(collective).bus_factor(world_size)
+    """Return the part of the message that every link must carry: 0.875 for all_gather on 8 ranks."""
+    return _named(collective).bus_factor(world_size)
 
 
-def _found(collective: str) -> _Collective:
+def _named(collective: str) -> _Collective:
     if collective not in _COLLECTIVES:
         raise ValueError(f"unknown collective {collective!r}; known: {', '.join(NAMES)}")
     return _COLLECTIVES[collective]
 
 
 def split(places: Sequence[int], rank: int) -> dist.ProcessGroup:
-    """The group of the ranks in the place of `rank`, from the place of each, though it be alone there. Collective over all ranks.
+    """Return the group of all ranks whose place is that of `rank`; it may be alone. `places`: of each rank. Collective over all ranks.
 
-    NCCL makes such a group by splitting the communicator of all ranks (ncclCommSplit), and each of them has to call it: a rank that did
-    not was seen to leave the others waiting on 2 H200.
+    NCCL makes such a group by splitting the communicator of all ranks (ncclCommSplit), and each of them has to call it. On 2 H200 the
+    others were seen to wait for a rank that did not.
     """
     own = [other for other, place in enumerate(places) if place == places[rank]]
     group: dist.ProcessGroup = dist.new_group(own, use_local_synchronization=True)
@@ -100,14 +105,14 @@ def split(places: Sequence[int], rank: int) -> dist.ProcessGroup:
 
 
 def largest(number: int, device: torch.device, group: Group = None) -> int:
-    """The largest of one integer from each rank; nobody leaves before everybody came, and the device is idle. Collective."""
+    """Return the largest of one integer from each rank. Acts as a barrier, and leaves the device idle. Collective."""
     tensor = torch.tensor(number, device=device)
     dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=group)
     return int(tensor.item())
 
 
 def over_ranks(own: list[float], device: torch.device, group: Group = None) -> list[list[float]]:
-    """Each number of every rank, by rank. Collective."""
+    """Return each number of every rank, by rank. Collective."""
     every = torch.empty(len(own) * dist.get_world_size(group), dtype=torch.float64, device=device)
     all_gather(every, torch.tensor(own, dtype=torch.float64, device=device), group=group)
     columns: list[list[float]] = every.view(-1, len(own)).T.tolist()
@@ -115,7 +120,7 @@ def over_ranks(own: list[float], device: torch.device, group: Group = None) -> l
 
 
 def texts_over_ranks(own: str, device: torch.device, group: Group = None) -> list[str]:
-    """A text of every rank, by rank; each as far as it has no more than 400 bytes. Collective."""
+    """Return the text of every rank, by rank, each cut to 400 bytes. Collective."""
     content = bytearray(own.encode()[:_TEXT_BYTES].ljust(_TEXT_BYTES, b"\0"))
     every = torch.empty(_TEXT_BYTES * dist.get_world_size(group), dtype=torch.uint8, device=device)
     all_gather(every, torch.frombuffer(content, dtype=torch.uint8).to(device), group=group)
@@ -123,23 +128,25 @@ def texts_over_ranks(own: str, device: torch.device, group: Group = None) -> lis
 
 
 class Buffers:
-    """What one collective reads and writes on this rank, uninitialised.
+    """Uninitialised buffers that one collective reads and writes on this rank.
 
-    `num_bytes` is rounded down to whole elements, of a message of shards to as many for each rank, but to no less than one.
+    `num_bytes` is rounded down to whole elements, in a sharded message to as many for each rank, but to at least one.
     """
 
     def __init__(self, collective: str, num_bytes: int, device: torch.device, group: Group = None) -> None:
         rank, world_size = dist.get_rank(group), dist.get_world_size(group)
-        known = _found(collective)
+        known = _named(collective)
         if num_bytes < 1:
             raise ValueError(f"num_bytes={num_bytes}: at least 1")
         num_parts = world_size if known.is_sharded else 1
         num_elements = max(1, num_bytes // BYTES_PER_ELEMENT // num_parts) * num_parts
-        _refuse_too_much(num_elements * BYTES_PER_ELEMENT * (1 if known.is_in_place else 2), device)
+        wanted_bytes = num_elements * BYTES_PER_ELEMENT * (1 if known.is_in_place else 2)
+        if device.type == "cuda" and wanted_bytes > (free_bytes := torch.cuda.mem_get_info(device)[0]):
+            raise ValueError(f"buffers of {wanted_bytes} bytes on {device}: only {free_bytes} bytes are free")
         self.collective, self.num_bytes, self.device = collective, BYTES_PER_ELEMENT * num_elements, device
         self.group, self._run = group, known.run
         full_N = torch.empty(num_elements, device=device)
-        nothing = full_N[:0]  # what a rank neither gives nor gets
+        nothing = full_N[:0]  # for a rank without input or without output
         if collective == "all_gather":
             self.input, self.output = full_N.chunk(world_size)[rank], full_N
         elif collective == "broadcast":
@@ -152,32 +159,110 @@ class Buffers:
             self.input, self.output = full_N, full_N if known.is_in_place else torch.empty_like(full_N)
 
     def run(self) -> None:
-        """One operation, enqueued. Collective."""
+        """Enqueue one operation. Collective."""
         self._run(self.input, self.output, self.group)
 
 
-def _refuse_too_much(wanted_bytes: int, device: torch.device) -> None:
-    if device.type == "cuda" and wanted_bytes > (free_bytes := torch.cuda.mem_get_info(device)[0]):
-        raise ValueError(f"buffers of {wanted_bytes} bytes on {device}: only {free_bytes} bytes are free")
-
-
 def together(work: Callable[[], T], share: Callable[[str], Sequence[str]]) -> T:
-    """Runs `work`, and returns what it returned, once all ranks are through with theirs. Collective.
+    """Run `work`, and return its result once all ranks are through with theirs. Collective.
 
-    `work` waits for no other rank. Where it raised on some: OSError on all, which says on which of them and what. `share`: gives a text to
-    all ranks, and returns that of each.
+    `work` waits for no other rank. If it raised on any rank, OSError is raised on all: it names those ranks and their errors. `share` gives
+    a text to all ranks, and returns that of each.
     """
     done, problem = list[T](), ""
     try:
         done.append(work())
-    except Exception as error:  # of whatever kind: nobody may go on alone
-        problem = _problem_text(error)
-    told = [f"rank {rank}: {text}" for rank, text in enumerate(share(problem)) if text]
-    if told:
-        raise OSError("; ".join(first_few(told, _MOST_RANKS_NAMED, "{} ranks more")))
+    except Exception as error:  # of any kind: no rank may go on alone
+        ascii_text = f"{type(error).__name__}: {error}".encode("ascii", "backslashreplace").decode()  # a character is one byte
+        problem = ascii_text[:_MOST_PROBLEM]
+    problems = [f"rank {rank}: {text}" for rank, text in enumerate(share(problem)) if text]
+    if problems:
+        raise OSError("; ".join(first_few(problems, _MOST_RANKS_NAMED, "{} ranks more")))
     return done[0]
 
 
-def _problem_text(problem: Exception) -> str:
-    """In ASCII, of which a character is one byte."""
-    return f"{type(problem).__name__}: {problem}".encode("ascii", "backslashreplace").decode()[:_MOST_PROBLEM]
+@dataclass(frozen=True)
+class Integers:
+    """Elements `start` to `stop` of a message whose element `index` is index % period * slope + offset."""
+
+    start: int
+    stop: int
+    period: int
+    slope: int
+    offset: int
+
+
+def slope(rank: int) -> int:
+    return 1 + rank % 3
+
+
+def offset(rank: int) -> int:
+    return 1 + rank  # not zero: no rank's own element equals the sum, not even at index 0
+
+
+def period(world_size: int) -> int:
+    """Return the longest odd period with which the sum over ranks is exact; odd, because NCCL works in pieces of 2**k elements."""
+    room = _EXACT - 1 - sum(map(offset, range(world_size)))
+    longest = room // sum(map(slope, range(world_size)))
+    if longest < 100:
+        raise ValueError(f"no message for {world_size} ranks: its sum would not be exact in fp32")
+    return (longest - 1) | 1
+
+
+def input_of(collective: str, num_elements: int, rank: int, world_size: int) -> list[Integers]:
+    """Return the input of a rank: a shard for all_gather, nothing for a broadcast except at its root, else a whole message."""
+    if collective == "broadcast" and rank != ROOT:
+        return []
+    if collective == "all_gather":
+        return [_shard_of(num_elements, rank, rank, world_size)]
+    return [_whole_of(num_elements, rank, world_size)]
+
+
+def output_of(collective: str, num_elements: int, rank: int, world_size: int) -> list[Integers]:
+    """Return the output that a rank must hold, in order. Nothing is promised by reduce, except at its root."""
+    if collective == "all_gather":
+        return [_shard_of(num_elements, peer, peer, world_size) for peer in range(world_size)]
+    if collective == "all_to_all":
+        return [_shard_of(num_elements, rank, peer, world_size) for peer in range(world_size)]
+    if collective == "broadcast":
+        return [_whole_of(num_elements, ROOT, world_size)]
+    if collective == "send_recv":
+        return [_whole_of(num_elements, (rank - 1) % world_size, world_size)]
+    if collective == "reduce" and rank != ROOT:
+        return []
+    shard = num_elements // world_size
+    start, stop = (shard * rank, shard * (rank + 1)) if collective == "reduce_scatter" else (0, num_elements)
+    ranks = range(world_size)
+    return [Integers(start, stop, period(world_size), sum(map(slope, ranks)), sum(map(offset, ranks)))]
+
+
+def _whole_of(num_elements: int, rank: int, world_size: int) -> Integers:
+    return Integers(0, num_elements, period(world_size), slope(rank), offset(rank))
+
+
+def _shard_of(num_elements: int, place: int, rank: int, world_size: int) -> Integers:
+    """Return the shard at `place` of the message of `rank`."""
+    shard = num_elements // world_size
+    return Integers(shard * place, shard * (place + 1), period(world_size), slope(rank), offset(rank))
+
+
+def write(tensor: Tensor, values: Sequence[Integers]) -> None:
+    """Fill the tensor with the values, one after the other."""
+    for part, expected in _chunks(tensor, values):
+        part.copy_(expected)
+
+
+def num_different(tensor: Tensor, values: Sequence[Integers]) -> int:
+    """Count the elements whose bits are not those of the values, one after the other."""
+    return sum((int((part.view(torch.int32) != expected.view(torch.int32)).sum()) for part, expected in _chunks(tensor, values)), 0)
+
+
+def _chunks(tensor: Tensor, values: Sequence[Integers]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield every chunk of the tensor with the values that belong there."""
+    done = 0
+    for one in values:
+        for start in range(one.start, one.stop, _CHUNK):
+            index = torch.arange(start, min(start + _CHUNK, one.stop), device=tensor.device)
+            yield tensor[done : done + len(index)], (index % one.period * one.slope + one.offset).float()
+            done += len(index)
+    assert done == len(tensor), f"{done} values for a tensor of {len(tensor)}"

@@ -2,16 +2,17 @@
 
 One operation sends `num_bytes` to one rank and receives as much from one (batch_isend_irecv). In a pair that is the same rank, so that
 both directions of a link are loaded; in a ring it is the next one and the one before. bus factor 1, as sendrecv of nccl-tests.
-The default group does it: no group is made for a node, a rail or a pair, which would cost one call of every rank for each of them. Two
-ranks that meet for the first time connect first; that is within the first contact, which is not timed.
+The default group does it. A group for each node, rail or pair would cost one call of every rank each. Two ranks that meet for the first
+time connect first; that is within the first contact, which is not timed.
 
 Before each block the ends of a route meet in one more operation. There is no barrier over all ranks, which one dead link would stop:
-all routes begin when the last results were shared, through `share`, which must not need the links in doubt. Whether the first contact
-came about is shared as well, before anybody times anything: no rank waits in a block for a peer that another one has lost.
+all routes begin when the last results were shared through `share`, which must not need the links in doubt. The outcome of the first contact
+is shared as well, before any rank times anything: no rank waits in a block for a peer that another one has lost.
 GB = 1e9 bytes.
 """
 
 import contextlib
+import itertools
 import math
 import statistics
 import time
@@ -24,62 +25,58 @@ import torch
 import torch.distributed as dist
 
 from gpu_acceptance.base.text import first_few
-from gpu_acceptance.measure import message
-from gpu_acceptance.measure.message import Span
+from gpu_acceptance.measure import collectives
+from gpu_acceptance.measure.collectives import Integers
 from gpu_acceptance.measure.timing import time_block
-from gpu_acceptance.measure.tournament import circle_round, seats_of
+from gpu_acceptance.measure.tournament import Pair, round_robin
 
-Pair = tuple[int, int]  # two ranks, the lower first
-
-NOBODY = -1  # what a rank tells to which everything came that was to come
-_MOST_TOLD = 16
-_TO_DO = "to do: take out who is lost, of a pair one end after the other, and run again"
+NOBODY = -1  # a rank tells this if everything came that was to come
+_MOST_SHOWN = 16
+_REMEDY = "to do: take out the lost ranks, of a pair one end after the other, and run again"
 _PERIOD = 2**22 - 1  # three times as much and the number of a rank is exact in fp32; odd, because NCCL works in pieces of 2**k elements
 _POLL_S = 0.001
-Share = Callable[[str, float], list[float]]  # what it is, and that of every rank, in rank order; collective
-LOOPBACK_ENVIRONMENT = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"}  # what a worker that measures must start with
-
-_Pair = tuple[int, int]
+Share = Callable[[str, float], list[float]]  # key and own number -> those of every rank, in rank order; collective
+LOOPBACK_ENVIRONMENT = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"}  # a worker that measures loopback must start with this
 
 
 class LostContactError(Exception):
-    """Nothing moved between these pairs of ranks. Raised on all ranks alike: the group that they share is of no more use."""
+    """Nothing moved between these pairs of ranks. Raised on all ranks alike: the group that they share cannot be used again."""
 
     def __init__(self, pairs: Sequence[Pair], within_s: float) -> None:
         self.pairs, self.within_s = pairs, within_s
         self._num_partners = Counter(rank for pair in pairs for rank in pair)
-        super().__init__(self.told(lambda rank: f"rank {rank}"))
+        super().__init__(self.describe(lambda rank: f"rank {rank}"))
 
     @property
     def lost(self) -> set[int]:
-        """Of each pair the end that lost more partners; both, where they lost as many."""
+        """The end of each pair that lost more partners; both ends, where they lost as many."""
         most = {pair: max(self._num_partners[rank] for rank in pair) for pair in self.pairs}
         return {rank for pair in self.pairs for rank in pair if self._num_partners[rank] == most[pair]}
 
-    def told(self, name: Callable[[int], str]) -> str:
-        """The pairs and who of them is lost, in a sentence. `name` is of a rank, for people."""
+    def describe(self, name: Callable[[int], str]) -> str:
+        """Return a sentence that names the pairs and the lost ranks. `name` turns a rank into a text for people."""
         pairs = [" and ".join(map(name, pair)) for pair in self.pairs]
         several = [name(rank) for rank in sorted(self.lost) if self._num_partners[rank] > 1]
         found = [f"lost by several partners: {_few(several)}"] if several else []
         if any(self._num_partners[one] == self._num_partners[other] == 1 for one, other in self.pairs):
-            found.append("of a pair alone nobody can say which of its ends is lost")
-        return f"no contact within {self.within_s:g} s between {_few(pairs)}; {'; '.join(found)}; {_TO_DO}"
+            found.append("which end of a single pair is lost cannot be told")
+        return f"no contact within {self.within_s:g} s between {_few(pairs)}; {'; '.join(found)}; {_REMEDY}"
 
 
-def lost_pairs(told: Sequence[int], *, ends_at_once: bool) -> list[Pair]:
-    """The pairs between which nothing moved, of what each rank told: the one from which nothing came, or NOBODY.
+def lost_pairs(missing: Sequence[int], *, ends_at_once: bool) -> list[Pair]:
+    """Return the pairs between which nothing moved. `missing`: for each rank the one from which nothing came, or NOBODY.
 
     `ends_at_once`: sending and receiving are one operation, which ends where both did (NCCL). Then a rank to which something came did send
-    as well, and the one that waits for it waits in truth for whom it sends to. gloo's send ends when the kernel has taken the data.
+    as well, and a rank that waits for it really waits for its own receiver. gloo's send ends when the kernel has taken the data.
     """
-    waiting = [(source, rank) for rank, source in enumerate(told) if source != NOBODY]
+    waiting = [(source, rank) for rank, source in enumerate(missing) if source != NOBODY]
     if ends_at_once:
-        waiting = [(source, rank) for source, rank in waiting if told[source] != NOBODY] or waiting
+        waiting = [(source, rank) for source, rank in waiting if missing[source] != NOBODY] or waiting
     return sorted({(min(pair), max(pair)) for pair in waiting})
 
 
 def _few(names: Sequence[str]) -> str:
-    return ", ".join(first_few(names, _MOST_TOLD, "and {} more"))
+    return ", ".join(first_few(names, _MOST_SHOWN, "and {} more"))
 
 
 @dataclass(frozen=True)
@@ -92,7 +89,7 @@ class Route:
 
 @dataclass(frozen=True)
 class Sizes:
-    """What runs on each route."""
+    """Sizes of the operations on each route."""
 
     num_bytes: int
     num_iterations: int  # operations in a block
@@ -101,51 +98,50 @@ class Sizes:
 
 
 def ring(members: list[int], rank: int) -> Route | None:
-    """The route of a rank in a ring of these; None where there is nobody else."""
+    """Return the route of a rank in a ring of these members; None where it is alone."""
     place = members.index(rank)
     return Route(members[(place + 1) % len(members)], members[place - 1]) if len(members) > 1 else None
 
 
 class Exchange:
-    """The buffers of this rank. `num_wrong` counts elements that differed from what was sent, over all routes so far."""
+    """The buffers of this rank. `num_wrong` counts elements that differed from those sent, over all routes so far."""
 
     def __init__(self, sizes: Sizes, *, rank: int, device: torch.device, share: Share) -> None:
         if sizes.num_bytes < 4:
             raise ValueError(f"num_bytes={sizes.num_bytes}: less than one fp32 element")
         self._sizes, self._device, self._share = sizes, device, share
         self._given, self._taken = (torch.empty(sizes.num_bytes // 4, device=device) for _ in range(2))
-        message.write(self._given, self._message(rank))
+        collectives.write(self._given, self._message(rank))
         self.num_wrong = 0
 
     def measure(self, route: Route | None) -> list[float]:
-        """GB/s of every rank on its route, in rank order; 0 where it has none. Collective: with None it only listens.
+        """Return GB/s of every rank on its route, in rank order; 0 where it has none. Collective: with None it only listens.
 
-        Raises LostContactError on all ranks alike, where on some route nothing came. Then the group is of no more use, and what a GPU was
-        given may never come to its end.
+        Raises LostContactError on all ranks alike, where on some route nothing came. Then the group cannot be used again, and work that a
+        GPU was given may never end.
         """
-        self._meet(route)
+        source = NOBODY if route is None or self._meet(route) else route.source
+        missing = [int(other) for other in self._share("nothing came from", source)]
+        if lost := lost_pairs(missing, ends_at_once=self._device.type == "cuda"):
+            raise LostContactError(lost, self._sizes.contact_s)
         return self._share("GB/s", self._own_rate(route) if route else 0.0)
 
-    def _meet(self, route: Route | None) -> None:
-        source = NOBODY
-        if route:
-            self._taken.fill_(math.nan)
-            if self._has_contact(route):
-                self.num_wrong += message.num_different(self._taken, self._message(route.source))
-            else:
-                source = route.source
-        told = [int(other) for other in self._share("nothing came from", source)]
-        if lost := lost_pairs(told, ends_at_once=self._device.type == "cuda"):
-            raise LostContactError(lost, self._sizes.contact_s)
+    def _meet(self, route: Route) -> bool:
+        """Make the first contact, and compare what came; return whether anything came in time."""
+        self._taken.fill_(math.nan)
+        within_s = self._sizes.contact_s
+        has_contact = self._comes_to_cpu(route, within_s) if self._device.type == "cpu" else self._comes_to_gpu(route, within_s)
+        if has_contact:
+            self.num_wrong += collectives.num_different(self._taken, self._message(route.source))
+        return has_contact
 
     def _own_rate(self, route: Route) -> float:
-        blocks = [self._block_s(route) for _ in range(self._sizes.num_blocks)]
-        return 4 * len(self._given) / statistics.median(blocks) / 1e9
-
-    def _block_s(self, route: Route) -> float:
-        """Seconds of one operation, after one that brings the ends together."""
-        self._run(route)
-        return time_block(lambda: self._run(route), self._sizes.num_iterations, self._device).elapsed_s / self._sizes.num_iterations
+        blocks_s = []
+        for _ in range(self._sizes.num_blocks):
+            self._run(route)  # brings the ends together
+            span = time_block(lambda: self._run(route), self._sizes.num_iterations, self._device)
+            blocks_s.append(span.elapsed_s / self._sizes.num_iterations)
+        return 4 * len(self._given) / statistics.median(blocks_s) / 1e9
 
     def _run(self, route: Route) -> None:
         for work in self._begin(route):
@@ -156,13 +152,8 @@ class Exchange:
         take = dist.P2POp(dist.irecv, self._taken, route.source)
         return dist.batch_isend_irecv([give, take])
 
-    def _has_contact(self, route: Route) -> bool:
-        """Whether one operation brings what is to come in time."""
-        within_s = self._sizes.contact_s
-        return self._comes_to_cpu(route, within_s) if self._device.type == "cpu" else self._comes_to_gpu(route, within_s)
-
     def _comes_to_cpu(self, route: Route, within_s: float) -> bool:
-        """A send that does not end is for the rank to tell that waits for it."""
+        """Return whether data came in time. A send that does not end is reported by the rank that waits for it."""
         try:
             give, take = self._begin(route)
             take.wait(timedelta(seconds=within_s))
@@ -186,8 +177,8 @@ class Exchange:
             time.sleep(_POLL_S)
         return True
 
-    def _message(self, rank: int) -> list[Span]:
-        return [Span(0, len(self._given), _PERIOD, message.slope(rank), message.offset(rank))]
+    def _message(self, rank: int) -> list[Integers]:
+        return [Integers(0, len(self._given), _PERIOD, collectives.slope(rank), collectives.offset(rank))]
 
 
 @dataclass(frozen=True)
@@ -198,36 +189,31 @@ class Loopback:
 
     @property
     def best(self) -> float:
-        """The rank must not be alone."""
+        """The highest rate. The rank must not be alone."""
         return max(self.rates.values())
 
     @property
-    def told(self) -> str:
+    def partner(self) -> str:
+        """The rank of the highest rate, for people."""
         best = max(self.rates, key=self.rates.__getitem__)
         return f"with rank {best}, the fastest of {len(self.rates)}"
 
 
-def rounds(nodes: Sequence[int]) -> list[list[_Pair]]:
-    """Disjoint pairs of ranks of one node, from the node of each rank; in all rounds each two of a node meet once."""
+def rounds(nodes: Sequence[int]) -> list[list[Pair]]:
+    """Return rounds of disjoint pairs of ranks of one node, from the node of each rank; each two ranks of a node meet once."""
     members = defaultdict(list)
     for rank, node in enumerate(nodes):
         members[node].append(rank)
-    num_rounds = max(len(seats_of(len(ranks))) for ranks in members.values()) - 1
-    return [[pair for ranks in members.values() for pair in _pairs(ranks, number)] for number in range(num_rounds)]
-
-
-def _pairs(ranks: Sequence[int], number: int) -> list[_Pair]:
-    seats = seats_of(len(ranks))
-    meetings = circle_round(seats, number) if number < len(seats) - 1 else []
-    return [(ranks[one], ranks[other]) for one, other in meetings]
+    by_node = map(round_robin, members.values())
+    return [list(itertools.chain(*pairs)) for pairs in itertools.zip_longest(*by_node, fillvalue=())]
 
 
 def measure_loopback(exchange: Exchange, nodes: Sequence[int], rank: int) -> Loopback:
-    """Every round; no rate where a rank is alone on its node. Collective. Raises LostContactError where nothing moves between two."""
-    had: dict[int, float] = {}
+    """Measure every round; a rank that is alone on its node has no rate. Collective. Raises LostContactError."""
+    rates_of: dict[int, float] = {}
     for pairs in rounds(nodes):
         peer = next((sum(pair) - rank for pair in pairs if rank in pair), None)
         rates = exchange.measure(None if peer is None else Route(peer, peer))
         if peer is not None:
-            had[peer] = min(rates[rank], rates[peer])
-    return Loopback(had)
+            rates_of[peer] = min(rates[rank], rates[peer])
+    return Loopback(rates_of)

@@ -16,7 +16,7 @@ from gpu_acceptance.measure.timing import time_blocks
 
 SEED = 20_261_120
 _SCALE = 3.0  # of scale and triad: an integer, so that integers stay exact
-_NUM_CACHES = 16  # an array is at least so many L2: no more than 1/16 of it can be left there by the operation before
+_NUM_CACHES = 16  # L2 sizes in an array, at least: at most 1/16 of it can be left there by the operation before
 _VALUE = 1.1  # of the write: its fp32 has bits of both kinds
 _CHUNK = 2**24  # elements made or compared at a time: 64 MiB of fp32
 
@@ -38,7 +38,7 @@ class BandwidthResult:
 
 @dataclass(frozen=True)
 class _Kernel:
-    """`run` reads x and y and writes `out`; `expected` gives the output of one chunk from the same chunk of x and y."""
+    """One kernel: `run` reads x and y and writes `out`; `expected` gives the output of one chunk from the same chunk of x and y."""
 
     num_arrays: int  # moved to or from memory by one operation
     run: Callable[[Tensor, Tensor, Tensor], object]  # out, x, y
@@ -51,7 +51,7 @@ def _random(array: int, chunk: int, num_elements: int, device: torch.device) -> 
 
 
 def _integers(array: int, chunk: int, num_elements: int, device: torch.device) -> Tensor:
-    """-8 to 8. Sums are exact in fp32 in any order: with 2**34 elements six sigma is 4 million, below 2**24."""
+    """Return integers from -8 to 8. Sums are exact in fp32 in any order: with 2**34 elements six sigma is 4 million, below 2**24."""
     generator = _generator(array, chunk, device)
     return torch.randint(-8, 9, (num_elements,), generator=generator, device=device, dtype=torch.float32)
 
@@ -71,7 +71,7 @@ KERNELS = {
 
 
 def num_bytes(kernel: str, array_bytes: int) -> int:
-    """Bytes that one operation moves to or from memory: 3 arrays for the triad."""
+    """Return the bytes that one operation moves to or from memory: 3 arrays for the triad."""
     if kernel not in KERNELS:
         raise ValueError(f"unknown kernel {kernel!r}; known: {', '.join(KERNELS)}")
     return KERNELS[kernel].num_arrays * array_bytes
@@ -81,8 +81,11 @@ def measure(kernel: str, *, array_bytes: int, device: torch.device, block_s: flo
     """Time one kernel over three fp32 arrays of `array_bytes` each, then count the wrong elements of its output."""
     moved_bytes = num_bytes(kernel, array_bytes)
     if array_bytes < 4 or array_bytes % 4:
-        raise ValueError(f"array_bytes={array_bytes}: a positive multiple of 4")
-    _refuse_cached(array_bytes, device)
+        raise ValueError(f"array_bytes={array_bytes}: must be a positive multiple of 4")
+    if device.type == "cuda":
+        l2_bytes = torch.cuda.get_device_properties(device).L2_cache_size
+        if array_bytes < (least := _NUM_CACHES * l2_bytes):
+            raise ValueError(f"array_bytes={array_bytes}: at least {least}, {_NUM_CACHES} times the L2 of {device} ({l2_bytes} bytes)")
     out, x, y = (torch.empty(array_bytes // 4, device=device) for _ in range(3))
     for array, tensor in enumerate((out, x, y)):
         _fill(tensor, _random, array)
@@ -93,18 +96,8 @@ def measure(kernel: str, *, array_bytes: int, device: torch.device, block_s: flo
     return BandwidthResult(kernel, array_bytes, blocks.median_s, blocks.cv_percent, median, best, num_wrong)
 
 
-def _refuse_cached(array_bytes: int, device: torch.device) -> None:
-    if device.type != "cuda":
-        return
-    l2_bytes = torch.cuda.get_device_properties(device).L2_cache_size
-    if array_bytes < _NUM_CACHES * l2_bytes:
-        raise ValueError(
-            f"array_bytes={array_bytes}: at least {_NUM_CACHES * l2_bytes}, {_NUM_CACHES} times the L2 of {device} ({l2_bytes} bytes)"
-        )
-
-
 def _count_wrong(kernel: str, out: Tensor, x: Tensor, y: Tensor) -> int:
-    """Elements of the output that differ, bit for bit, from what fresh data give. Writes over all three arrays."""
+    """Count the elements of the output that differ, bit for bit, from the result of fresh data. Writes over all three arrays."""
     _fill(x, KERNELS[kernel].data, 1)
     _fill(y, KERNELS[kernel].data, 2)
     out.fill_(math.nan)
@@ -114,7 +107,8 @@ def _count_wrong(kernel: str, out: Tensor, x: Tensor, y: Tensor) -> int:
         total = sum((int(chunk.long().sum()) for chunk in expected), 0)
         assert abs(total) < 2**24, f"the sum {total} is not exact in fp32"
         return int(out[0].item() != total)
-    return sum(_num_different(got, wanted) for got, wanted in zip(torch.split(out, _CHUNK), expected, strict=True))
+    pairs = zip(torch.split(out, _CHUNK), expected, strict=True)
+    return sum(int((got.view(torch.int32) != wanted.view(torch.int32)).sum()) for got, wanted in pairs)  # bits: no NaN equals another
 
 
 def _fill(tensor: Tensor, data: Data, array: int) -> None:
@@ -126,8 +120,3 @@ def _expected_chunks(kernel: str, out: Tensor) -> Iterator[Tensor]:
     for chunk, part in enumerate(torch.split(out, _CHUNK)):
         x, y = (KERNELS[kernel].data(array, chunk, len(part), out.device) for array in (1, 2))
         yield KERNELS[kernel].expected(x, y)
-
-
-def _num_different(got: Tensor, wanted: Tensor) -> int:
-    """Elements whose bits differ, so that a NaN is no match for anything but itself."""
-    return int((got.view(torch.int32) != wanted.view(torch.int32)).sum())

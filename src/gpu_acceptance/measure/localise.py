@@ -1,13 +1,13 @@
-"""Nodes, rails and paths of a job by their rates: inside each node, along each rail, and between pairs of nodes.
+"""Slow nodes, rails and paths of a job: rates inside each node, along each rail, and between pairs of nodes.
 
-A rail is the ranks of one local rank on all nodes, whose network cards are as a rule on one switch. Every pair of nodes talks over all
-rails at once, and has the rate of its slowest. Cost: one round for all nodes by themselves, one for all rails, one more each to confirm a
-suspect, and the rounds of a tournament (tournament.py); none of them grows with the number of nodes.
-Every rank must call each function here, and gets the same numbers; or LostContactError, as do all others, where a rank or a path is lost.
+A rail is the ranks of one local rank on all nodes, whose network cards are usually on one switch. Every pair of nodes exchanges data over
+all rails at once, and has the rate of its slowest. Cost: one round for all nodes by themselves, one for all rails, one more each to confirm
+a suspect, and the rounds of a tournament (tournament.py). None of them grows with the number of nodes.
+Every rank must call each function here. All get the same numbers, or all get LostContactError where a rank or a path is lost.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median_high
 
@@ -16,7 +16,7 @@ from gpu_acceptance.measure import tournament
 from gpu_acceptance.measure.exchange import Exchange, Route, ring
 from gpu_acceptance.measure.tournament import Found, Meeting, Pair, Path
 
-_MOST_TOLD = 16
+_MOST_SHOWN = 16
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,6 @@ class Layout:
 
     ranks: tuple[tuple[int, ...], ...]
     rank: int
-
-    @property
-    def num_nodes(self) -> int:
-        return len(self.ranks)
 
     @property
     def num_rails(self) -> int:
@@ -43,22 +39,23 @@ class Layout:
         return self.ranks[self.node].index(self.rank)
 
     def along(self, rail: int) -> list[int]:
+        """Return the ranks of a rail, by node."""
         return [ranks[rail] for ranks in self.ranks]
 
     def node_of(self, rank: int) -> int:
         return next(node for node, ranks in enumerate(self.ranks) if rank in ranks)
 
     def name(self, rank: int, hosts: Sequence[object]) -> str:
-        """`rank 6 (node 3, node-03, rail 0)`. `hosts`: of each rank."""
+        """Return `rank 6 (node 3, node-03, rail 0)`. `hosts`: by rank."""
         node = self.node_of(rank)
         return f"rank {rank} (node {node}, {hosts[rank]}, rail {self.ranks[node].index(rank)})"
 
 
 def layout(nodes: Sequence[int], rank: int) -> Layout:
-    """Of the node of each rank, in rank order. Raises ValueError where nodes differ in size: their rails would end nowhere."""
+    """Return the layout from the node of each rank, in rank order. Raises ValueError where nodes differ in size."""
     found = [tuple(other for other, its_node in enumerate(nodes) if its_node == node) for node in sorted(set(nodes))]
     if len({len(ranks) for ranks in found}) > 1:
-        raise ValueError(f"nodes of {', '.join(str(len(ranks)) for ranks in found)} ranks: rails need as many on each")
+        raise ValueError(f"nodes of {', '.join(str(len(ranks)) for ranks in found)} ranks: rails need the same number on each")
     return Layout(tuple(found), rank)
 
 
@@ -70,7 +67,7 @@ class Compared:
 
     @property
     def reference(self) -> float:
-        """Of the median one; of two the faster."""
+        """The rate of the median one; of two the faster."""
         return median_high(self.gb_per_s)
 
     @property
@@ -80,61 +77,54 @@ class Compared:
     def deficit_percent(self, one: int) -> float:
         return tournament.deficit(self.gb_per_s[one], self.reference)
 
-    def told(self, one: int) -> str:
+    def comparison(self, one: int) -> str:
         return f"{self.gb_per_s[one]:.4g} GB/s where the median has {self.reference:.4g}"
 
 
 def inside(exchange: Exchange, layout: Layout, suspect_percent: float) -> Compared:
-    """Every node by itself, its ranks in a ring; wants at least two ranks on each. Collective."""
-
-    def once() -> Compared:
-        rates = exchange.measure(ring(list(layout.ranks[layout.node]), layout.rank))
-        return Compared(tuple(_slowest(rates, ranks) for ranks in layout.ranks))
-
-    return _confirmed(once, suspect_percent)
+    """Compare all nodes, each by itself with its ranks in a ring of at least two. Collective."""
+    return _compared(exchange, list(layout.ranks[layout.node]), layout.rank, layout.ranks, suspect_percent)
 
 
 def rails(exchange: Exchange, layout: Layout, suspect_percent: float) -> Compared:
-    """Every rail by itself, a ring through all nodes. Collective."""
+    """Compare all rails, each by itself in a ring through all nodes. Collective."""
+    groups = [layout.along(rail) for rail in range(layout.num_rails)]
+    return _compared(exchange, groups[layout.rail], layout.rank, groups, suspect_percent)
+
+
+def _compared(exchange: Exchange, own: list[int], rank: int, groups: Sequence[Sequence[int]], suspect_percent: float) -> Compared:
+    """Measure rings of ranks. All are measured again where one is a suspect, and of each the better rate counts. Collective."""
 
     def once() -> Compared:
-        rates = exchange.measure(ring(layout.along(layout.rail), layout.rank))
-        return Compared(tuple(_slowest(rates, layout.along(rail)) for rail in range(layout.num_rails)))
+        rates = exchange.measure(ring(own, rank))
+        return Compared(tuple(_slowest(rates, ranks) for ranks in groups))
 
-    return _confirmed(once, suspect_percent)
-
-
-def _confirmed(once: Callable[[], Compared], suspect_percent: float) -> Compared:
-    """All are measured again where one is further behind than this, and of each the better rate counts."""
     first = once()
-    if all(first.deficit_percent(one) <= suspect_percent for one in range(len(first.gb_per_s))):
+    if all(first.deficit_percent(one) <= suspect_percent for one in range(len(groups))):
         return first
-    both = zip(first.gb_per_s, once().gb_per_s, strict=True)
-    return Compared(tuple(max(rate, again) for rate, again in both))
+    return Compared(tuple(map(max, first.gb_per_s, once().gb_per_s)))
 
 
 class Pairs:
-    """Pairs of nodes, and which of their rails was the slowest."""
+    """Rates of pairs of nodes, and how often each rail was the slowest of a node's pairs."""
 
     def __init__(self, exchange: Exchange, layout: Layout) -> None:
         self._exchange, self._layout = exchange, layout
         self.slowest_rails: list[Counter[int]] = [Counter() for _ in layout.ranks]
 
     def __call__(self, pairs: Sequence[Pair]) -> dict[Pair, float]:
-        """GB/s of disjoint pairs, all at once. Collective."""
-        rates = self._exchange.measure(self._route(pairs))
-        return {pair: self._rate(pair, rates) for pair in pairs}
-
-    def _route(self, pairs: Sequence[Pair]) -> Route | None:
+        """Measure GB/s of disjoint pairs, all at once. Collective."""
+        layout, route = self._layout, None
         for pair in pairs:
-            if self._layout.node in pair:
-                partner = self._layout.ranks[sum(pair) - self._layout.node][self._layout.rail]
-                return Route(partner, partner)
-        return None
+            if layout.node in pair:
+                partner = layout.ranks[sum(pair) - layout.node][layout.rail]
+                route = Route(partner, partner)
+        rates = self._exchange.measure(route)
+        return {pair: self._rate(pair, rates) for pair in pairs}
 
     def _rate(self, pair: Pair, rates: Sequence[float]) -> float:
         by_rail = [_slowest(rates, [self._layout.ranks[node][rail] for node in pair]) for rail in range(self._layout.num_rails)]
-        slowest = min(range(len(by_rail)), key=lambda rail: by_rail[rail])
+        slowest = min(range(len(by_rail)), key=by_rail.__getitem__)
         for node in pair:
             self.slowest_rails[node][slowest] += 1
         return by_rail[slowest]
@@ -146,36 +136,38 @@ def _slowest(rates: Sequence[float], ranks: Sequence[int]) -> float:
 
 @dataclass(frozen=True)
 class Located:
-    """What the pairs of a job told. `names` of the nodes, for people."""
+    """The result of the pairs of a job. `names`: of the nodes, for people."""
 
     found: Found
     names: Sequence[str]
     slowest_rails: Sequence[Counter[int]]  # by node
-    rate: float  # GB/s: of the median node; of two nodes, of their one pair
+    rate: float  # GB/s of the median node; of two nodes, of their one pair
 
     @property
     def worst_path(self) -> Path | None:
-        """None where no two nodes that met are good."""
+        """The path with the largest deficit; None where no two nodes that met are good."""
         return next(iter(self.found.paths), None)
 
     @property
     def suspects(self) -> str:
-        """What is slow, in a sentence; nodes first, worst first. Of more than a screen can hold, how many more."""
+        """The slow nodes, then the slow paths, worst first, at most 16."""
         nodes = [f"{self.names[score.node]} {score.deficit_percent:.1f} %" for score in self.found.suspects]
         paths = [f"path {self._ends(path)} {path.deficit_percent:.1f} %" for path in self.found.path_suspects]
-        return ", ".join(first_few([*nodes, *paths], _MOST_TOLD, "and {} more")) or "none"
+        return ", ".join(first_few([*nodes, *paths], _MOST_SHOWN, "and {} more")) or "none"
 
     def of_node(self, node: int) -> str:
-        """What the deficit of a node rests on: its rates, with whom, against what."""
+        """Return the basis of a node's deficit: its rates, with which nodes, and the reference."""
         score = self.found.scores.get(node)
         if score is None:
             return ""
         again = f"; again, with nodes that passed: {self._met(score.confirmed)}" if score.confirmed else ""
-        return f"{score.gb_per_s:.4g} GB/s, median node {score.reference:.4g}: {self._met(score.met)}{again}{self._rail(node)}"
+        ((rail, times),) = self.slowest_rails[node].most_common(1)
+        slowest = f"; rail {rail} slowest in {times} of {self.slowest_rails[node].total()} pairs"
+        return f"{score.gb_per_s:.4g} GB/s, median node {score.reference:.4g}: {self._met(score.met)}{again}{slowest}"
 
     @property
     def of_paths(self) -> str:
-        """What the deficits of the slow paths rest on; where none is slow, that of the worst."""
+        """The basis of the deficits of the slow paths; where none is slow, of the worst."""
         return "; ".join(map(self._of_path, self.found.path_suspects or self.found.paths[:1]))
 
     def _of_path(self, path: Path) -> str:
@@ -188,16 +180,12 @@ class Located:
     def _met(self, met: Sequence[Meeting]) -> str:
         return ", ".join(f"{meeting.gb_per_s:.4g} with {self.names[meeting.partner]}" for meeting in met)
 
-    def _rail(self, node: int) -> str:
-        ((rail, times),) = self.slowest_rails[node].most_common(1)
-        return f"; rail {rail} slowest in {times} of {self.slowest_rails[node].total()} pairs"
-
 
 def locate(exchange: Exchange, layout: Layout, *, names: Sequence[str], num_rounds: int, suspect_percent: float, seed: int) -> Located:
-    """Which nodes and which paths between good nodes are slow; of two nodes, how fast their one path is. Collective."""
+    """Find the slow nodes and the slow paths between good nodes; for two nodes, only the rate of their path. Collective."""
     pairs = Pairs(exchange, layout)
-    if layout.num_nodes < tournament.MIN_NODES:
+    if len(layout.ranks) < tournament.MIN_NODES:
         (rate,) = pairs([(0, 1)]).values()
         return Located(Found({}, [], suspect_percent, num_rounds=1), names, pairs.slowest_rails, rate)
-    found = tournament.run(layout.num_nodes, pairs, num_rounds=num_rounds, suspect_percent=suspect_percent, seed=seed)
+    found = tournament.run(len(layout.ranks), pairs, num_rounds=num_rounds, suspect_percent=suspect_percent, seed=seed)
     return Located(found, names, pairs.slowest_rails, next(iter(found.scores.values())).reference)

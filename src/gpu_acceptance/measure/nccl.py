@@ -1,8 +1,7 @@
 """Speed and correctness of a collective, in the terms of nccl-tests.
 
-algbw = bytes / time, bytes being the whole message: of all_gather what every rank ends with, of reduce_scatter what it
-begins with. busbw = algbw x bus factor, so that it compares with link speed at any world size.
-GB = 1e9 bytes.
+algbw = bytes / time. The bytes are the whole message: the output of every rank for all_gather, the input for reduce_scatter.
+busbw = algbw x bus factor, so that it compares with link speed at any world size. GB = 1e9 bytes.
 """
 
 import importlib.util
@@ -20,34 +19,34 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from gpu_acceptance.measure import message
+from gpu_acceptance.measure import collectives
 from gpu_acceptance.measure.collectives import BYTES_PER_ELEMENT, NAMES, Buffers, Group, bus_factor, largest, over_ranks, split
-from gpu_acceptance.measure.timing import Blocks, time_blocks, time_each
+from gpu_acceptance.measure.timing import Blocks, p99, time_blocks, time_each
 
-LATENCY_BYTES = 2**20  # up to here a collective is a matter of latency, and its time says more than its rate
+LATENCY_BYTES = 2**20  # up to here latency dominates, and the time of a collective says more than its rate
 _SMALLEST_BYTES, _STEP = 8, 64  # of a curve: 8 B, 512 B, 32 KiB, 2 MiB, 128 MiB, 8 GiB
 _TINY = 1e-30  # repeated in-place sums grow as world_size**k; from here they need longest to reach infinity
-_ALL_WAIT = {"all_gather", "all_reduce", "reduce_scatter"}  # of the others a rank needs no word from every other
-_LATE = 0.9  # of the time that most ranks spend in an operation: they wait in it for those that come later, which spend less
-LATENCY_ENVIRONMENT = {"NCCL_GRAPH_MIXING_SUPPORT": "0"}  # what a worker that captures must start with
+_ALL_WAIT = {"all_gather", "all_reduce", "reduce_scatter"}  # in the others a rank does not wait for every other
+_LATE = 0.9  # of the time that most ranks spend in an operation: they wait in it for late ranks, which spend less
+LATENCY_ENVIRONMENT = {"NCCL_GRAPH_MIXING_SUPPORT": "0"}  # a worker that captures must start with this
 LATENCY_SIZES = (8, 32 * 2**10, 2**20)  # bytes
 _IN_A_GRAPH = 100  # with 10, 10 to 20 us were read: the launch of a graph counts
-_SMALLER = 128  # the size in the middle is so many times smaller than the largest
+_SMALLER = 128  # factor from the size in the middle to the largest
 PROGRAM = "all_reduce_perf"
 _TIMEOUT_S = 120.0
-_MOST_TOLD = 200  # characters of what it printed
+_MOST_SHOWN = 200  # characters of its output
 # size, count, type, redop, root; time, algbw, busbw, #wrong out of place; the same in place
 _ROW = re.compile(r"\s*(?P<bytes>\d+)\s+\d+\s+float\s+sum\s+-1(?:\s+\S+){4}\s+\S+\s+\S+\s+(?P<busbw>\d+(?:\.\d+)?)\s+\S+\s*", re.ASCII)
 
 
 @dataclass(frozen=True)
 class CollectiveResult:
-    """One collective at one message size. Every rank gets the same numbers, but its own `num_wrong`."""
+    """One collective at one message size. Every rank gets the same numbers, except its own `num_wrong`."""
 
     collective: str
     num_bytes: int  # rounded down to whole elements (for every rank), as nccl-tests does
     elapsed_s: float  # one operation: median block, mean over ranks as nccl-tests does
-    slowest_s: float  # the same, slowest rank
+    slowest_s: float  # median block of the slowest rank
     block_cv_percent: float  # of the rank where it is largest
     busbw_gb_per_s: float
     p50_s: float  # of single operations, back to back; the rank where it is largest
@@ -57,7 +56,7 @@ class CollectiveResult:
 
     @property
     def late(self) -> str:
-        """For a message; empty where none is, and where a rank may be done before another has come."""
+        """Name the late ranks for a message. Empty where none is, and where a rank may be done before another has come."""
         if self.collective not in _ALL_WAIT or not self.late_ranks:
             return ""
         return f"the others wait for rank {', '.join(map(str, self.late_ranks))}"
@@ -73,9 +72,10 @@ def measure(
     min_iterations: int = 20,
     group: Group = None,
 ) -> CollectiveResult:
-    """Time one collective over a process group, all ranks unless one is given, then count the wrong elements of one more. Collective there.
+    """Time one collective over a process group, then count the wrong elements of one more operation. Collective there.
 
-    Blocks of at least `min_iterations` operations; nccl-tests has 20. A message has one element at least, of shards one for each rank.
+    `group`: all ranks unless one is given. Blocks have at least `min_iterations` operations; nccl-tests has 20. A message has at least one
+    element, a sharded one at least one for each rank.
     """
     world_size = dist.get_world_size(group)
     factor = bus_factor(collective, world_size)
@@ -83,7 +83,7 @@ def measure(
         raise ValueError(f"{collective} needs at least 2 ranks, this world has {world_size}")
     buffers = Buffers(collective, num_bytes, device, group)
     blocks, single_s = _time(buffers, block_s, num_blocks, min_iterations)
-    own = [blocks.median_s, blocks.cv_percent, statistics.median(single_s), _p99(single_s), statistics.mean(single_s)]
+    own = [blocks.median_s, blocks.cv_percent, statistics.median(single_s), p99(single_s), statistics.mean(single_s)]
     medians_s, cvs_percent, p50s_s, p99s_s, means_s = over_ranks(own, device, group)
     elapsed_s = statistics.mean(medians_s)
     return CollectiveResult(
@@ -100,8 +100,63 @@ def measure(
     )
 
 
+def _time(buffers: Buffers, block_s: float, num_blocks: int, min_iterations: int) -> tuple[Blocks, list[float]]:
+    """Time blocks of equal length on all ranks, each after a barrier and on fresh values, and single operations. Collective."""
+    device, group = buffers.device, buffers.group
+    generator = torch.Generator(device).manual_seed(dist.get_rank(group))
+    buffers.output.zero_()  # a rank may only receive, and the first run of a measurement must not find it uninitialised
+
+    def start_together() -> None:
+        buffers.input.normal_(std=_TINY, generator=generator)
+        largest(0, device, group)
+
+    blocks = time_blocks(
+        buffers.run,
+        device=device,
+        num_blocks=num_blocks,
+        block_s=block_s,
+        min_iterations=min_iterations,
+        warmup_s=block_s,
+        before_block=start_together,
+        agree=lambda num_iterations: largest(num_iterations, device, group),
+    )
+    start_together()
+    return blocks, time_each(buffers.run, blocks.num_iterations, device)
+
+
+def late_ranks(means_s: list[float]) -> tuple[int, ...]:
+    """Return the ranks that spend clearly less time in an operation than most do, from the mean of each rank.
+
+    An operation begins to move data when its last rank has come. The other ranks spend the time until then in it.
+    """
+    most_s = statistics.median_high(means_s)
+    return tuple(rank for rank, mean_s in enumerate(means_s) if mean_s < _LATE * most_s)
+
+
+def count_wrong(collective: str, *, num_bytes: int, device: torch.device, num_planted: int = 0) -> int:
+    """Count the wrong elements of this rank's output after one untimed operation, in a world of any size. Collective.
+
+    `num_planted`: elements that a drill changes after the operation, and that must be counted.
+    """
+    return _count_wrong(Buffers(collective, num_bytes, device), num_planted)
+
+
+def _count_wrong(buffers: Buffers, num_planted: int) -> int:
+    """Count the elements of this rank's output that differ, bit for bit, from the exact result. Collective."""
+    rank, world_size = dist.get_rank(buffers.group), dist.get_world_size(buffers.group)
+    num_elements = buffers.num_bytes // BYTES_PER_ELEMENT
+    buffers.output.fill_(math.nan)  # in place, the input overwrites (its part of) this, all of whose elements differ from the result
+    collectives.write(buffers.input, collectives.input_of(buffers.collective, num_elements, rank, world_size))
+    buffers.run()
+    buffers.output[:num_planted].neg_()  # no element of a message is 0, so that each becomes another one
+    return collectives.num_different(buffers.output, collectives.output_of(buffers.collective, num_elements, rank, world_size))
+
+
 def group_of(places: Sequence[int], rank: int) -> Group:
-    """The ranks in the place of `rank`, from the place of each; None where that is all of them, or one alone. Collective over all ranks."""
+    """Return the ranks in the place of `rank`, from the place of each; None where that is all of them, or one alone.
+
+    Collective over all ranks.
+    """
     if len(set(places)) == 1:
         return None
     group = split(places, rank)
@@ -109,14 +164,14 @@ def group_of(places: Sequence[int], rank: int) -> Group:
 
 
 def neighbours(nodes: Sequence[int]) -> list[int]:
-    """The pair that each rank is in, from its node: the first two nodes are one, the next two another; ranks of an odd one are alone."""
+    """Return the pair that each rank is in, from its node: nodes pair up in order; ranks of an odd last node are alone."""
     order = sorted(set(nodes))
     paired = {node: place // 2 for place, node in enumerate(order[: len(order) // 2 * 2])}
     return [paired.get(node, len(order) + rank) for rank, node in enumerate(nodes)]
 
 
 def parts(nodes: Sequence[int], size: int) -> list[int]:
-    """The part of its node that each rank is in, from its node: `size` ranks of a node are one, the next as many another."""
+    """Return the part of its node that each rank is in, from its node; a part is `size` consecutive ranks of one node."""
     seen, found = dict[int, int](), list[tuple[int, int]]()
     for node in nodes:
         found.append((node, seen.get(node, 0) // size))
@@ -125,73 +180,18 @@ def parts(nodes: Sequence[int], size: int) -> list[int]:
     return [places.index(place) for place in found]
 
 
-def count_wrong(collective: str, *, num_bytes: int, device: torch.device, num_planted: int = 0) -> int:
-    """Wrong elements of this rank's output after one untimed operation, in a world of any size. Collective.
-
-    `num_planted`: a drill. So many of them are changed after the operation, and must be counted.
-    """
-    return _count_wrong(Buffers(collective, num_bytes, device), num_planted)
-
-
 def curve_sizes(largest_bytes: int) -> list[int]:
-    """Message sizes in bytes from 8 on, each 64 times the one before, and the largest."""
+    """Return message sizes in bytes from 8 on, each 64 times the one before, and the largest."""
     steps = itertools.takewhile(lambda size: size < largest_bytes, (_SMALLEST_BYTES * _STEP**power for power in itertools.count()))
     return [*steps, largest_bytes]
 
 
 def size_name(num_bytes: int) -> str:
-    """For the name of a metric: 8b, 512b, 32k, 2m, 8g; a size that is no whole number of a unit in the next smaller one."""
+    """Return a size for the name of a metric, in the largest unit of which it is a whole number: 8b, 512b, 32k, 2m, 8g."""
     for exponent, letter in ((30, "g"), (20, "m"), (10, "k")):
         if num_bytes % 2**exponent == 0:
             return f"{num_bytes // 2**exponent}{letter}"
     return f"{num_bytes}b"
-
-
-def late_ranks(means_s: list[float]) -> tuple[int, ...]:
-    """Ranks that spend clearly less time in an operation than most do, from the mean of each rank.
-
-    An operation begins to move data when its last rank has come: the others are in it, waiting.
-    """
-    most_s = statistics.median_high(means_s)
-    return tuple(rank for rank, mean_s in enumerate(means_s) if mean_s < _LATE * most_s)
-
-
-def _time(buffers: Buffers, block_s: float, num_blocks: int, min_iterations: int) -> tuple[Blocks, list[float]]:
-    """Blocks of equal length on all ranks, each after a barrier and on fresh values, and single operations of one more. Collective."""
-    generator = torch.Generator(buffers.device).manual_seed(dist.get_rank(buffers.group))
-    buffers.output.zero_()  # what a rank only receives, and what the first run of a measurement must not find uninitialised
-
-    def start_together() -> None:
-        buffers.input.normal_(std=_TINY, generator=generator)
-        largest(0, buffers.device, buffers.group)
-
-    blocks = time_blocks(
-        buffers.run,
-        device=buffers.device,
-        num_blocks=num_blocks,
-        block_s=block_s,
-        min_iterations=min_iterations,
-        warmup_s=block_s,
-        before_block=start_together,
-        agree=lambda num_iterations: largest(num_iterations, buffers.device, buffers.group),
-    )
-    start_together()
-    return blocks, time_each(buffers.run, blocks.num_iterations, buffers.device)
-
-
-def _p99(seconds: list[float]) -> float:
-    return sorted(seconds)[math.ceil(0.99 * len(seconds)) - 1]
-
-
-def _count_wrong(buffers: Buffers, num_planted: int) -> int:
-    """Elements of this rank's output that differ, bit for bit, from the exact result. Collective."""
-    rank, world_size = dist.get_rank(buffers.group), dist.get_world_size(buffers.group)
-    num_elements = buffers.num_bytes // BYTES_PER_ELEMENT
-    buffers.output.fill_(math.nan)  # in place, the input overwrites (its part of) this, all of whose elements differ from the result
-    message.write(buffers.input, message.given(buffers.collective, num_elements, rank, world_size))
-    buffers.run()
-    buffers.output[:num_planted].neg_()  # of no element of a message is the sign its own opposite
-    return message.num_different(buffers.output, message.expected(buffers.collective, num_elements, rank, world_size))
 
 
 @dataclass(frozen=True)
@@ -206,7 +206,7 @@ class LatencyResult:
 def measure_latency(num_bytes: int, *, device: torch.device, block_s: float, num_blocks: int, in_a_graph: bool) -> LatencyResult:
     """Time all_reduce of `num_bytes` over the default process group, called one by one or captured. Collective.
 
-    `in_a_graph`: on a GPU alone, in a process that started with ENVIRONMENT.
+    `in_a_graph`: only on a GPU, in a process that started with LATENCY_ENVIRONMENT.
     """
     values_N = torch.zeros(num_bytes // 4, device=device)
     graph = _captured(values_N) if in_a_graph else None
@@ -225,7 +225,7 @@ def measure_latency(num_bytes: int, *, device: torch.device, block_s: float, num
 
 
 def _captured(values_N: torch.Tensor) -> torch.cuda.CUDAGraph:
-    """All_reduces in a row. The capture looks at this thread alone: torch's watchdog asks the GPU for earlier work meanwhile."""
+    """Capture all_reduces in a row. The capture looks at this thread alone: torch's watchdog asks the GPU for earlier work meanwhile."""
     dist.all_reduce(values_N)  # NCCL connects at the first call
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
@@ -236,10 +236,10 @@ def _captured(values_N: torch.Tensor) -> torch.cuda.CUDAGraph:
 
 @dataclass(frozen=True)
 class ExactResult:
-    """Of this rank."""
+    """All collectives at three sizes, on this rank."""
 
     num_operations: int
-    num_planted: int  # elements that a drill spoiled
+    num_planted: int  # elements that a drill changed
     wrong_by_operation: dict[str, int]  # "all_reduce of 16 bytes" -> wrong elements; only where there are any
 
     @property
@@ -248,48 +248,32 @@ class ExactResult:
 
     @property
     def wrong(self) -> str:
-        """For a message: "all_reduce of 16 bytes: 1; ..."."""
+        """Name the operations for a message: "all_reduce of 16 bytes: 1; ..."."""
         return "; ".join(f"{operation}: {number}" for operation, number in self.wrong_by_operation.items())
 
 
 def measure_exact(*, largest_bytes: int, device: torch.device, num_planted: int = 0) -> ExactResult:
     """Run each collective once at each of three sizes; in a world of one rank, all_reduce alone. Collective.
 
-    `num_planted`: a drill. So many elements of this rank's last all_reduce are changed and must be found.
+    `num_planted`: elements of this rank's last all_reduce that a drill changes, and that must be found.
     """
     world_size = dist.get_world_size()
     collectives = [name for name in NAMES if world_size > 1 or name == "all_reduce"]
     each = BYTES_PER_ELEMENT * world_size
-    sizes = sorted({each, largest_bytes // _SMALLER // each * each + each, largest_bytes})  # of a small largest one two may be the same
-    operations = [(collective, num_bytes) for num_bytes in sizes for collective in collectives]
-    planted_in = ("all_reduce", largest_bytes)
-    counts = {
-        f"{collective} of {num_bytes} bytes": count_wrong(
-            collective, num_bytes=num_bytes, device=device, num_planted=num_planted if (collective, num_bytes) == planted_in else 0
-        )
-        for collective, num_bytes in operations
-    }
-    return ExactResult(len(operations), num_planted, {operation: count for operation, count in counts.items() if count})
-
-
-class NativeError(Exception):
-    """The program is there, and gave no figure."""
+    sizes = sorted({each, largest_bytes // _SMALLER // each * each + each, largest_bytes})  # two may be equal where the largest is small
+    wrong = {}
+    for num_bytes, collective in itertools.product(sizes, collectives):
+        planted = num_planted if (collective, num_bytes) == ("all_reduce", largest_bytes) else 0
+        wrong[f"{collective} of {num_bytes} bytes"] = count_wrong(collective, num_bytes=num_bytes, device=device, num_planted=planted)
+    return ExactResult(len(wrong), num_planted, {operation: count for operation, count in wrong.items() if count})
 
 
 def ask_nccl_tests(num_bytes: int, num_gpus: int, num_nodes: int) -> float | str:
-    """GB/s of bus bandwidth in place, as `nccl.measure` works, or why there is none. One rank calls it, while the others rest."""
+    """Return GB/s of bus bandwidth in place, as `measure` works, or the reason why there is none. One rank calls it; the others rest."""
     if num_nodes > 1 or num_gpus < 2:
-        return f"{PROGRAM} is asked on one node of 2 GPUs or more, not on {num_nodes} of {num_gpus} GPUs"
+        return f"{PROGRAM} runs only on one node of 2 GPUs or more; this job has {num_nodes} nodes and {num_gpus} GPUs"
     if shutil.which(PROGRAM) is None:
         return f"{PROGRAM} is not on PATH"
-    try:
-        return busbw_gb_per_s(num_bytes, num_gpus)
-    except NativeError as error:
-        return str(error)
-
-
-def busbw_gb_per_s(num_bytes: int, num_gpus: int) -> float:
-    """Of one run of the program. Raises NativeError."""
     size = str(num_bytes)
     command = [PROGRAM, "--minbytes", size, "--maxbytes", size, "--ngpus", str(num_gpus), "--iters", "20", "--warmup_iters", "5"]
     try:
@@ -297,23 +281,21 @@ def busbw_gb_per_s(num_bytes: int, num_gpus: int) -> float:
             command, env=_environment(), capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise NativeError(f"{PROGRAM}: {type(error).__name__}: {error}"[:_MOST_TOLD]) from None
+        return f"{PROGRAM}: {type(error).__name__}: {error}"[:_MOST_SHOWN]
     if done.returncode:
-        raise NativeError(f"{PROGRAM}: exit code {done.returncode}: {done.stderr[-_MOST_TOLD:].strip()}")
+        return f"{PROGRAM}: exit code {done.returncode}: {done.stderr[-_MOST_SHOWN:].strip()}"
     return in_place_busbw(done.stdout, num_bytes)
 
 
-def in_place_busbw(text: str, num_bytes: int) -> float:
-    """The figure of this size in what the program printed. Raises NativeError."""
+def in_place_busbw(text: str, num_bytes: int) -> float | str:
+    """Return the figure for this size from the program's output, or the reason why there is none."""
     rows = [match for match in map(_ROW.fullmatch, text.splitlines()) if match]
     found = [float(row["busbw"]) for row in rows if int(row["bytes"]) == num_bytes]
-    if len(found) != 1:
-        raise NativeError(f"{PROGRAM}: {len(found)} rows of {num_bytes} bytes, not 1")
-    return found[0]
+    return found[0] if len(found) == 1 else f"{PROGRAM}: {len(found)} rows of {num_bytes} bytes, expected 1"
 
 
 def _environment() -> dict[str, str]:
-    """This process's own, with torch's NCCL before any other."""
+    """Return this process's environment, with torch's NCCL before any other."""
     spec = importlib.util.find_spec("nvidia.nccl") if importlib.util.find_spec("nvidia") else None
     folders = [str(Path(place) / "lib") for place in spec.submodule_search_locations or ()] if spec else []
     paths = [*folders, *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]

@@ -2,19 +2,18 @@
 
 After nvbandwidth's device_to_device_memcpy_write_ce: the copy engine of the source pushes, on a stream of the source. (Pulled, on
 streams of the destination, one of two directions at once falls to 198 GB/s on an H200.) Pairs that share no GPU copy at the same time, in
-rounds of the circle method: 4 H200 read alone what they read in rounds, 395.1-395.4 GB/s. A sample is some copies back to back. A
+rounds of a round robin: 4 H200 read alone what they read in rounds, 395.1-395.4 GB/s. A sample is some copies back to back. A
 kernel that spins holds all streams back until everything is enqueued, so that all pairs begin together and no host is in the figure.
 GB = 1e9 bytes.
 
-What is proved: what each sample, warm-up too, has left at its destination. Before it, outside its time, the destination is poisoned;
-after it every word is compared with the words of that source, made anew where they are compared. Not proved: a copy that a later one of
-the same sample has overwritten.
+Proved: the content of the destination after each sample, warm-up too. Before it, outside its time, the destination is overwritten with
+wrong words; after it every word is compared with the words of that source, made anew where they are compared. Not proved: a copy that a
+later one of the same sample has overwritten.
 Tensor suffix: W words of 64 bits.
 """
 
 import math
 import statistics
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -22,17 +21,19 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
-from gpu_acceptance.measure.pcie import WORD_BYTES, words
-from gpu_acceptance.measure.peer_matrix import Cell, Matrix, Pair, circle_rounds
+from gpu_acceptance.measure.pcie import WORD_BYTES, new_stream, words
+from gpu_acceptance.measure.peer_matrix import Cell, Matrix, Pair
+from gpu_acceptance.measure.timing import Mark, cv_percent, time_back_to_back, wait_for
+from gpu_acceptance.measure.tournament import round_robin
 
 MODES = ("unidirectional", "bidirectional")
 _FIRST_WORD = 2**40  # times the number of a GPU: no word of one is a word of another
-_CYCLES = 100_000  # that the gate spins for each copy to be enqueued: 50 us at 1.98 GHz; where the host takes longer, no latency is told
+_CYCLES = 100_000  # of the gate for each copy to be enqueued: 50 us at 1.98 GHz; a host that takes longer gets no latency
 
 
 @dataclass(frozen=True)
 class _Way:
-    """One ordered pair: what is copied where, what must then lie there, and the source's stream for it."""
+    """One ordered pair: source and destination, the words that must then lie there, and the source's stream for it."""
 
     src: Tensor
     dst: Tensor
@@ -44,14 +45,14 @@ class _Gate:
     """Holds streams of any GPUs back until it has been spun through."""
 
     def __init__(self, device: torch.device, num_copies: int) -> None:
-        with torch.cuda.stream(_new_stream(device)):
+        with torch.cuda.stream(new_stream(device)):
             torch.cuda._sleep(_CYCLES * num_copies)  # type: ignore[no-untyped-call]
             self._passed = torch.cuda.current_stream(device).record_event()
 
-    def hold(self, stream: torch.cuda.Stream) -> torch.cuda.Event:
-        """The event at which the stream begins."""
+    def hold(self, stream: torch.cuda.Stream, device: torch.device) -> Mark:
+        """Return the mark at which the stream begins."""
         stream.wait_event(self._passed)
-        return _now(stream)
+        return Mark(device).put(stream)
 
     @property
     def still_holds(self) -> bool:
@@ -59,38 +60,38 @@ class _Gate:
 
 
 def visible_gpus() -> dict[str, int]:
-    """UUID, as NVML writes it, -> number of each GPU that this process sees."""
+    """Return UUID, as NVML writes it, -> number of each GPU that this process sees."""
     return {f"GPU-{torch.cuda.get_device_properties(index).uuid}": index for index in range(torch.cuda.device_count())}
 
 
 def bandwidth(mode: str, *, devices: Sequence[torch.device], num_bytes: int, num_copies: int, num_samples: int) -> Matrix:
-    """GB/s from each device to each other, the median sample: one direction of a pair at a time, or both at once.
+    """Measure GB/s from each device to each other, the median sample: one direction of a pair at a time, or both at once.
 
     Needs three buffers of `num_bytes` on each device. On a CPU the devices are buffers of one memory, and pairs follow each other.
     """
     if mode not in MODES:
         raise ValueError(f"unknown mode {mode!r}; known: {', '.join(MODES)}")
     if num_bytes < WORD_BYTES or num_bytes % WORD_BYTES:
-        raise ValueError(f"num_bytes={num_bytes}: a positive multiple of {WORD_BYTES}")
+        raise ValueError(f"num_bytes={num_bytes}: must be a positive multiple of {WORD_BYTES}")
     _refuse_nonsense(devices, num_samples, num_copies=num_copies)
     src = [_words_of(gpu, num_bytes // WORD_BYTES, device) for gpu, device in enumerate(devices)]
     dst, expected = ([torch.empty_like(one_W) for one_W in src] for _ in range(2))
     cells: dict[Pair, Cell] = {}
-    for there in circle_rounds(len(devices)):
+    for there in round_robin(range(len(devices))):
         back = [(destination, source) for source, destination in there]
         for at_once in (there, back) if mode == "unidirectional" else (there + back,):
             for source, destination in at_once:
                 expected[destination].copy_(_words_of(source, len(src[source]), devices[destination]))
-            ways = [_Way(src[a], dst[b], expected[b], _stream_of(devices[a])) for a, b in at_once]
+            ways = [_Way(src[a], dst[b], expected[b], new_stream(devices[a])) for a, b in at_once]
             cells |= zip(at_once, _measure_at_once(ways, num_copies, num_samples), strict=True)
     return Matrix(len(devices), cells)
 
 
 def latency(*, devices: Sequence[torch.device], num_round_trips: int, num_samples: int) -> Matrix:
-    """Time of one way of a copy of 8 bytes to and fro between two devices, in us, one pair at a time; NaN where the host was too slow.
+    """Measure the time of a copy of 8 bytes between two devices, in us: half of a round trip. NaN where the host was too slow.
 
-    It is what the GPUs take: the copy engine's time for a copy, and the other GPU's to wait for it. Not what a program sees that enqueues
-    one copy, nor the time of a load or store by a kernel (nvbandwidth's device_to_device_latency_sm). Both ways of a pair are one figure.
+    It is the time of the GPUs: the copy engine's for a copy, and the other GPU's to wait for it. A program that enqueues one copy sees
+    more; a load or store by a kernel is another figure (nvbandwidth's device_to_device_latency_sm). Both ways of a pair are one figure.
     """
     _refuse_nonsense(devices, num_samples, num_round_trips=num_round_trips)
     cells: dict[Pair, Cell] = {}
@@ -100,11 +101,12 @@ def latency(*, devices: Sequence[torch.device], num_round_trips: int, num_sample
         for _ in range(1 + num_samples):
             theirs_W.bitwise_not_()
             back_W.bitwise_not_()
-            _synchronize(devices)
+            _wait_for_all(devices)
             samples.append(_round_trips_s(ours_W, theirs_W, back_W, num_round_trips) / (2 * num_round_trips) * 1e6)
             num_wrong = max(num_wrong, *(int((one_W != words(one, one + 1, one_W.device)).sum()) for one_W in (theirs_W, back_W)))
         read = [sample for sample in samples[1:] if not math.isnan(sample)]
-        cells[one, other] = cells[other, one] = Cell(statistics.median(read or [math.nan]), _cv_percent(read), num_wrong)
+        cell = Cell(statistics.median(read or [math.nan]), cv_percent(read) if len(read) > 1 else 0.0, num_wrong)
+        cells[one, other] = cells[other, one] = cell
     return Matrix(len(devices), cells)
 
 
@@ -122,12 +124,12 @@ def _refuse_nonsense(devices: Sequence[torch.device], num_samples: int, **at_lea
 
 
 def _words_of(gpu: int, num_words: int, device: torch.device) -> Tensor:
-    """What this GPU sends, made on any device."""
+    """Return the words that this GPU sends, made on any device."""
     return words(gpu * _FIRST_WORD, gpu * _FIRST_WORD + num_words, device)
 
 
 def _measure_at_once(ways: Sequence[_Way], num_copies: int, num_samples: int) -> list[Cell]:
-    """A cell for each way. One sample more comes first, which maps the memory of one GPU into the other; it is proved and not timed."""
+    """Return a cell for each way. One more sample comes first, which maps the memory of one GPU into the other; it is proved, not timed."""
     samples, most_wrong = [], [0] * len(ways)
     for _ in range(1 + num_samples):
         for way in ways:
@@ -138,71 +140,50 @@ def _measure_at_once(ways: Sequence[_Way], num_copies: int, num_samples: int) ->
     cells = []
     for way, seconds, num_wrong in zip(ways, zip(*samples[1:], strict=True), most_wrong, strict=True):
         gb = num_copies * way.src.nbytes / 1e9
-        cells.append(Cell(gb / statistics.median(seconds), _cv_percent(seconds), num_wrong))
+        cells.append(Cell(gb / statistics.median(seconds), cv_percent(seconds), num_wrong))
     return cells
 
 
-def _cv_percent(samples: Sequence[float]) -> float:
-    return 100 * statistics.stdev(samples) / statistics.mean(samples) if len(samples) > 1 else 0.0
-
-
 def _sample_s(ways: Sequence[_Way], num_copies: int) -> list[float]:
-    """Seconds that each way took. On GPUs all begin together; on a CPU one follows the other."""
+    """Return the seconds of each way. On GPUs all begin together; on a CPU one follows the other."""
     devices = [tensor.device for way in ways for tensor in (way.src, way.dst)]
     if devices[0].type == "cpu":
         return [_on_cpu_s(way.src, way.dst, num_copies) for way in ways]
-    _synchronize(devices)
-    gate, events = _Gate(devices[0], num_copies * len(ways)), []
+    _wait_for_all(devices)
+    gate, marks = _Gate(devices[0], num_copies * len(ways)), []
     for way in ways:
         assert way.stream is not None
-        begin = gate.hold(way.stream)
+        begin = gate.hold(way.stream, way.src.device)
         with torch.cuda.stream(way.stream):
             for _ in range(num_copies):
                 way.dst.copy_(way.src, non_blocking=True)
-        events.append((begin, _now(way.stream)))
-    _synchronize(devices)
-    return [float(begin.elapsed_time(end)) / 1e3 for begin, end in events]
+        marks.append((begin, Mark(way.src.device).put(way.stream)))
+    _wait_for_all(devices)
+    return [begin.seconds_to(end) for begin, end in marks]
 
 
 def _on_cpu_s(src_W: Tensor, dst_W: Tensor, num_copies: int) -> float:
-    begin_s = time.perf_counter()
-    for _ in range(num_copies):
-        dst_W.copy_(src_W, non_blocking=True)
-    return time.perf_counter() - begin_s
+    return time_back_to_back(lambda: dst_W.copy_(src_W, non_blocking=True), num_copies, src_W.device)
 
 
 def _round_trips_s(ours_W: Tensor, theirs_W: Tensor, back_W: Tensor, num_round_trips: int) -> float:
-    """Seconds; NaN where the gate had opened before all was enqueued, so that the host is in the figure."""
-    if ours_W.device.type == "cpu":
+    """Return seconds; NaN where the gate opened before all was enqueued, so that the host is in the figure."""
+    own, other = new_stream(ours_W.device), new_stream(theirs_W.device)
+    if own is None or other is None:
         return _on_cpu_s(ours_W, theirs_W, num_round_trips) + _on_cpu_s(theirs_W, back_W, num_round_trips)
-    own, other = _new_stream(ours_W.device), _new_stream(theirs_W.device)
     gate = _Gate(ours_W.device, 2 * num_round_trips)
-    gate.hold(other)
-    begin = gate.hold(own)
+    gate.hold(other, theirs_W.device)
+    begin = gate.hold(own, ours_W.device)
     with torch.cuda.stream(other), torch.cuda.stream(own):  # torch lets a copy wait for, and be waited for by, both current streams
         for _ in range(num_round_trips):
             theirs_W.copy_(ours_W, non_blocking=True)
             back_W.copy_(theirs_W, non_blocking=True)
-    end = _now(own)
+    end = Mark(ours_W.device).put(own)
     is_clean = gate.still_holds
-    _synchronize([ours_W.device, theirs_W.device])
-    return float(begin.elapsed_time(end)) / 1e3 if is_clean else math.nan
+    _wait_for_all([ours_W.device, theirs_W.device])
+    return begin.seconds_to(end) if is_clean else math.nan
 
 
-def _synchronize(devices: Sequence[torch.device]) -> None:
+def _wait_for_all(devices: Sequence[torch.device]) -> None:
     for device in devices:
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-
-
-def _stream_of(device: torch.device) -> torch.cuda.Stream | None:
-    return _new_stream(device) if device.type == "cuda" else None
-
-
-def _new_stream(device: torch.device) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-
-
-def _now(stream: torch.cuda.Stream) -> torch.cuda.Event:
-    event: torch.cuda.Event = stream.record_event(torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]
-    return event
+        wait_for(device)

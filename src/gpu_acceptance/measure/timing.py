@@ -1,22 +1,46 @@
 """Seconds per operation, by the block method of nccl-tests.
 
-A block is at least 20 operations, enqueued back to back with no device sync inside, and long enough that starting it
-(some 10 us) does not count. On a GPU, events round the block take the time; on a CPU, a clock does.
-The figure is the median of 7 blocks: the true median lies between their extremes with 98.4 % (1 - 2**(1 - 7)).
+A block is at least 20 operations, enqueued back to back with no device sync inside. It lasts so long that starting it (some 10 us) does
+not count. On a GPU, events around the block take the time; on a CPU, a clock does. The figure is the median of 7 blocks. The true median
+lies between their extremes with 98.4 % (1 - 2**(1 - 7)).
 """
 
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
 
-MAX_ITERATIONS = 1_000_000  # of one block: an operation that takes no time must not run forever
-_MAX_ROUNDS = 8  # of one calibration; each may grow the block by this factor
+MAX_ITERATIONS = 1_000_000  # limit of one block: an operation that takes no time must not run forever
+_MAX_ROUNDS = 8  # of one calibration; each may grow the block by _MAX_GROWTH
 _MAX_GROWTH = 100
 _OVERSHOOT = 1.1  # a block found too short is made longer than the estimate, so that jitter does not ask for another round
+
+
+class Mark:
+    """A point in the work of one device: an event on a GPU, a moment of the clock on a CPU."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._moment_s = device, 0.0
+        self._event = torch.cuda.Event(enable_timing=True) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+
+    def put(self, stream: torch.cuda.Stream | None = None) -> "Mark":
+        """Set the mark here, on the device's current stream unless one is given. Does not wait for the device."""
+        if self._event is None:
+            self._moment_s = time.perf_counter()
+        else:
+            self._event.record(stream or torch.cuda.current_stream(self._device))
+        return self
+
+    def seconds_to(self, end: "Mark") -> float:
+        """Wait until the device has passed `end`, and return the seconds from this mark to it."""
+        if self._event is None or end._event is None:
+            return end._moment_s - self._moment_s
+        end._event.synchronize()
+        return float(self._event.elapsed_time(end._event)) / 1e3
 
 
 @dataclass(frozen=True)
@@ -25,7 +49,7 @@ class Span:
 
     begin_s: float  # the device was idle
     end_s: float  # the device had finished
-    elapsed_s: float  # on a GPU by events round the work
+    elapsed_s: float  # on a GPU by events around the work
 
 
 @dataclass(frozen=True)
@@ -42,7 +66,36 @@ class Blocks:
 
     @property
     def cv_percent(self) -> float:
-        return 100 * statistics.stdev(self.operation_s) / statistics.mean(self.operation_s)
+        return cv_percent(self.operation_s)
+
+
+def cv_percent(values: Sequence[float]) -> float:
+    """Return the coefficient of variation of at least two values."""
+    return 100 * statistics.stdev(values) / statistics.mean(values)
+
+
+def p99(values: Sequence[float]) -> float:
+    """Return the 99th percentile by nearest rank: the largest of fewer than 100 values."""
+    return sorted(values)[math.ceil(0.99 * len(values)) - 1]
+
+
+def refuse_device(device: torch.device, action: str) -> None:
+    """Raise ValueError for a device that is neither CPU nor GPU; `action` says what cannot be done there."""
+    if device.type not in {"cpu", "cuda"}:
+        raise ValueError(f"cannot {action} {str(device)!r}; known: cpu, cuda")
+
+
+def refuse_seconds(**named: float) -> None:
+    """Raise ValueError for a time that is negative or not finite."""
+    for name, seconds in named.items():
+        if not (math.isfinite(seconds) and seconds >= 0):
+            raise ValueError(f"{name}={seconds}: must be a finite number of seconds >= 0")
+
+
+def wait_for(device: torch.device) -> None:
+    """Return when the device has finished all work enqueued so far."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def time_blocks(
@@ -56,97 +109,89 @@ def time_blocks(
     before_block: Callable[[], object] | None = None,
     agree: Callable[[int], int] = int,
 ) -> Blocks:
-    """Time `num_blocks` blocks of about `block_s` or longer, after running the operation for about `warmup_s`.
+    """Time `num_blocks` blocks of at least about `block_s`, after running the operation for about `warmup_s`.
 
     `before_block` runs before every block, outside its time, and a device sync follows it.
-    Where the operation is collective this is too: every rank calls it with the same arguments, and `agree` turns one
-    rank's count into the same count for all (a maximum over ranks), so that no rank waits for an operation nobody runs.
+    Where the operation is collective this is too. Every rank calls it with the same arguments, and `agree` turns one rank's count into the
+    same count for all (a maximum over ranks): no rank may wait for an operation that another one does not run.
     """
-    _refuse_nonsense(device, num_blocks, min_iterations, block_s, warmup_s)
+    refuse_device(device, "time on device")
+    refuse_seconds(block_s=block_s, warmup_s=warmup_s)
+    if num_blocks < 2:
+        raise ValueError(f"num_blocks={num_blocks}: at least 2, or there is no spread")
+    if min_iterations < 1:
+        raise ValueError(f"min_iterations={min_iterations}: at least 1")
 
     def block(num_iterations: int) -> Span:
         if before_block is not None:
             before_block()
         return time_block(operation, num_iterations, device)
 
-    def timed(num_iterations: int) -> float:
-        return block(num_iterations).elapsed_s
+    def filling(target_s: float) -> int:
+        """Return how many operations take `target_s` on every rank, found by running them. The same on all ranks."""
+        num_iterations = min_iterations
+        for _ in range(_MAX_ROUNDS):
+            wanted = agree(_extended(target_s, block(num_iterations).elapsed_s, num_iterations))
+            if wanted <= num_iterations:
+                break
+            num_iterations = wanted
+        return num_iterations
 
-    timed(1)  # loads kernels, opens connections: never counted, not even as warm-up
-    _iterations_filling(warmup_s, timed, min_iterations, agree)
-    num_iterations = _iterations_filling(block_s, timed, min_iterations, agree)
+    block(1)  # loads kernels, opens connections: never counted, not even as warm-up
+    filling(warmup_s)
+    num_iterations = filling(block_s)
     spans = tuple(block(num_iterations) for _ in range(num_blocks))
     return Blocks(tuple(span.elapsed_s / num_iterations for span in spans), num_iterations, spans)
 
 
-def _refuse_nonsense(device: torch.device, num_blocks: int, min_iterations: int, block_s: float, warmup_s: float) -> None:
-    if device.type not in {"cpu", "cuda"}:
-        raise ValueError(f"cannot time on device {str(device)!r}; known: cpu, cuda")
-    if num_blocks < 2:
-        raise ValueError(f"num_blocks={num_blocks}: at least 2, or there is no spread")
-    if min_iterations < 1:
-        raise ValueError(f"min_iterations={min_iterations}: at least 1")
-    for name, seconds in {"block_s": block_s, "warmup_s": warmup_s}.items():
-        if not (math.isfinite(seconds) and seconds >= 0):
-            raise ValueError(f"{name}={seconds}: a finite number of seconds, not negative")
-
-
-def _iterations_filling(target_s: float, timed: Callable[[int], float], num_iterations: int, agree: Callable[[int], int]) -> int:
-    """Operations, at least `num_iterations`, that take `target_s` on every rank; found by running them. Same on all ranks."""
-    for _ in range(_MAX_ROUNDS):
-        needed = agree(_needed(target_s, timed(num_iterations), num_iterations))
-        if needed <= num_iterations:
-            break
-        num_iterations = needed
-    return num_iterations
-
-
-def _needed(target_s: float, elapsed_s: float, num_iterations: int) -> int:
-    """Operations that fill `target_s`, where `num_iterations` of them took `elapsed_s`; bounded."""
+def _extended(target_s: float, elapsed_s: float, num_iterations: int) -> int:
+    """Return a bounded number of operations that fill `target_s`, where `num_iterations` of them took `elapsed_s`."""
     if elapsed_s >= target_s or num_iterations >= MAX_ITERATIONS:
         return num_iterations
-    growth = min(_MAX_GROWTH, _OVERSHOOT * target_s / elapsed_s) if elapsed_s > 0 else _MAX_GROWTH
-    return min(MAX_ITERATIONS, math.ceil(num_iterations * growth))
+    return min(MAX_ITERATIONS, math.ceil(num_iterations * growth(_OVERSHOOT * target_s, elapsed_s)))
+
+
+def growth(target_s: float, elapsed_s: float) -> float:
+    """Return the factor from one time to another, at most 100."""
+    return min(_MAX_GROWTH, target_s / elapsed_s) if elapsed_s > 0 else _MAX_GROWTH
 
 
 def time_block(operation: Callable[[], object], num_iterations: int, device: torch.device) -> Span:
     """Run `num_iterations` operations back to back, on a device that is idle before and has finished after."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    wait_for(device)
     begin_s = time.monotonic()
-    elapsed_s = _elapsed_s(operation, num_iterations, device)
+    elapsed_s = time_back_to_back(operation, num_iterations, device)
     return Span(begin_s, time.monotonic(), elapsed_s)
 
 
-def time_each(operation: Callable[[], object], num_operations: int, device: torch.device) -> list[float]:
-    """Seconds of each of `num_operations` operations, enqueued back to back; what passes between two of them counts for neither.
+def time_back_to_back(operation: Callable[[], object], num_iterations: int, device: torch.device) -> float:
+    """Return the seconds that `num_iterations` operations take back to back, on a device that was idle before."""
+    with _current(device):
+        begin, end = Mark(device), Mark(device)
+        begin.put()
+        for _ in range(num_iterations):
+            operation()
+        return begin.seconds_to(end.put())
+
+
+def time_each(
+    operation: Callable[[], object], num_operations: int, device: torch.device, before_each: Callable[[], object] | None = None
+) -> list[float]:
+    """Return the seconds of each operation, all enqueued back to back. Time between two of them, and in `before_each`, does not count.
 
     Collective where the operation is.
     """
-    if device.type == "cpu":
-        return [_elapsed_s(operation, 1, device) for _ in range(num_operations)]
-    with torch.cuda.device(device):
-        pairs = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(num_operations)]  # type: ignore[no-untyped-call]
-        for begin, end in pairs:
-            begin.record()
+    with _current(device):
+        marks = [(Mark(device), Mark(device)) for _ in range(num_operations)]
+        for begin, end in marks:
+            if before_each is not None:
+                before_each()
+            begin.put()
             operation()
-            end.record()
-        torch.cuda.synchronize(device)
-        return [float(begin.elapsed_time(end)) / 1e3 for begin, end in pairs]
+            end.put()
+        wait_for(device)
+        return [begin.seconds_to(end) for begin, end in marks]
 
 
-def _elapsed_s(operation: Callable[[], object], num_iterations: int, device: torch.device) -> float:
-    """Seconds for `num_iterations` operations back to back, on a device that was idle before."""
-    if device.type == "cpu":
-        begin_s = time.perf_counter()
-        for _ in range(num_iterations):
-            operation()
-        return time.perf_counter() - begin_s
-    with torch.cuda.device(device):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        begin.record()
-        for _ in range(num_iterations):
-            operation()
-        end.record()
-        end.synchronize()
-        return float(begin.elapsed_time(end)) / 1e3
+def _current(device: torch.device) -> AbstractContextManager[object]:
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

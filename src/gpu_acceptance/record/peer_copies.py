@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpu_acceptance.inventory.answer import Answer, Missing, Why
-from gpu_acceptance.measure.peer_matrix import Matrix, Pair, from_text, num_wrong_of, to_text, whose_fault
+from gpu_acceptance.measure.peer_matrix import Matrix, Pair, attribution, from_text, num_wrong_of, to_text
 from gpu_acceptance.thresholds.limit import plural, show
 
 
@@ -78,7 +78,7 @@ class PeerCopies:
     def wrong(self) -> Reading:
         """Wrong words attributed to this GPU, and the wrong copies of the whole node."""
         names = list(map(_name, self.ranks))
-        return self._read(lambda matrix, own: Reading(num_wrong_of(own, matrix), detail=whose_fault(matrix.wrong(), names)))
+        return self._read(lambda matrix, own: Reading(num_wrong_of(own, matrix), detail=attribution(matrix.wrong(), names)))
 
     @property
     def to_peers(self) -> dict[int, Answer[float]]:

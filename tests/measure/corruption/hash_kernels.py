@@ -6,8 +6,8 @@ import sys
 import torch
 
 from gpu_acceptance.measure.corruption import kernels
-from gpu_acceptance.measure.corruption.determinism import deterministic
 from gpu_acceptance.measure.corruption.hashing import as_text, hash_tensors
+from gpu_acceptance.measure.corruption.repeat import deterministic
 
 CPU = torch.device("cpu")
 

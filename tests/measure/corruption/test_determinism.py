@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.backends import cudnn
 
-from gpu_acceptance.measure.corruption.determinism import deterministic, is_deterministic
+from gpu_acceptance.measure.corruption.repeat import deterministic, is_deterministic
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from gpu_acceptance.measure.corruption import kernels
-from gpu_acceptance.measure.corruption.determinism import deterministic
 from gpu_acceptance.measure.corruption.kernels import SEED
+from gpu_acceptance.measure.corruption.repeat import deterministic
 
 CPU = torch.device("cpu")
 NAMES = [name for name in kernels.NAMES if name != "mm_tf32"]

@@ -1,12 +1,25 @@
 """All kernels of one device in a few numbers, healthy and with planted faults."""
 
+import math
+import re
+
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gpu_acceptance.measure.corruption import kernels, survey
 from gpu_acceptance.measure.corruption.hashing import Difference, Flip
-from gpu_acceptance.measure.corruption.repeat import RepeatResult, repeat
-from gpu_acceptance.measure.corruption.survey import SHORT, Survey, excluded_rate_per_minute
+from gpu_acceptance.measure.corruption.repeat import RepeatResult, deterministic, repeat
+from gpu_acceptance.measure.corruption.survey import (
+    SHORT,
+    Survey,
+    differing_works,
+    excluded_rate_per_minute,
+    kind_of,
+    majority,
+    odd_kind,
+)
 
 CPU = torch.device("cpu")
 FEW = ("mm_fp32", "mm_tf32", "sort")
@@ -23,16 +36,6 @@ def made(kernel="mm_fp32", shape="1x2x3", num_mismatches=0, differences=None, **
     mismatches = tuple(range(num_mismatches))
     given |= {"num_repetitions": 50, "mismatches": mismatches, "reruns_that_differ": reruns, "differences": differences}
     return RepeatResult(kernel=kernel, shape=shape, num_mismatches=num_mismatches, **(given | more))
-
-
-def flipped_in_one_of(every, num_repetitions):
-    """How often a bit was flipped in works of as many repetitions each, one after the other, and in which."""
-    found, done = [], 0
-    for number in num_repetitions:
-        flip = survey._flip_after(done, every)
-        found += [done + repetition for repetition in range(number) if flip.is_due(repetition)]
-        done += number
-    return found
 
 
 def test_a_healthy_device(few_kernels):
@@ -73,9 +76,19 @@ def test_a_bit_that_is_flipped_in_every_repetition_is_in_the_hash_alone(few_kern
     assert all(part != other for part, other in zip(*parts, strict=True))
 
 
-def test_one_in_a_thousand_is_counted_over_all_kernels():
-    assert flipped_in_one_of(1000, [600, 600, 2500, 2, 298]) == [999, 1999, 2999, 3999]
-    assert flipped_in_one_of(1, [2, 3]) == [0, 1, 2, 3, 4]
+@pytest.mark.parametrize(("every", "wanted"), [(4, [3, 7, 11]), (1, list(range(12)))])
+def test_one_in_so_many_is_counted_over_all_kernels(every, wanted, few_kernels, monkeypatch):
+    planted, done = [], 0
+
+    def twice(kernel, *, flip, **_):
+        nonlocal done
+        planted.extend(done + number for number in range(2) if flip.is_due(number))
+        done += 2
+        return made(kernel.name, kernel.shape, num_repetitions=2)
+
+    monkeypatch.setattr(survey, "repeat", twice)
+    survey.measure(device=CPU, seconds=1, flip_every=every)
+    assert planted == wanted
 
 
 def test_a_mismatch_says_kernel_place_bits_period_and_what_came_of_running_again():
@@ -120,3 +133,112 @@ def test_the_detection_limit_is_of_all_the_time_and_of_the_kernel_that_had_least
     found = Survey((made(exposure_s=2.0), made(exposure_s=3.0), made("sort", exposure_s=1.0)), {})
     assert found.detection_limit_per_minute == excluded_rate_per_minute(6.0)
     assert found.weakest_detection_limit_per_minute == excluded_rate_per_minute(1.0)
+
+
+# --- the excluded rate ----------------------------------------------------------------------------------------------------------
+
+exposures = st.floats(1e-3, 1e9)
+
+
+@given(exposures, st.floats(1.01, 100))
+def test_the_excluded_rate_would_be_missed_with_five_percent_and_falls_with_time(exposure_s, factor):
+    rate = excluded_rate_per_minute(exposure_s)
+    assert math.exp(-rate * exposure_s / 60) == pytest.approx(0.05)
+    assert excluded_rate_per_minute(factor * exposure_s) < rate
+
+
+@pytest.mark.parametrize("exposure_s", [0, -1, math.nan, math.inf])
+def test_no_exposure_excludes_nothing(exposure_s):
+    with pytest.raises(ValueError, match=rf"^exposure_s={exposure_s}: must be a finite number of seconds > 0, or nothing is excluded$"):
+        excluded_rate_per_minute(exposure_s)
+
+
+# --- peers ----------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("hashes", "common"), [("aa", "a"), ("aba", "a"), ("ab", None), ("aaaabcde", None), ("aaaaabcd", "a")])
+def test_a_majority_is_more_than_half(hashes, common):
+    assert majority(hashes) == majority(hashes[::-1]) == common
+
+
+@given(st.integers(3, 72), st.data())
+def test_a_minority_of_wrong_gpus_is_no_majority_in_any_combination(num_gpus, data):
+    wrong = data.draw(st.sets(st.integers(0, num_gpus - 1), max_size=(num_gpus - 1) // 2))
+    assert majority([data.draw(st.sampled_from("xyz")) if rank in wrong else "right" for rank in range(num_gpus)]) == "right"
+
+
+ALWAYS, ONCE = Flip(repetition=None, element=77, bit=0), Flip(repetition=2, element=77, bit=0)
+
+
+@pytest.mark.parametrize(
+    ("flips", "mismatches", "minority"),
+    [
+        ([None] * 8, [0] * 8, []),
+        ([None] * 3 + [ONCE] + [None] * 4, [0, 0, 0, 1, 0, 0, 0, 0], []),  # found by the device itself alone
+        ([None] * 5 + [ALWAYS] + [None] * 2, [0] * 8, [5]),  # found by its peers alone
+        ([ALWAYS] * 8, [0] * 8, []),  # all are wrong alike: found by neither
+    ],
+)
+def test_a_device_finds_faults_that_come_and_go_and_its_peers_find_one_that_stays(flips, mismatches, minority):
+    with deterministic(CPU):
+        kernel = kernels.make("attention", "ragged", CPU)
+        results = [repeat(kernel, num_repetitions=5, flip=flip) for flip in flips]
+    assert [result.num_mismatches for result in results] == mismatches
+    common = majority([result.hash for result in results])
+    assert [rank for rank, result in enumerate(results) if result.hash != common] == minority
+
+
+H200, H100 = "NVIDIA H200, 132 SMs, torch 2.11.0", "NVIDIA H100 80GB HBM3, 132 SMs, torch 2.11.0"
+WORKS = ("mm_bf16 8192x8192x8192", "mm_bf16 8191x8193x4099", "sort 8192x8192")
+
+
+def fingerprint(*works):
+    return "".join(work * SHORT for work in works)
+
+
+def differing(own, *others, kind=H200):
+    """`others` are fingerprints of ranks of the same kind."""
+    return differing_works(fingerprint(*own), kind, WORKS, [(kind, fingerprint(*one)) for one in (own, *others)])
+
+
+def test_a_kind_is_the_hardware_and_the_libraries_under_it():
+    versions = {"torch": "2.11.0", "cuda": "13.0", "driver": "580.159", "python": "3.12.3", "kernel": "6.8"}
+    kind = kind_of(torch.device("cpu"), versions)
+    assert re.fullmatch(r"CPU with [\w ]+, \d+ threads, torch 2\.11\.0, cuda 13\.0, driver 580\.159", kind)
+    assert kind_of(torch.device("cpu"), {**versions, "torch": "2.12.0"}) != kind
+
+
+@pytest.mark.parametrize("kinds", [[H200], [H200] * 8, [H200, H100, H200]])
+def test_a_rank_of_the_most_common_kind_is_compared(kinds):
+    assert odd_kind(H200, kinds) == ""
+
+
+def test_another_model_is_not_compared_with_most():
+    assert odd_kind(H100, [H200, H100, H200]) == f"not compared: this is {H100}; most ranks are {H200}"
+
+
+@pytest.mark.parametrize("own", [H200, H100])
+def test_where_no_kind_is_that_of_most_nobody_is_compared(own):
+    assert odd_kind(own, [H200, H100, H200, H100]) == f"not compared: this is {own}; of 4 ranks, no kind is that of most"
+
+
+def test_equal_bits_differ_in_nothing():
+    assert differing("abc", "abc", "abc") == ""
+
+
+def test_of_a_minority_the_works_are_named_and_of_the_others_none():
+    assert differing("aXY", "abc", "abc") == "differs in mm_bf16 8191x8193x4099, sort 8192x8192"
+    assert differing("abc", "aXY", "abc") == ""
+
+
+def test_of_a_tie_both_are_named():
+    assert differing("abc", "abX") == differing("abX", "abc") == "differs in sort 8192x8192"
+
+
+def test_a_rank_without_a_peer_differs_from_nobody():
+    assert differing("abc") == ""
+
+
+def test_ranks_of_another_kind_do_not_count():
+    told = [(H200, fingerprint(*"abc")), (H100, fingerprint(*"XYZ")), (H100, fingerprint(*"XYZ")), (H200, fingerprint(*"abc"))]
+    assert differing_works(fingerprint(*"abc"), H200, WORKS, told) == ""

@@ -23,7 +23,7 @@ from gpu_acceptance.measure.collectives import texts_over_ranks
 from gpu_acceptance.measure.lora.calls import ScoreError
 from gpu_acceptance.measure.lora.packing import Packed, Tokens
 from gpu_acceptance.measure.train import adapters
-from gpu_acceptance.measure.train.tuned import Pace
+from gpu_acceptance.measure.train.tuned import LrSchedule
 from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
 from gpu_acceptance.worker.options import Paths
 
@@ -88,14 +88,14 @@ def scale_twice(model: nn.Module) -> None:
 
 
 def noise_on_rank_1() -> AbstractContextManager[object]:
-    real = Pace._prepare
+    real = LrSchedule._prepare
 
-    def noisy(pace: Pace, optimizer: torch.optim.Optimizer, *arguments: object) -> None:
-        real(pace, optimizer, *arguments)
+    def noisy(schedule: LrSchedule, optimizer: torch.optim.Optimizer, *arguments: object) -> None:
+        real(schedule, optimizer, *arguments)
         for parameter in optimizer.param_groups[0]["params"] if dist.get_rank() == 1 else ():
             parameter.grad.add_(torch.randn(parameter.grad.shape))
 
-    return patch.object(Pace, "_prepare", noisy)
+    return patch.object(LrSchedule, "_prepare", noisy)
 
 
 def spoiled_on_its_way() -> AbstractContextManager[object]:

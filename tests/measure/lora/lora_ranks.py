@@ -24,7 +24,7 @@ from fixtures import lora, training
 from gpu_acceptance.measure.lora import samples
 from gpu_acceptance.measure.train import adapters
 from gpu_acceptance.measure.train.models import CrossEntropy
-from gpu_acceptance.measure.train.tuned import Pace
+from gpu_acceptance.measure.train.tuned import LrSchedule
 from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
 
 FEW = {"lora.batch_size": 1}
@@ -60,14 +60,14 @@ def figures(fault: AbstractContextManager[object] | None = None, **changes: obje
 
 def own_gradients(change: Callable[[Tensor, int], None]) -> AbstractContextManager[object]:
     """What was reduced is changed, with its step, before it is clipped."""
-    real = Pace._prepare
+    real = LrSchedule._prepare
 
-    def prepare(self: Pace, optimizer: torch.optim.Optimizer, *_: object) -> None:
+    def prepare(self: LrSchedule, optimizer: torch.optim.Optimizer, *_: object) -> None:
         for parameter in optimizer.param_groups[0]["params"]:
             change(parameter.grad, self.num_done)
         real(self, optimizer)
 
-    return patch.object(Pace, "_prepare", prepare)
+    return patch.object(LrSchedule, "_prepare", prepare)
 
 
 def add_noise(gradient: Tensor, _: int) -> None:

@@ -13,9 +13,9 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from gpu_acceptance.measure.lora import convergence, samples
 from gpu_acceptance.measure.train import adapters
-from gpu_acceptance.measure.train.parallel import Sharding
+from gpu_acceptance.measure.train.models import Sharding
 from gpu_acceptance.measure.train.shapes import Adapter, Decoder, Workload
-from gpu_acceptance.measure.train.tuned import Pace, Schedule
+from gpu_acceptance.measure.train.tuned import LrSchedule, Schedule
 
 SMALL = Workload("qwen2", Decoder("qwen2", 2, 128, 4, 256, 32, 2, 128, 0.1, Adapter(8, 16)), 2, "lora.batch_size")
 SCHEDULE = Schedule(16, 2, 5e-3)
@@ -28,14 +28,14 @@ def tuned(**options: Any) -> convergence.LoraResult:
 
 def with_noise_on_rank_1(work: Callable[[], Any]) -> Any:
     """In all gradients that AdamW sees there."""
-    real = Pace._prepare
+    real = LrSchedule._prepare
 
-    def noisy(pace: Pace, optimizer: torch.optim.Optimizer, *arguments: object) -> None:
-        real(pace, optimizer, *arguments)
+    def noisy(schedule: LrSchedule, optimizer: torch.optim.Optimizer, *arguments: object) -> None:
+        real(schedule, optimizer, *arguments)
         for parameter in optimizer.param_groups[0]["params"] if dist.get_rank() == 1 else ():
             parameter.grad.add_(torch.randn(parameter.grad.shape))
 
-    with patch.object(Pace, "_prepare", noisy):
+    with patch.object(LrSchedule, "_prepare", noisy):
         return work()
 
 

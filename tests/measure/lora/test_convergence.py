@@ -134,7 +134,7 @@ def value_of(answers, name, metric):
     ("fault", "metric", "text"),
     [
         ("two", "first_loss", " nats, ln V + s^2 d / 2 is 6.2"),
-        ("two", "excess", " in the last 10 steps, the least there is 1.38"),
+        ("two", "excess", " in the last 10 steps, the least possible is 1.38"),
         ("scaled twice", "scale", ", alpha / rank is 2"),
         ("all train the share of rank 0", "samples_missing", "40 of 80 differ"),
     ],

@@ -80,14 +80,14 @@ def test_several_calls_are_right_in_any_order_and_as_often():
 
 
 def test_nothing_expected_is_no_score():
-    with pytest.raises(ScoreError, match=r"^none of 2 prompts is to be answered with a call: there is nothing to score$"):
+    with pytest.raises(ScoreError, match=r"^none of 2 prompts expects a call: there is nothing to score$"):
         scored([NONE, NONE], [RIGHT, "No."])
-    with pytest.raises(ScoreError, match=r"^none of 0 prompts is"):
+    with pytest.raises(ScoreError, match=r"^none of 0 prompts expects"):
         scored([], [])
 
 
 def test_no_parsed_call_is_no_score():
-    text = "no call could be parsed, and 1 of 3 answers seem meant for one; 2 calls were expected: there is nothing to score"
+    text = "no call could be parsed, 1 of 3 answers try to call; 2 calls were expected: there is nothing to score"
     with pytest.raises(ScoreError, match=f"^{text}$"):
         scored([ADD, ADD, NONE], ["No.", BROKEN, "No."])
 

@@ -83,7 +83,7 @@ def no_model(model_type, architectures):
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"auto_map": {}}, f"DIR/config.json: auto_map: it wants code of its own, which is never run here; {WANTED}"),
+        ({"auto_map": {}}, f"DIR/config.json: auto_map: it asks for its own code, which is never run here; {WANTED}"),
         (
             {"quantization_config": {"quant_method": "gptq"}},
             "DIR/config.json: quantization_config: its weights are quantised; wanted: weights in bf16, fp16 or fp32",
@@ -132,7 +132,7 @@ def test_a_file_that_is_too_large(folder, monkeypatch):
 
 def test_a_transformers_without_the_table(folder, monkeypatch):
     monkeypatch.setattr(checkpoint_dir, "_TABLE", "NO_SUCH_NAMES")
-    said = "modeling_auto.py: no NO_SUCH_NAMES: which models this transformers knows cannot be told; use another version of it"
+    said = "modeling_auto.py: no NO_SUCH_NAMES: the models of this transformers cannot be listed; use another version of it"
     assert problem(folder).endswith(said)
 
 
@@ -201,7 +201,7 @@ def test_no_weights(folder):
 def test_pickled_weights_alone(folder, name):
     (folder / "model.safetensors").unlink()
     (folder / name).touch()
-    convert = "convert them where you trust them: AutoModelForCausalLM.from_pretrained(DIR).save_pretrained(NEW)"
+    convert = "convert them on a trusted host: AutoModelForCausalLM.from_pretrained(DIR).save_pretrained(NEW)"
     assert problem(folder) == f"DIR: '{name}' and no model.safetensors: pickled weights are never opened here; {convert}"
 
 
@@ -231,7 +231,7 @@ def test_weights_that_are_integers(folder):
 @pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
 def test_no_tokenizer(folder, name):
     (folder / name).unlink()
-    assert problem(folder) == f"DIR: no {name}: a tokenizer of its own is wanted, as save_pretrained of a fast one writes it"
+    assert problem(folder) == f"DIR: no {name}: wanted: the files of a fast tokenizer, as its save_pretrained writes them"
 
 
 @pytest.mark.parametrize("content", ["", '{"version": ', "version https://git-lfs.github.com/spec/v1\n"])
@@ -242,11 +242,11 @@ def test_half_a_tokenizer(folder, content):
 
 def test_a_tokenizer_with_code_of_its_own(folder):
     change(folder / "tokenizer_config.json", auto_map={"AutoTokenizer": ["x.Y", None]})
-    assert problem(folder) == f"DIR/tokenizer_config.json: auto_map: it wants code of its own, which is never run here; {WANTED}"
+    assert problem(folder) == f"DIR/tokenizer_config.json: auto_map: it asks for its own code, which is never run here; {WANTED}"
 
 
 NO_TEMPLATE = "DIR: no chat template: neither chat_template.jinja, nor chat_template in tokenizer_config.json"
-NO_TOOLS = "DIR: its chat template takes no tools; wanted: one that functions can be offered by"
+NO_TOOLS = "DIR: its chat template takes no tools; wanted: one that offers functions"
 PLAIN = "{{ messages[0].content }}"
 
 

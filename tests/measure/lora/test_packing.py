@@ -6,8 +6,9 @@ import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from gpu_acceptance.measure.lora.calls import Dialogue
 from gpu_acceptance.measure.lora.chat import TokenLoss
-from gpu_acceptance.measure.lora.packing import IGNORED, Fitting, Packed, Talk, TemplateError, Tokens, batches, pack, shuffled, steps
+from gpu_acceptance.measure.lora.packing import IGNORED, Fitting, Packed, TemplateError, Tokens, batches, pack, shuffled, steps
 from gpu_acceptance.measure.lora.samples import Share
 
 DIALOGUES = [Tokens(tuple(range(1, 1 + size)), (False,) + (True,) * (size - 1), size - 1) for size in (4, 3, 5, 6, 2)]
@@ -17,8 +18,8 @@ class OneFor:
     """In the place of a Scribe: dialogues by their line."""
 
     @staticmethod
-    def tokens(talk):
-        return DIALOGUES[talk.line]
+    def tokens(dialogue):
+        return DIALOGUES[dialogue.line]
 
 
 def test_as_many_as_fit_in_their_order():
@@ -26,7 +27,7 @@ def test_as_many_as_fit_in_their_order():
     assert [one.ids for one in packed] == [[1, 2, 3, 4, 1, 2, 3], [1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 6, 1, 2]]
     assert packed[0].positions == [0, 1, 2, 3, 0, 1, 2]
     assert packed[0].targets == [2, 3, 4, IGNORED, 2, 3, IGNORED]
-    assert [(one.num_said, one.num_learned) for one in packed] == [(5, 5), (4, 4), (6, 6)]
+    assert [one.num_said for one in packed] == [5, 4, 6]
 
 
 def test_what_fills_a_sequence_up_is_learned_by_nobody():
@@ -36,7 +37,7 @@ def test_what_fills_a_sequence_up_is_learned_by_nobody():
 
 
 def test_those_that_do_not_fit_are_counted_and_none_that_fits_is_an_error():
-    talks = [Talk([], [], line) for line in range(5)]
+    talks = [Dialogue((), (), line) for line in range(5)]
     fitting = Fitting(OneFor(), 4)
     assert [len(one.ids) for one in fitting.of(talks, range(5))] == [4, 3, 2]
     assert (fitting.num_too_long, fitting.num_seen) == (2, 5)

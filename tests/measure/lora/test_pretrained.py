@@ -8,17 +8,22 @@ import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from gpu_acceptance.measure.lora.chat import MissingWeightsError, Pretrained, load, refuse_too_large
+from gpu_acceptance.measure.lora.chat import MissingWeightsError, load, refuse_too_large
+from gpu_acceptance.measure.lora.model_folder import Checkpoint
 from gpu_acceptance.measure.train.tuned import TrainingMemoryError
 
 CPU = torch.device("cpu")
 SIZES = {"hidden_size": 16, "num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 16, "vocab_size": 20}
 
 
+def checkpoint(folder, num_parameters, vocabulary, num_ends):
+    return Checkpoint(folder, "qwen2", "Qwen2ForCausalLM", num_parameters, 0, ("F32",), 64, vocabulary, num_ends, "")
+
+
 @pytest.fixture
 def saved(tmp_path):
     Qwen2ForCausalLM(Qwen2Config(num_hidden_layers=1, **SIZES)).save_pretrained(tmp_path)
-    return Pretrained(tmp_path, 10**3, 20, 100)
+    return checkpoint(tmp_path, 10**3, 20, 100)
 
 
 def test_all_weights_are_of_one_dtype(saved):
@@ -37,7 +42,7 @@ def test_weights_that_are_not_there_are_not_drawn_at_random(saved):
 
 
 def test_a_checkpoint_that_has_no_room_is_told_before_it_is_loaded():
-    huge = Pretrained(Path("huge"), num_parameters=10**14, vocabulary=10**5, ends=10**6)
+    huge = checkpoint(Path("huge"), 10**14, 10**5, 10**6)
     with pytest.raises(TrainingMemoryError) as caught:
         refuse_too_large(huge, rank=64, num_tokens=2048, in_bf16=True, device=CPU, host_bytes=12_300_000_000)
     text = (
@@ -45,5 +50,5 @@ def test_a_checkpoint_that_has_no_room_is_told_before_it_is_loaded():
         r"12\.3 GB are free; lower lora_model\.batch_size or lora_model\.sequence, or use larger GPUs"
     )
     assert re.fullmatch(text, str(caught.value))
-    small = Pretrained(Path("small"), num_parameters=10**5, vocabulary=100, ends=100)
+    small = checkpoint(Path("small"), 10**5, 100, 100)
     refuse_too_large(small, rank=8, num_tokens=256, in_bf16=False, device=CPU, host_bytes=10**9)

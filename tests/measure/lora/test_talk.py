@@ -5,8 +5,8 @@ from made_checkpoints import TEMPLATE
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from gpu_acceptance.measure.lora.calls import Call, Message, for_template
-from gpu_acceptance.measure.lora.packing import Scribe, Talk, TemplateError
+from gpu_acceptance.measure.lora.calls import Call, Dialogue, Message
+from gpu_acceptance.measure.lora.packing import Scribe, TemplateError
 
 ASKED = TEMPLATE + "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 CALL = Message("assistant", "", (Call("add", {"a": 1}),))
@@ -22,7 +22,7 @@ def scribe(template=ASKED, vocabulary=256):
 
 
 def talk(messages=SAID):
-    return Talk(for_template(messages), [{"type": "function", "function": {"name": "add"}}], line=7)
+    return Dialogue(({"type": "function", "function": {"name": "add"}},), messages, line=7)
 
 
 def test_what_the_assistant_says_is_learned_up_to_its_end_and_nothing_else():
@@ -37,7 +37,7 @@ def test_what_the_assistant_says_is_learned_up_to_its_end_and_nothing_else():
 def test_a_prompt_is_what_comes_before_its_answer():
     writer = scribe()
     whole = writer.tokens(talk(SAID[:2]))
-    prompt = writer.prompt(talk(SAID[:1]))
+    prompt = writer.prompt(talk(SAID[:2]))
     assert list(whole.ids[: len(prompt)]) == prompt
     assert whole.learned.index(True) == len(prompt)
 
@@ -53,12 +53,12 @@ def test_a_tokenizer_of_another_model():
     [
         (
             "{% for message in messages | reverse %}{{ message.role }}: {{ message.content }}\n{% endfor %}",
-            "line 7: message 2, an answer, does not follow what comes before it as the chat template writes that: what the assistant says "
-            "cannot be told from its prompt; wanted: a template that writes a dialogue in order",
+            "line 7: the chat template does not write message 2, an answer, after the messages before it: "
+            "the answer cannot be told from its prompt; wanted: a template that writes a dialogue in order",
         ),
         (
             "{% for message in messages if message.role != 'assistant' %}{{ message.role }}: {{ message.content }};{% endfor %}",
-            "line 7: the chat template writes none of what its assistant says",
+            "line 7: the chat template writes no text of its assistant",
         ),
     ],
 )

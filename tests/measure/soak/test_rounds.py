@@ -2,14 +2,14 @@
 
 import pytest
 
-from gpu_acceptance.measure.soak import rounds
-from gpu_acceptance.measure.soak.rounds import Done, Load, Round, measure
+from gpu_acceptance.measure import soak
+from gpu_acceptance.measure.soak import Done, Load, Round, measure
 
 
 @pytest.fixture
 def clock(monkeypatch):
     now = [1000.0]
-    monkeypatch.setattr(rounds.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(soak.time, "monotonic", lambda: now[0])
 
     def advance(seconds: float) -> None:
         now[0] += seconds

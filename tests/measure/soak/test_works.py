@@ -7,7 +7,7 @@ import torch
 
 from gpu_acceptance.measure import hbm
 from gpu_acceptance.measure.gemm import correctness
-from gpu_acceptance.measure.soak.rounds import UNITS, Sizes, measure, works
+from gpu_acceptance.measure.soak import UNITS, Sizes, measure, works
 
 CPU = torch.device("cpu")
 SIZES = Sizes(gemm_size=32, gemm_dtype="fp32", gemm_s=0.01, hbm_bytes=4096, hbm_s=0.01, nccl_bytes=4096, nccl_s=0.01, num_blocks=3)

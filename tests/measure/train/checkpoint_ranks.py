@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from gpu_acceptance.measure.train import checkpoint, checkpoint_files
-from gpu_acceptance.measure.train.checkpoint_job import Job, Way, Work
+from gpu_acceptance.measure.train.checkpoint import Job, Way, Work
 from gpu_acceptance.measure.train.shapes import Adapter, Decoder, Workload
 
 SMALL = Workload("gpt2", Decoder("gpt2", num_layers=2, width=64, num_heads=2, vocabulary=256, sequence=32), 2)
@@ -70,7 +70,7 @@ def draw_once(job: Job) -> None:
 
 def begin_anew(job: Job) -> None:
     """With the schedule of the learning rate."""
-    job._pace.num_done = 0
+    job._lr_schedule.num_done = 0
 
 
 def spoiled(folder: Path) -> dict[str, object]:

@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 sys.path.append(str(Path(__file__).parents[3]))
 
 from acceptance.test_parity import test_training
-from gpu_acceptance.measure.train import parallel, parity
+from gpu_acceptance.measure.train import models, parity
 from gpu_acceptance.measure.train.shapes import Decoder, Workload
 from gpu_acceptance.measure.train.step import Part
 
@@ -60,11 +60,11 @@ def reduced_by(take: Callable[[Tensor, Tensor], Tensor], part: float = 1.0) -> A
         made.register_comm_hook(None, reduce)
         return made
 
-    return patch.object(parallel, "DistributedDataParallel", replicated)
+    return patch.object(models, "DistributedDataParallel", replicated)
 
 
 def summed_by_fsdp() -> AbstractContextManager[object]:
-    real = parallel.fully_shard
+    real = models.fully_shard
 
     def sharded(module: torch.nn.Module, **options: Any) -> object:
         made = real(module, **options)
@@ -72,7 +72,7 @@ def summed_by_fsdp() -> AbstractContextManager[object]:
         made.set_gradient_divide_factor(1.0)
         return made
 
-    return patch.object(parallel, "fully_shard", sharded)
+    return patch.object(models, "fully_shard", sharded)
 
 
 def data_of_rank_0() -> AbstractContextManager[object]:

@@ -33,18 +33,18 @@ def noting(feed: Feed, seen: list[Batch]) -> Feed:
 
 def trained(folder: Path) -> dict[str, object]:
     # Not at the top: each worker imports this script, and transformers take seconds.
-    from gpu_acceptance.measure.train import ddp, fsdp, single
-    from gpu_acceptance.measure.train.parallel import Sharding
-    from gpu_acceptance.measure.train.trained import Times
+    from gpu_acceptance.measure.train import fsdp, throughput
+    from gpu_acceptance.measure.train.models import Sharding
+    from gpu_acceptance.measure.train.throughput import Times
 
     times = Times(warmup_s=0.0, block_s=0.0, num_blocks=2, min_steps=2)
     tokens: list[Batch] = []
     images: list[Batch] = []
     feeds = [noting(feed_of(folder, one, LOADING), seen) for one, seen in ((GPT2, tokens), (RESNET, images))]
     how = {"device": CPU, "compiled": False, "times": times}
-    by_ddp = [ddp.measure(one, feed=feed, **how) for one, feed in zip((GPT2, RESNET), feeds, strict=True)]
+    by_ddp = [throughput.measure_ddp(one, feed=feed, **how) for one, feed in zip((GPT2, RESNET), feeds, strict=True)]
     num_trained = len(tokens)
-    alone = single.measure(GPT2, rank=dist.get_rank(), agree=int, feed=feeds[0], **how)
+    alone = throughput.measure_alone(GPT2, rank=dist.get_rank(), agree=int, feed=feeds[0], **how)
     num_seen = len(tokens)
     by_fsdp = fsdp.measure(GPT2, Sharding(init_device_mesh("cpu", (2,))), feed=feeds[0], **how)
     return {

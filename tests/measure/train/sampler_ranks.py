@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DistributedSampler
 
-from gpu_acceptance.measure.train import loader, sampler
+from gpu_acceptance.measure.train import loader
 from gpu_acceptance.measure.train.shapes import Decoder, Workload
 
 CPU = torch.device("cpu")
@@ -26,7 +26,7 @@ _torch_iterates = DistributedSampler.__iter__
 
 
 def measured(*, num_workers: int = 0, drop_last: bool = False) -> dict[str, Any]:
-    return asdict(sampler.measure(2 * sampler.SAMPLES_PER_RANK + 1, num_workers=num_workers, drop_last=drop_last, device=CPU))
+    return asdict(loader.measure_epochs(2 * loader.SAMPLES_PER_RANK + 1, num_workers=num_workers, drop_last=drop_last, device=CPU))
 
 
 def with_a_fault(name: str, fault: Callable[..., Any]) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def as_rank_0(self: Any) -> Any:
 
 def without_a_worker() -> dict[str, Any]:
     """Rank 1 loses one while it reads."""
-    real = sampler._children
+    real = loader._children
 
     def lose_one() -> set[int]:
         found = real()
@@ -49,7 +49,7 @@ def without_a_worker() -> dict[str, Any]:
             os.kill(min(found), signal.SIGKILL)
         return found
 
-    with patch.object(sampler, "_children", lose_one):
+    with patch.object(loader, "_children", lose_one):
         return measured(num_workers=NUM_WORKERS)
 
 
@@ -62,7 +62,7 @@ def in_too_long_a_folder() -> str:
     with patch.object(forkserver._forkserver, "ensure_running", refuse) if dist.get_rank() else nullcontext():
         try:
             measured(num_workers=NUM_WORKERS)
-        except sampler.NoWorkersError as error:
+        except loader.NoWorkersError as error:
             return str(error)
     return ""
 
@@ -70,12 +70,12 @@ def in_too_long_a_folder() -> str:
 def with_loaded_data() -> dict[str, Any]:
     """Soundly, and from a worker that is slow."""
     # Not at the top: each worker imports this script, and transformers take seconds.
-    from gpu_acceptance.measure.train import ddp
-    from gpu_acceptance.measure.train.trained import Times
+    from gpu_acceptance.measure.train import throughput
+    from gpu_acceptance.measure.train.throughput import Times
 
     def measured() -> dict[str, Any]:
         times = Times(warmup_s=0.0, block_s=0.0, num_blocks=2, min_steps=2)
-        found = ddp.measure(SMALL, device=CPU, compiled=False, times=times, feed=loader.by_workers(NUM_WORKERS))
+        found = throughput.measure_ddp(SMALL, device=CPU, compiled=False, times=times, feed=loader.by_workers(NUM_WORKERS))
         return {"phases": asdict(found.phases), "waits": found.data_wait_fraction, "num_steps": len(found.trained.losses)}
 
     with patch.object(loader, "Repeated", Slow):

@@ -7,7 +7,7 @@ from collections import defaultdict
 import pytest
 import torch
 
-from gpu_acceptance.measure.train import data, models, trained
+from gpu_acceptance.measure.train import data, models, throughput
 from gpu_acceptance.measure.train.models import blocks_of, build
 from gpu_acceptance.measure.train.shapes import Decoder, ResNet
 from gpu_acceptance.measure.train.step import TrainStep
@@ -38,7 +38,7 @@ SMALL = [
 )
 def test_they_are_the_models_that_people_know(shape, num_parameters, num_blocks):
     """As their authors publish them."""
-    assert trained.num_parameters(shape) == num_parameters
+    assert throughput.num_parameters(shape) == num_parameters
     assert len(blocks_of(build(shape, META))) == num_blocks
 
 
@@ -52,13 +52,13 @@ def test_a_decoder_costs_what_the_formula_says(shape):
     """6 (N - N_embedding) + 12 L d s for a token; the table of GPT-2's tokens multiplies at its end as well."""
     table = shape.vocabulary * shape.width
     embedding = shape.sequence * shape.width if shape.kind == "gpt2" else table
-    formula = 6 * (trained.num_parameters(shape) - embedding) + 12 * shape.num_layers * shape.width * shape.sequence
-    assert trained.flops_per_sample(shape) / shape.sequence == pytest.approx(formula, rel=0.001)
+    formula = 6 * (throughput.num_parameters(shape) - embedding) + 12 * shape.num_layers * shape.width * shape.sequence
+    assert throughput.flops_per_sample(shape) / shape.sequence == pytest.approx(formula, rel=0.001)
 
 
 def test_an_image_costs_three_times_a_forward():
     """4.09e9 multiplications forward, as torchvision counts them; the first layer needs no gradient of its input."""
-    assert trained.flops_per_sample(ResNet(50, 224)) == pytest.approx(3 * 2 * 4.09e9, rel=0.015)
+    assert throughput.flops_per_sample(ResNet(50, 224)) == pytest.approx(3 * 2 * 4.09e9, rel=0.015)
 
 
 def steps_of(batches):
@@ -88,8 +88,8 @@ def test_what_is_undone_leaves_no_trace():
         step()
         return step.losses, [tensor.clone() for tensor in model.state_dict().values()]
 
-    losses, state = trained(with_more=True)
-    wanted_losses, wanted = trained(with_more=False)
+    losses, state = throughput(with_more=True)
+    wanted_losses, wanted = throughput(with_more=False)
     assert losses == wanted_losses
     assert len(losses) == 2
     assert all(torch.equal(one, other) for one, other in zip(state, wanted, strict=True))

@@ -5,13 +5,12 @@ import torch
 from gloo_ranks import answers_of
 from torch.utils.data import DistributedSampler
 
-from gpu_acceptance.measure.train import sampler
-from gpu_acceptance.measure.train.loader import Numbers
-from gpu_acceptance.measure.train.sampler import Epoch, count, num_same, per_rank, sizes
+from gpu_acceptance.measure.train import loader
+from gpu_acceptance.measure.train.loader import Epoch, Numbers, count, num_same, per_rank, sizes
 
 pytestmark = pytest.mark.slow
 
-NUM_SAMPLES = 2 * sampler.SAMPLES_PER_RANK + 1
+NUM_SAMPLES = 2 * loader.SAMPLES_PER_RANK + 1
 SOUND = {"num_missing": 0, "num_repeated": 0, "padding_difference": 0}
 
 

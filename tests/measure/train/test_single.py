@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from gpu_acceptance.measure.train import single
+from gpu_acceptance.measure.train import throughput
 from gpu_acceptance.measure.train.shapes import Decoder, ResNet, Workload
-from gpu_acceptance.measure.train.trained import Times
+from gpu_acceptance.measure.train.throughput import Times
 from gpu_acceptance.measure.train.tuned import TrainingMemoryError
 
 pytestmark = pytest.mark.slow
@@ -19,7 +19,7 @@ RESNET = Workload("resnet", ResNet(18, 32, 2), 4, "train.resnet.batch_size")
 
 
 def measured(workload, agree=int):
-    return single.measure(workload, rank=0, device=CPU, compiled=False, times=TIMES, agree=agree)
+    return throughput.measure_alone(workload, rank=0, device=CPU, compiled=False, times=TIMES, agree=agree)
 
 
 @pytest.mark.parametrize(("workload", "unit", "items"), [(GPT2, "tokens/s", 2 * 16), (RESNET, "images/s", 4)])

@@ -14,10 +14,10 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
-from gpu_acceptance.measure.train import ddp, fsdp, parallel
+from gpu_acceptance.measure.train import fsdp, models, throughput
 from gpu_acceptance.measure.train.shapes import Decoder, Workload
 from gpu_acceptance.measure.train.step import TrainStep, local
-from gpu_acceptance.measure.train.trained import Times
+from gpu_acceptance.measure.train.throughput import Times
 
 SMALL = Workload("gpt2", Decoder("gpt2", num_layers=2, width=64, num_heads=2, vocabulary=256, sequence=32), 4)
 SLOW_S = 0.6  # of a step, which by itself took up to 0.34 s on two cores that were busy with other tests
@@ -25,7 +25,7 @@ HOW = {"device": torch.device("cpu"), "compiled": False, "times": Times(warmup_s
 
 
 def measured() -> dict[str, object]:
-    found = ddp.measure(SMALL, **HOW)
+    found = throughput.measure_ddp(SMALL, **HOW)
     trained = found.trained
     return {
         **{name: getattr(found, name) for name in ("gradient_bytes", "digest", "communication_efficiency", "spread_efficiency")},
@@ -63,7 +63,7 @@ def add_noise(optimizer: torch.optim.Optimizer) -> None:
 
 def sharded(**options: bool) -> dict[str, object]:
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    found = fsdp.measure(SMALL, parallel.Sharding(mesh, **options), **HOW)
+    found = fsdp.measure(SMALL, models.Sharding(mesh, **options), **HOW)
     names = ("num_parameters", "optimizer_bytes", "loss_ratio", "peak_bytes")
     return {"held": found.held, "held_bytes": found.held_bytes, **{name: getattr(found.trained, name) for name in names}}
 
@@ -73,7 +73,7 @@ def replicas() -> list[str | None]:
     mesh = init_device_mesh("cpu", (dist.get_world_size(), 1), mesh_dim_names=("replicas", "shards"))
 
     def digest() -> str | None:
-        return fsdp.measure(SMALL, parallel.Sharding(mesh), **HOW).digest
+        return fsdp.measure(SMALL, models.Sharding(mesh), **HOW).digest
 
     with at_each_call_on_rank_1(torch.optim.AdamW, "step", add_noise):
         apart = digest()
@@ -82,7 +82,7 @@ def replicas() -> list[str | None]:
 
 def unsharded() -> dict[str, object]:
     """Layers that were left out: the model trains as ever."""
-    with patch.object(parallel, "fully_shard", lambda module, **options: module):
+    with patch.object(models, "fully_shard", lambda module, **options: module):
         return sharded()
 
 

@@ -1,7 +1,7 @@
-"""Hashes of tensors on their device, a bit flipped for a drill, and where two results differ."""
+"""Hashes of tensors on their device, bits flipped for drills, and the differences between two results."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -10,16 +10,16 @@ from torch import Tensor
 
 _COLUMNS = 4096
 _CHUNK_WORDS = 4096 * _COLUMNS  # 64 MiB at a time, widened to 128 MiB
-MOST_ADDRESSES = 4096  # of which the period is taken
+MOST_ADDRESSES = 4096  # for the period
 MOST_SHOWN = 16
 _CHUNK_BYTES = 2**26
 
 
 def hash_tensors(tensors: Sequence[Tensor]) -> Tensor:
-    """Both sums over all tensors, one after the other: 2 int64 on their device, enqueued without waiting for it.
+    """Return two sums over all tensors, one after the other: 2 int64 on their device, enqueued without waiting for it.
 
-    Any dtype and shape; each tensor is padded to whole words with zeros. Says nothing of dtypes and shapes: compare only
-    what has the same. ValueError for a tensor that is not contiguous.
+    Any dtype and shape; each tensor is padded to whole words with zeros. Dtypes and shapes are not part of the hash: compare only
+    tensors of the same. ValueError for a tensor that is not contiguous.
     """
     sums = torch.zeros(2, dtype=torch.int64, device=tensors[0].device)
     offset = 0
@@ -31,13 +31,23 @@ def hash_tensors(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def as_text(sums: Tensor) -> str:
-    """32 hexadecimal digits. Waits for the device."""
+    """Return 32 hexadecimal digits. Waits for the device."""
     return "".join(f"{number % 2**64:016x}" for number in sums.tolist())
 
 
+def digest(tensors: Iterable[Tensor]) -> str:
+    """Return the hash of tensors, bit for bit, as text. Waits for the device."""
+    return as_text(hash_tensors([tensor.contiguous() for tensor in tensors]))
+
+
 def _pieces(tensor: Tensor) -> Iterator[Tensor]:
-    """All words in order, as matrices of `_COLUMNS` columns and one last row that is shorter."""
-    for words in _chunks(tensor):
+    """Yield all words in order, as matrices of `_COLUMNS` columns and one last row that is shorter."""
+    content = flat_bytes(tensor)
+    for chunk in torch.split(content, 4 * _CHUNK_WORDS) if content.numel() else ():
+        if missing := -chunk.numel() % 4:
+            chunk = torch.nn.functional.pad(chunk, (0, missing))
+        # A slice may begin anywhere; torch views bytes as words only from a multiple of four.
+        words = (chunk.clone() if chunk.storage_offset() % 4 else chunk).view(torch.int32)
         whole = words.numel() // _COLUMNS * _COLUMNS
         if whole:
             yield words[:whole].view(-1, _COLUMNS)
@@ -45,24 +55,15 @@ def _pieces(tensor: Tensor) -> Iterator[Tensor]:
             yield words[whole:].view(1, -1)
 
 
-def _chunks(tensor: Tensor) -> Iterator[Tensor]:
-    content = flat_bytes(tensor)
-    for chunk in torch.split(content, 4 * _CHUNK_WORDS) if content.numel() else ():
-        if missing := -chunk.numel() % 4:
-            chunk = torch.nn.functional.pad(chunk, (0, missing))
-        # A slice may begin anywhere; torch views bytes as words only from a multiple of four.
-        yield (chunk.clone() if chunk.storage_offset() % 4 else chunk).view(torch.int32)
-
-
 def flat_bytes(tensor: Tensor) -> Tensor:
-    """The memory of a tensor as bytes, not copied. ValueError for a tensor that is not contiguous."""
+    """Return the memory of a tensor as bytes, not copied. ValueError for a tensor that is not contiguous."""
     if not tensor.is_contiguous():
         raise ValueError(f"a tensor of shape {tuple(tensor.shape)} and strides {tensor.stride()}: only contiguous ones have bytes in order")
     return tensor.detach().view(-1).view(torch.uint8)
 
 
 def _sums(words_RC: Tensor, offset: int) -> Tensor:
-    """Word (r, c) has index i = offset + r C + c: its weight 2 i + 1 is a part by row, a part by column and a constant."""
+    """Word (r, c) has index i = offset + r C + c. Its weight 2 i + 1 is a part by row, a part by column and a constant."""
     wide_RC = words_RC.long()
     rows_R, columns_C = wide_RC.sum(1), wide_RC.sum(0)
     num_rows, num_columns = wide_RC.shape
@@ -74,13 +75,13 @@ def _sums(words_RC: Tensor, offset: int) -> Tensor:
 
 @cache
 def _counting(device: torch.device) -> Tensor:
-    """0, 1, 2, ... for rows and columns alike."""
+    """Return 0, 1, 2, ... for rows and columns alike."""
     return torch.arange(max(_COLUMNS, _CHUNK_WORDS // _COLUMNS), device=device)
 
 
 @dataclass(frozen=True)
 class Flip:
-    """Inverts `bit` of `element` of output number `output`, after the kernel, on the device."""
+    """A planted fault: inverts `bit` of `element` of output number `output`, after the kernel, on the device."""
 
     repetition: int | None  # None: at every one, as a GPU that is always wrong
     element: int  # index in the flattened output
@@ -89,22 +90,16 @@ class Flip:
     every: int | None = None  # and again after as many repetitions; None: never again
 
     def is_due(self, repetition: int) -> bool:
-        """Whether the outputs of this repetition are spoiled."""
+        """Return True if this repetition gets the fault."""
         if self.repetition is None:
             return True
         later = repetition - self.repetition
         return later == 0 if self.every is None else later >= 0 and later % self.every == 0
 
     def apply(self, repetition: int, outputs: Sequence[Tensor]) -> None:
-        """Spoils the outputs of this repetition, if it is meant. ValueError where there is no such bit."""
+        """Plant the fault in the outputs of this repetition, if it is due. ValueError where there is no such bit."""
         if not self.is_due(repetition):
             return
-        self._refuse_what_is_not_there(outputs)
-        tensor = outputs[self.output]
-        byte = self.element * tensor.element_size() + self.bit // 8  # little endian
-        flat_bytes(tensor)[byte].bitwise_xor_(1 << self.bit % 8)
-
-    def _refuse_what_is_not_there(self, outputs: Sequence[Tensor]) -> None:
         if not 0 <= self.output < len(outputs):
             raise ValueError(f"output {self.output} to flip a bit of: the kernel has {len(outputs)}")
         tensor = outputs[self.output]
@@ -112,11 +107,13 @@ class Flip:
             raise ValueError(f"element {self.element} to flip a bit of: the output has {tensor.numel()}")
         if not 0 <= self.bit < 8 * tensor.element_size():
             raise ValueError(f"bit {self.bit} to flip: an element has {8 * tensor.element_size()}")
+        byte = self.element * tensor.element_size() + self.bit // 8  # little endian
+        flat_bytes(tensor)[byte].bitwise_xor_(1 << self.bit % 8)
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Of one output. Addresses are indices of elements in the flattened output."""
+    """The difference of one output. Addresses are indices of elements in the flattened output."""
 
     output: int
     num_elements: int  # that differ
@@ -126,7 +123,7 @@ class Difference:
 
 
 def find_differences(outputs: Sequence[Tensor], others: Sequence[Tensor]) -> tuple[Difference, ...]:
-    """One for each output that differs, bit for bit, from the other. Computed on the CPU: the device is under suspicion."""
+    """Return one for each output that differs, bit for bit, from the other. Computed on the CPU: the device is under suspicion."""
     found = (_difference(number, one, other) for number, (one, other) in enumerate(zip(outputs, others, strict=True)))
     return tuple(difference for difference in found if difference.num_elements)
 
@@ -145,7 +142,7 @@ def _difference(number: int, one: Tensor, other: Tensor) -> Difference:
 
 
 def _xored(one: Tensor, other: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """Index of the first element, and the differing bits of each as a row of bytes."""
+    """Yield the index of the first element of a chunk, and the differing bits of each as a row of bytes."""
     width = one.element_size()
     step = _CHUNK_BYTES // width * width
     pairs = zip(torch.split(flat_bytes(one), step), torch.split(flat_bytes(other), step), strict=True)
@@ -154,7 +151,7 @@ def _xored(one: Tensor, other: Tensor) -> Iterator[tuple[int, Tensor]]:
 
 
 def _or_of_rows(rows_NB: Tensor) -> list[int]:
-    """Bit by bit: torch has no such reduction."""
+    """Return the OR of all rows, bit by bit: torch has no such reduction."""
     if not len(rows_NB):
         return [0] * rows_NB.shape[1]
     mask_8 = 1 << torch.arange(8, dtype=torch.uint8)

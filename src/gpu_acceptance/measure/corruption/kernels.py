@@ -1,9 +1,9 @@
 """Kernels whose outputs have the same bits at every call: made once from a seed, then called again and again.
 
 "large" and "wide" fill all SMs of a GPU, "ragged" fits no tile; a CPU gets the same kernels at small shapes.
-Attention runs in the flash backend: it has a kernel of its own, while the math backend is made of multiplications and
-softmax, which are here anyway; and under deterministic algorithms torch makes its backward deterministic, with one order
-of the sums for dQ (attention_backward.cu). It must be named, for torch would choose by shape, and cuDNN's is another one.
+Attention runs in the flash backend, which has a kernel of its own; the math backend is made of multiplications and softmax, which are here
+anyway. Under deterministic algorithms torch makes its backward deterministic, with one order of the sums for dQ (attention_backward.cu).
+The backend must be named, for torch would choose by shape, and cuDNN's is another one.
 Tensor suffixes: M, N, K of a matrix; B batch, H heads, S sequence, D width of one head.
 """
 
@@ -32,35 +32,28 @@ SIZES = ("large", "wide", "ragged")
 
 
 def drawing(seed: int, device: torch.device) -> Draw:
-    """A function `draw(*shape, dtype=)` that gives another tensor at each call: numbers spread evenly over [-1, 1)."""
+    """Return a function `draw(*shape, dtype=)` that gives another tensor at each call: numbers spread evenly over [-1, 1).
+
+    A number is the top 53 bits (fp64) or 24 bits (all others) of an integer, exactly; a narrower dtype rounds to nearest even.
+    """
     num_drawn = 0
 
     def draw(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         nonlocal num_drawn
         num_drawn += 1
-        return _uniform(shape, dtype, device, seed, num_drawn * _MOST)
+        digits, exact = (53, torch.float64) if dtype == torch.float64 else (24, torch.float32)
+        drawn = torch.empty(math.prod(shape), dtype=dtype, device=device)
+        for start in range(0, drawn.numel(), _CHUNK):
+            part, first = drawn[start : start + _CHUNK], num_drawn * _MOST + start
+            bits = _splitmix64(torch.arange(first, first + len(part), device=device), seed)
+            part.copy_(_shifted(bits, 64 - digits).to(exact).mul_(math.ldexp(1, 1 - digits)).sub_(1))
+        return drawn.view(shape)
 
     return draw
 
 
-def _uniform(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, seed: int, first: int) -> Tensor:
-    drawn = torch.empty(math.prod(shape), dtype=dtype, device=device)
-    for start in range(0, drawn.numel(), _CHUNK):
-        part = drawn[start : start + _CHUNK]
-        index = torch.arange(first + start, first + start + len(part), device=device)
-        part.copy_(_as_floats(_splitmix64(index, seed), torch.float64 if dtype == torch.float64 else torch.float32))
-    return drawn.view(shape)
-
-
-def _as_floats(bits: Tensor, dtype: torch.dtype) -> Tensor:
-    """The top 53 or 24 bits as a number in [-1, 1), exactly; a narrower dtype rounds to nearest even when it is copied."""
-    digits = 53 if dtype == torch.float64 else 24
-    numbers = _shifted(bits, 64 - digits).to(dtype)
-    return numbers.mul_(math.ldexp(1, 1 - digits)).sub_(1)
-
-
 def _splitmix64(index: Tensor, seed: int) -> Tensor:
-    """Output number `index` of the generator that starts from `seed`, mod 2**64."""
+    """Return output number `index` of the generator that starts from `seed`, mod 2**64."""
     state = (index + 1) * _signed(0x9E3779B97F4A7C15) + _signed(seed)
     state = (state ^ _shifted(state, 30)) * _signed(0xBF58476D1CE4E5B9)
     state = (state ^ _shifted(state, 27)) * _signed(0x94D049BB133111EB)
@@ -68,7 +61,7 @@ def _splitmix64(index: Tensor, seed: int) -> Tensor:
 
 
 def _shifted(bits: Tensor, places: int) -> Tensor:
-    """To the right, filled with zeros: torch's own shift repeats the sign."""
+    """Shift to the right, filled with zeros: torch's own shift repeats the sign."""
     return (bits >> places) & ((1 << (64 - places)) - 1)
 
 
@@ -77,7 +70,7 @@ def _signed(number: int) -> int:
 
 
 def draw_inputs(draw: Draw, shape: tuple[int, ...]) -> tuple[Tensor, ...]:
-    """Input, target, and the parameters: those of attention in, attention out, MLP up, MLP down. Shape: B, S, H, D."""
+    """Draw input, target, and the parameters of attention in, attention out, MLP up, MLP down. Shape: B, S, H, D."""
     B, S, H, D = shape
     E = H * D
     scale = 2.0 ** -round(math.log2(E) / 2)  # a power of two, so that scaling is exact: about 1 / sqrt(E)
@@ -86,7 +79,7 @@ def draw_inputs(draw: Draw, shape: tuple[int, ...]) -> tuple[Tensor, ...]:
 
 
 def train(x_BSE: Tensor, target_BSE: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
-    """The parameters after all steps, the gradients of the last step, and its loss."""
+    """Return the parameters after all steps, the gradients of the last step, and its loss."""
     leaves, gradients = list(parameters), list[Tensor]()
     for _ in range(NUM_STEPS):
         leaves = [leaf.detach().requires_grad_() for leaf in leaves]
@@ -127,11 +120,14 @@ class Kernel:
 
 
 def make(name: str, size: str, device: torch.device, seed: int = SEED) -> Kernel:
-    """The kernel with its inputs, whose bits depend on name, size, seed and the type of the device alone.
+    """Return the kernel with its inputs, whose bits depend on name, size, seed and the type of the device alone.
 
-    ValueError for an unknown name or size, and for what this device cannot do.
+    ValueError for an unknown name or size, and for a kernel that this device cannot run.
     """
-    _refuse_unknown(name, size)
+    if name not in _RECIPES:
+        raise ValueError(f"unknown kernel {name!r}; known: {', '.join(NAMES)}")
+    if size not in SIZES:
+        raise ValueError(f"unknown size {size!r}; known: {', '.join(SIZES)}")
     if reason := unsupported(name, device):
         raise ValueError(f"{name} cannot run: {reason}")
     recipe = _RECIPES[name]
@@ -141,7 +137,7 @@ def make(name: str, size: str, device: torch.device, seed: int = SEED) -> Kernel
 
 
 def unsupported(name: str, device: torch.device) -> str:
-    """Why this device cannot run the kernel; empty where it can."""
+    """Return the reason why this device cannot run the kernel; empty where it can."""
     needed = _RECIPES[name].capability
     if needed is None:
         return ""
@@ -149,13 +145,6 @@ def unsupported(name: str, device: torch.device) -> str:
         return "" if _RECIPES[name].on_cpu else "a CPU has no TF32"
     seen = torch.cuda.get_device_capability(device)
     return "" if seen >= needed else f"needs compute capability {needed[0]}.{needed[1]}, this GPU has {seen[0]}.{seen[1]}"
-
-
-def _refuse_unknown(name: str, size: str) -> None:
-    if name not in _RECIPES:
-        raise ValueError(f"unknown kernel {name!r}; known: {', '.join(NAMES)}")
-    if size not in SIZES:
-        raise ValueError(f"unknown size {size!r}; known: {', '.join(SIZES)}")
 
 
 @dataclass(frozen=True)
@@ -194,7 +183,7 @@ def _multiplied(precision: str, A_MK: Tensor, B_NK: Tensor) -> Outputs:
 
 def _multiplied_fp8(A_MK: Tensor, B_NK: Tensor) -> Outputs:
     one = torch.ones((), device=A_MK.device)
-    # Fast accumulation is another result, and the output's dtype too: both are said.
+    # Fast accumulation gives another result, and so does the output's dtype: both are set.
     return (torch._scaled_mm(A_MK, B_NK.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16, use_fast_accum=False),)
 
 
@@ -206,7 +195,7 @@ def _attention_inputs(draw: Draw, shape: Shape) -> Outputs:
 
 
 def _attention(q_BHSD: Tensor, k_BHSD: Tensor, v_BHSD: Tensor, gradient_BHSD: Tensor) -> Outputs:
-    """The output, and the gradients of q, k and v."""
+    """Return the output, and the gradients of q, k and v."""
     q, k, v = leaves = [tensor.detach().requires_grad_() for tensor in (q_BHSD, k_BHSD, v_BHSD)]
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
         output_BHSD = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
@@ -228,23 +217,14 @@ def _layer_norm(x_MN: Tensor, weight_N: Tensor, bias_N: Tensor) -> Outputs:
     return (functional.layer_norm(x_MN, weight_N.shape, weight_N, bias_N),)
 
 
-def _sums(x_MN: Tensor) -> Outputs:
-    return x_MN.sum(1), x_MN.sum(0), x_MN.sum()
-
-
 def _sorted(x_MN: Tensor) -> Outputs:
-    values_MN, indices_MN = torch.sort(x_MN, stable=True)  # of equal values, the order of the indices is fixed as well
-    return values_MN, indices_MN
+    return tuple(torch.sort(x_MN, stable=True))  # stable: equal values have a fixed order of indices
 
 
 def _images_and_filters(draw: Draw, shape: Shape) -> Outputs:
-    """Batch, channels in, channels out, height, width."""
+    """Draw by batch, channels in, channels out, height, width."""
     batch, num_in, num_out, height, width = shape
     return draw(batch, num_in, height, width, dtype=torch.bfloat16), draw(num_out, num_in, 3, 3, dtype=torch.bfloat16)
-
-
-def _convolved(images: Tensor, filters: Tensor) -> Outputs:
-    return (functional.conv2d(images, filters, padding=1).contiguous(),)
 
 
 _RECIPES: Mapping[str, _Recipe] = {
@@ -267,21 +247,16 @@ _RECIPES: Mapping[str, _Recipe] = {
         _attention,
         capability=(8, 0),
     ),
-    "layer_norm": _Recipe(
-        _TABLES,
-        _SMALL_TABLES,
-        lambda draw, shape: (draw(*shape), draw(shape[1]), draw(shape[1])),
-        _layer_norm,
-    ),
+    "layer_norm": _Recipe(_TABLES, _SMALL_TABLES, lambda draw, shape: (draw(*shape), draw(shape[1]), draw(shape[1])), _layer_norm),
     "softmax": _of_table(lambda x_MN: (functional.softmax(x_MN, 1),)),
     "gelu": _of_table(lambda x_MN: (functional.gelu(x_MN),)),
-    "sum": _of_table(_sums),
+    "sum": _of_table(lambda x_MN: (x_MN.sum(1), x_MN.sum(0), x_MN.sum())),
     "sort": _of_table(_sorted),
     "conv2d": _Recipe(
         ((64, 256, 256, 56, 56), (256, 64, 128, 56, 56), (63, 255, 257, 55, 57)),
         ((2, 8, 8, 14, 14), (4, 4, 8, 14, 14), (3, 7, 9, 13, 15)),
         _images_and_filters,
-        _convolved,
+        lambda images, filters: (functional.conv2d(images, filters, padding=1).contiguous(),),
     ),
     "block": _Recipe(
         ((4, 2048, 16, 128), (8, 1024, 32, 64), (3, 2047, 15, 120)),

@@ -1,7 +1,7 @@
-"""What is multiplied: shapes, dtypes, operands with known products, and whether this device can do it."""
+"""Operands of a matrix multiplication: shapes, dtypes, data with known products, and the dtypes that a device supports."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -9,8 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-FAST_ACCUM = False  # of fp8, as is the default of torch and cuBLASLt: fast accumulation keeps about 14 bits of the whole sum
 SEED = 20_261_120
+_FAST_ACCUM = False  # for fp8, the default of torch and cuBLASLt: fast accumulation keeps about 14 bits of the whole sum
 _LARGEST_FP8 = 448.0  # of e4m3
 _SMALLEST = 16  # fp8 on a GPU takes N and K in multiples of this
 
@@ -31,7 +31,7 @@ def square(size: int) -> Shape:
 
 
 def num_flops(M: int, N: int, K: int) -> int:
-    """Floating-point operations of one M x K by K x N multiplication: a multiplication and an addition each."""
+    """Return the floating-point operations of one M x K by K x N multiplication: a multiplication and an addition each."""
     return 2 * M * N * K
 
 
@@ -41,11 +41,11 @@ def tflop_per_s(shape: Shape, operation_s: float) -> float:
 
 @dataclass(frozen=True)
 class Dtype:
-    """One way to multiply.
+    """A data type of operands, and its arithmetic.
 
-    `rounding` is the relative error that operands and output cost, `sum_unit` that of one addition. Tensor cores cut off
-    what does not fit; anything else rounds to nearest. Integers are exact in the output up to 2**output_bits, in the
-    running sum up to 2**sum_bits; `largest` is the largest of the integer operands: odd, and exact in the operand.
+    `rounding` is the relative error of operands and output, `sum_unit` that of one addition. Tensor cores cut off bits that do not fit;
+    all other units round to nearest. Integers are exact in the output up to 2**output_bits, in the running sum up to 2**sum_bits.
+    `largest` is the largest of the integer operands: odd, and exact in the operand.
     """
 
     operand: torch.dtype
@@ -79,7 +79,7 @@ def dtype_named(name: str) -> Dtype:
 
 
 def allowed_error(name: str, K: int) -> float:
-    """Relative Frobenius error that arithmetic alone may cost over K products of random operands with zero mean.
+    """Return the relative Frobenius error that arithmetic alone may cost over K products of random operands with zero mean.
 
     Running sums of such products grow as the root of their number k. Losses by rounding to nearest have no common sign and
     sum to at most u sqrt(K). Tensor cores cut off and add at least 4 products at a time (Fasi et al., Numerical behavior of
@@ -91,7 +91,7 @@ def allowed_error(name: str, K: int) -> float:
 
 @contextmanager
 def backend_flags(name: str) -> Iterator[None]:
-    """TF32 on for tf32 and off for all else, reduced-precision sums off; whatever was set before is put back."""
+    """Set TF32 on for tf32 and off for all others, and reduced-precision sums off. All flags are restored at the end."""
     matmul, cpu = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
     wanted = (
         (matmul, "fp32_precision", "tf32" if name == "tf32" else "ieee"),
@@ -100,30 +100,31 @@ def backend_flags(name: str) -> Iterator[None]:
         (matmul, "allow_fp16_accumulation", False),
         (cpu, "fp32_precision", "ieee"),
     )
-    before = [(backend, flag, _found(backend, flag)) for backend, flag, _ in wanted]
+    with flags_set(wanted):
+        yield
+
+
+@contextmanager
+def flags_set(wanted: Sequence[tuple[object, str, object]]) -> Iterator[None]:
+    """Set flags of torch, given as owner, name and value; restore them at the end."""
+    before = []
+    for owner, flag, _ in wanted:
+        value, split_k = getattr(owner, flag), getattr(owner, f"{flag}_split_k", None)  # newer torch keeps two parts of a reduction's flag
+        before.append((owner, flag, value if split_k is None else (value, split_k)))
     try:
-        _set(wanted)
+        for owner, flag, value in wanted:
+            setattr(owner, flag, value)
         yield
     finally:
-        _set(before)
-
-
-def _found(backend: object, flag: str) -> object:
-    """A flag as it is to be put back: that of a reduction together with its choice of split-K, where this torch has one."""
-    value, split_k = getattr(backend, flag), getattr(backend, f"{flag}_split_k", None)
-    return value if split_k is None else (value, split_k)
-
-
-def _set(flags: Iterable[tuple[object, str, object]]) -> None:
-    for backend, flag, value in flags:
-        setattr(backend, flag, value)
+        for owner, flag, value in before:
+            setattr(owner, flag, value)
 
 
 class Multiplication:
     """A, B and the output on one device, filled with random normal numbers: out = scale_a A * scale_b B.
 
-    B is a transposed view: the layout (TN) in which a linear layer multiplies. The scales are 1 but for fp8, where each puts the
-    largest element of its tensor at the largest number of the dtype. Run it under `dtypes.backend_flags`.
+    B is a transposed view: the layout (TN) in which a linear layer multiplies. The scales are 1, except for fp8, where each puts the
+    largest element of its tensor at the largest number of the dtype. Run it under `backend_flags`.
     """
 
     def __init__(self, shape: Shape, dtype: str, device: torch.device) -> None:
@@ -137,7 +138,7 @@ class Multiplication:
         self.scale_b = self._fill(self.B_KN.t(), generator)
 
     def _fill(self, operand: Tensor, generator: torch.Generator) -> Tensor:
-        """Random normal numbers; returns the scale that gives them back."""
+        """Fill with random normal numbers; return the scale that restores them."""
         one = torch.ones((), device=self.device)
         if self.dtype != "fp8":
             operand.normal_(generator=generator)
@@ -148,7 +149,7 @@ class Multiplication:
         return scale
 
     def write(self, A_MK: Tensor, B_KN: Tensor) -> None:
-        """Other operands in the same memory, as they are."""
+        """Overwrite the operands, unscaled, in the same memory."""
         self.A_MK.copy_(A_MK)
         self.B_KN.copy_(B_KN)
         self.scale_a.fill_(1.0)
@@ -164,24 +165,22 @@ class Multiplication:
             scale_a=self.scale_a,
             scale_b=self.scale_b,
             out_dtype=self.out_MN.dtype,
-            use_fast_accum=FAST_ACCUM,
+            use_fast_accum=_FAST_ACCUM,
             out=self.out_MN,
         )
 
 
-def fast_accum(dtype: str) -> bool | None:
-    """Whether fp8 adds fast, which changes both speed and result; None for dtypes that know no such choice."""
-    return FAST_ACCUM if dtype == "fp8" else None
-
-
 def integers(shape: Shape, dtype: Dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """A and B as fp32. Equal on equal GPUs."""
+    """Return A and B as fp32 whose product is odd integers. Equal on equal GPUs."""
     if shape.K * dtype.largest**2 > 1 << dtype.sum_bits:
         raise ValueError(f"K={shape.K}: sums of integers are exact up to {(1 << dtype.sum_bits) // dtype.largest**2} products")
     generator = torch.Generator(device).manual_seed(SEED)
     A_MK, B_NK = (_odd(size, shape.K, dtype.largest, generator) for size in (shape.M, shape.N))
     places = torch.randperm(shape.K, generator=torch.Generator().manual_seed(SEED)).to(device)
-    num_pairs, num_even = _layout(shape.K, dtype)
+    # Pairs of places that cancel, and a place or none with an even product; an odd number of places stays free.
+    num_free = min(shape.K, ((1 << dtype.output_bits) - 2 * dtype.largest) // dtype.largest**2)
+    num_free -= 1 - num_free % 2
+    num_pairs, num_even = divmod(shape.K - num_free, 2)
     first, second, even = places[:num_pairs], places[num_pairs : 2 * num_pairs], places[2 * num_pairs :][:num_even]
     A_MK[:, second] = A_MK[:, first]
     B_NK[:, second] = -B_NK[:, first]
@@ -189,77 +188,53 @@ def integers(shape: Shape, dtype: Dtype, device: torch.device) -> tuple[Tensor, 
     return A_MK, B_NK.t()
 
 
-def _layout(K: int, dtype: Dtype) -> tuple[int, int]:
-    """Pairs of places that cancel, and places (0 or 1) with an even product; an odd number of places stays free."""
-    num_free = min(K, ((1 << dtype.output_bits) - 2 * dtype.largest) // dtype.largest**2)
-    num_free -= 1 - num_free % 2
-    return divmod(K - num_free, 2)
-
-
 def _odd(num_rows: int, num_columns: int, largest: int, generator: torch.Generator) -> Tensor:
-    """Odd integers from -largest to largest."""
+    """Draw odd integers from -largest to largest."""
     drawn = torch.randint(0, largest + 1, (num_rows, num_columns), generator=generator, device=generator.device, dtype=torch.float32)
     return 2 * drawn - largest
 
 
 def weights(num: int, device: torch.device) -> Tensor:
-    """Integers for a checksum: unequal, so that two errors seldom cancel; odd, so that one error never vanishes modulo 2**64."""
+    """Return integers for a checksum: unequal, so that two errors seldom cancel; odd, so that one error never vanishes modulo 2**64."""
     return (2 * torch.randint(0, 2**9, (num,), generator=torch.Generator().manual_seed(SEED)) + 1).to(device)
 
 
-@dataclass(frozen=True)
-class Availability:
-    """True where the device has the dtype; `reason` is empty then."""
+def unsupported(dtype: str, device: torch.device) -> str:
+    """Return the reason why this device does not multiply in a dtype; empty where it does.
 
-    reason: str
-
-    def __bool__(self) -> bool:
-        return not self.reason
-
-
-def is_available(dtype: str, device: torch.device) -> Availability:
-    """A GPU is asked for its compute capability and runs nothing: one that is broken must not read as one that lacks a dtype.
-
-    On a CPU a small multiplication is tried.
+    A GPU is asked for its compute capability and runs nothing: a broken GPU must not read as one that lacks a dtype. On a CPU a small
+    multiplication is tried.
     """
-    dtype_named(dtype)
-    return Availability(_lack_of_gpu(dtype, device) if device.type == "cuda" else _lack_of_cpu(dtype, device))
-
-
-def refuse(dtype: str, device: torch.device, shape: Shape) -> None:
-    """Raise a ValueError for what this device cannot multiply."""
-    if min(shape) < 1:
-        raise ValueError(f"shape={shape}: at least 1 each")
-    if reason := is_available(dtype, device).reason:
-        raise ValueError(reason)
-    if dtype == "fp8" and device.type == "cuda" and (shape.N % _SMALLEST or shape.K % _SMALLEST):
-        raise ValueError(f"shape={shape}: fp8 on a GPU needs N and K that are multiples of {_SMALLEST}")
-
-
-def _lack_of_gpu(dtype: str, device: torch.device) -> str:
-    needed, found = dtype_named(dtype).capability, torch.cuda.get_device_capability(device)
-    if found >= needed:
-        return ""
-    return f"{dtype} needs compute capability {needed[0]}.{needed[1]}, {device} has {found[0]}.{found[1]}"
-
-
-def _lack_of_cpu(dtype: str, device: torch.device) -> str:
+    needed = dtype_named(dtype).capability
+    if device.type == "cuda":
+        found = torch.cuda.get_device_capability(device)
+        return "" if found >= needed else f"{dtype} needs compute capability {needed[0]}.{needed[1]}, {device} has {found[0]}.{found[1]}"
     if dtype == "tf32":
         return "tf32 is a mode of the tensor cores of a GPU; a CPU has none"
     try:
         with backend_flags(dtype):
             Multiplication(square(_SMALLEST), dtype, device).run()
     except RuntimeError as error:
-        said, _, _ = str(error).partition("\n")
-        return f"{dtype} does not run on {device} with torch {torch.__version__}: {said}"
+        first_line, _, _ = str(error).partition("\n")
+        return f"{dtype} does not run on {device} with torch {torch.__version__}: {first_line}"
     return ""
+
+
+def refuse(dtype: str, device: torch.device, shape: Shape) -> None:
+    """Raise ValueError for a multiplication that this device cannot do."""
+    if min(shape) < 1:
+        raise ValueError(f"shape={shape}: at least 1 each")
+    if reason := unsupported(dtype, device):
+        raise ValueError(reason)
+    if dtype == "fp8" and device.type == "cuda" and (shape.N % _SMALLEST or shape.K % _SMALLEST):
+        raise ValueError(f"shape={shape}: fp8 on a GPU needs N and K that are multiples of {_SMALLEST}")
 
 
 @contextmanager
 def prepared(shape: Shape, dtype: str, device: torch.device) -> Iterator[Multiplication]:
-    """Random operands on the device, and the backend flags of the dtype until the block ends.
+    """Make random operands on the device, and set the backend flags of the dtype until the block ends.
 
-    Raises a ValueError for an unknown dtype, one that the device lacks, and a shape that it cannot multiply.
+    Raises ValueError for an unknown dtype, one that the device lacks, and a shape that it cannot multiply.
     """
     refuse(dtype, device, shape)
     with backend_flags(dtype):

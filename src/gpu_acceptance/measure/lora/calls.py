@@ -1,11 +1,11 @@
-"""Dialogues in which functions are called, the calls in what a model generated, and their score against those that were due."""
+"""Dialogues with function calls, the calls in generated text, and their score against the expected ones."""
 
 import hashlib
 import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import Any, Literal, get_args
 
@@ -17,18 +17,18 @@ _HASHES = 2**64
 MOST_TEXT = 2**17  # characters of an answer
 MOST_CALLS = 64
 _FENCES = (("<tool_call>", "</tool_call>"), ("<functioncall>", "</functioncall>"))
-_END = re.compile(r"<\|(?:im_end|endoftext|end_of_text|eot_id|eom_id)\|>|</s>")  # what a tokenizer may show of the end of an answer
+_END = re.compile(r"<\|(?:im_end|endoftext|end_of_text|eot_id|eom_id)\|>|</s>")  # end marks that a tokenizer may show
 _BEGIN = "<|python_tag|>"  # as Llama 3.1 marks a call
 _QUOTED = re.compile(r"""\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"arguments"\s*:\s*'(.*)'\s*\}""", re.DOTALL)
 
 
 class DialogueError(ValueError):
-    """A file, or a set of dialogues, that cannot be learned from: where, what was seen, what is allowed."""
+    """A file, or a set of dialogues, that is not learnable: names the place, the fault, and what is allowed."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """A function and its arguments, as JSON has them."""
+    """A function and its arguments, as values of JSON."""
 
     name: str
     arguments: Mapping[str, Any]
@@ -36,7 +36,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Message:
-    """What one side says; only an assistant calls functions, and may say something with it."""
+    """A message of one role; only an assistant calls functions, with or without a content."""
 
     role: Role
     content: str
@@ -47,37 +47,35 @@ class Message:
 class Dialogue:
     """At least one answer of an assistant, and a user before it."""
 
-    tools: tuple[
-        dict[str, Any], ...
-    ]  # {"type": "function", "function": {"name", "description", "parameters"}}, as chat templates take them
+    # {"type": "function", "function": {"name", "description", "parameters"}}, as chat templates take them
+    tools: tuple[dict[str, Any], ...]
     messages: tuple[Message, ...]
     line: int  # of the file, from 1 on
 
     @property
     def first_answer(self) -> int:
-        """Its place in `messages`; what is before it is the prompt."""
+        """The place of the first answer in `messages`; the prompt is before it."""
         return next(place for place, message in enumerate(self.messages) if message.role == "assistant")
 
 
 def for_template(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """As `apply_chat_template(for_template(messages), tools=list(dialogue.tools) or None)` of transformers takes them."""
-    return [_for_template(message) for message in messages]
-
-
-def _for_template(message: Message) -> dict[str, Any]:
-    plain: dict[str, Any] = {"role": message.role, "content": message.content}
-    if message.calls:
-        functions = [{"name": call.name, "arguments": dict(call.arguments)} for call in message.calls]
-        plain["tool_calls"] = [{"type": "function", "function": function} for function in functions]
+    """Return messages as `apply_chat_template(messages, tools=list(dialogue.tools) or None)` of transformers takes them."""
+    plain = []
+    for message in messages:
+        one: dict[str, Any] = {"role": message.role, "content": message.content}
+        if message.calls:
+            functions = [{"name": call.name, "arguments": dict(call.arguments)} for call in message.calls]
+            one["tool_calls"] = [{"type": "function", "function": function} for function in functions]
+        plain.append(one)
     return plain
 
 
 class DroppedError(ValueError):
-    """Nothing can be learned from a line of good JSON: the reason, the same for all that are alike."""
+    """A line of valid JSON that is not learnable; equal faults have equal texts."""
 
 
 def learnable(tools: Sequence[dict[str, Any]], messages: Sequence[Message], line: int) -> Dialogue:
-    """Raises DroppedError."""
+    """Check a dialogue. Raises DroppedError."""
     spoken = [message for message in messages if message.role != "system"]
     if any(message.role == "system" for message in messages[1:]):
         raise DroppedError("a system message that is not the first")
@@ -89,78 +87,67 @@ def learnable(tools: Sequence[dict[str, Any]], messages: Sequence[Message], line
         if not one.content.strip() and not one.calls and one.role != "tool":
             raise DroppedError("an empty message")
     for before, after in pairwise(spoken):
-        _refuse_pair(before, after)
+        if before.role == after.role == "assistant":
+            raise DroppedError("two answers, and nothing between them")
+        if after.role == "tool" and before.role != "tool" and not before.calls:
+            raise DroppedError("a function answers that was not called")
     offered = {tool["function"]["name"] for tool in tools}
     if any(call.name not in offered for message in messages for call in message.calls):
         raise DroppedError("a call of a function that is not offered")
     return Dialogue(tuple(tools), tuple(messages), line)
 
 
-def _refuse_pair(before: Message, after: Message) -> None:
-    if before.role == after.role == "assistant":
-        raise DroppedError("two answers, and nothing between them")
-    if after.role == "tool" and before.role != "tool" and not before.calls:
-        raise DroppedError("a function answers that was not called")
-
-
-def tool(told: Any) -> dict[str, Any]:
-    """One function that is offered, as chat templates take it: from that, or from what is inside. Raises DroppedError."""
-    function = told.get("function", told) if isinstance(told, dict) else None
-    if not isinstance(function, dict) or not isinstance(function.get("name"), str) or not function["name"]:
-        raise DroppedError("a function without a name is offered")
-    return {"type": "function", "function": function}
-
-
-def tools(told: Sequence[Any]) -> list[dict[str, Any]]:
-    """Raises DroppedError."""
-    found = [tool(one) for one in told]
+def tools(offered: Sequence[Any]) -> list[dict[str, Any]]:
+    """Return the offered functions as chat templates take them, from that form or from its inner object. Raises DroppedError."""
+    found: list[dict[str, Any]] = []
+    for one in offered:
+        function = one.get("function", one) if isinstance(one, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str) or not function["name"]:
+            raise DroppedError("a function without a name is offered")
+        found.append({"type": "function", "function": function})
     if len({one["function"]["name"] for one in found}) < len(found):
         raise DroppedError("two functions of one name are offered")
     return found
 
 
 def split(dialogues: Sequence[Dialogue], part: float) -> tuple[list[Dialogue], list[Dialogue]]:
-    """To train, and held out: about `part` of them, in their order. Raises DialogueError where a side has no call.
+    """Split dialogues into those to train and those held out, about `part` of them. Raises DialogueError where a side has no call.
 
-    The hash is of the words up to the first answer, so that one prompt is never on both sides, however it is spaced and whichever
-    functions are offered with it.
+    The side depends on a hash of the words up to the first answer: one prompt is never on both sides, with any spacing and any functions.
     """
     assert 0 < part < 1, part
     sides: tuple[list[Dialogue], list[Dialogue]] = ([], [])
     for dialogue in dialogues:
-        sides[_hash(dialogue) < part * _HASHES].append(dialogue)
+        prompt = dialogue.messages[: dialogue.first_answer]
+        words = "\n".join(" ".join(f"{message.role} {message.content}".split()) for message in prompt)
+        number = int.from_bytes(hashlib.sha256(words.encode()).digest()[:8])
+        sides[number < part * _HASHES].append(dialogue)
     for name, side in zip(("to train", "held out"), sides, strict=True):
         if not any(message.calls for dialogue in side for message in dialogue.messages):
-            raise DialogueError(
-                f"{len(dialogues):,} dialogues, {len(side):,} of them {name}, and no call in those: more dialogues are needed"
-            )
+            seen = f"{len(dialogues):,} dialogues, {len(side):,} of them {name}"
+            raise DialogueError(f"{seen}, and no call in those: more dialogues are needed")
     return sides
-
-
-def _hash(dialogue: Dialogue) -> int:
-    said = "\n".join(" ".join(f"{message.role} {message.content}".split()) for message in dialogue.messages[: dialogue.first_answer])
-    return int.from_bytes(hashlib.sha256(said.encode()).digest()[:8])
 
 
 @dataclass(frozen=True)
 class Found:
-    """The calls of one text, in their order; or why what is meant for one is none."""
+    """The calls of one text, in their order; or the fault of a text that tries to call."""
 
     calls: tuple[Call, ...] = ()
     problem: str = ""
 
     @property
     def is_attempt(self) -> bool:
-        """Whether the text means to call, well or badly."""
+        """True if the text tries to call, well or badly."""
         return bool(self.calls or self.problem)
 
 
 class _NoCallError(ValueError):
-    """What is meant for a call is none."""
+    """A text that tries to call, and is not a valid call."""
 
 
 def find_calls(text: str) -> Found:
-    """All or none: where one of several cannot be parsed, the text has no calls but a problem. Never raises."""
+    """Parse all calls of a text. If one of several cannot be parsed, the result has no calls but a problem. Never raises."""
     if len(text) > MOST_TEXT:
         return Found(problem=f"longer than {MOST_TEXT} characters")
     try:
@@ -179,7 +166,7 @@ def _calls(text: str) -> tuple[Call, ...]:
 
 
 def _fenced(text: str, begin: str, end: str) -> list[str]:
-    """What stands between the fences; the last one may be open, as an answer leaves it whose end is a special token."""
+    """Return the texts between the fences. The last one may be open, where a special token ended the answer."""
     before, *parts = text.split(begin)
     blocks = [part.partition(end) for part in parts]
     if any(end in outside for outside in (before, *(after for _, _, after in blocks))):
@@ -188,7 +175,12 @@ def _fenced(text: str, begin: str, end: str) -> list[str]:
 
 
 def _call(text: str) -> Call:
-    value = _object(text.strip())
+    if quoted := _QUOTED.fullmatch(text.strip()):
+        value: Any = {"name": _parsed(quoted[1]), "arguments": _unquoted(quoted[2])}
+    else:
+        value = _parsed(text.strip())
+    if not isinstance(value, dict):
+        raise _NoCallError("a call that is no object")
     keys = value.keys() & {"arguments", "parameters"}
     if not isinstance(value.get("name"), str) or not value["name"] or len(keys) != 1:
         raise _NoCallError("an object without a name, or without arguments")
@@ -196,24 +188,15 @@ def _call(text: str) -> Call:
 
 
 def arguments_of(value: Any) -> dict[str, Any]:
-    """From an object, or from its text in JSON. Raises ValueError."""
+    """Return the arguments, from an object or from its text in JSON. Raises ValueError."""
     found = _parsed(value) if isinstance(value, str) else value
     if not isinstance(found, dict):
         raise _NoCallError("arguments that are no object")
     return found
 
 
-def _object(text: str) -> dict[str, Any]:
-    if quoted := _QUOTED.fullmatch(text):
-        return {"name": _parsed(quoted[1]), "arguments": _unquoted(quoted[2])}
-    value = _parsed(text)
-    if not isinstance(value, dict):
-        raise _NoCallError("a call that is no object")
-    return value
-
-
 def _unquoted(text: str) -> Any:
-    """An apostrophe inside is written as it is, or after a backslash, which no JSON allows."""
+    """Parse JSON in apostrophes. An apostrophe inside is plain, or after a backslash, which JSON does not allow."""
     try:
         return _parsed(text)
     except _NoCallError:
@@ -228,22 +211,22 @@ def _parsed(text: str) -> Any:
 
 
 class ScoreError(ValueError):
-    """There is nothing to score: what was expected or generated holds no call."""
+    """There is nothing to score: no call was expected, or none was generated."""
 
 
 @dataclass(frozen=True)
 class Tally:
-    """Counts of prompts. An answer calls where it means to, well or badly; what cannot be parsed is told apart."""
+    """Counts of prompts. An answer calls if it tries to, well or badly; calls that cannot be parsed are counted apart."""
 
     num_prompts: int
-    num_expected: int  # prompts that are to be answered with calls; so are the next five counted of
+    num_expected: int  # prompts whose right answer is a call; the next four count among them
     num_rightly_called: int
     num_parseable: int
-    num_right_function: int  # the same functions as often, in any order
-    num_right_arguments: int  # and each with its arguments
-    num_called: int  # of all prompts, as all that follow
+    num_right_function: int  # the expected functions, equally often, in any order
+    num_right_arguments: int  # the expected calls, with their arguments
+    num_called: int  # of all prompts, as the rest
     num_parsed: int
-    num_right: int  # answered with exactly the right calls; with none, and nothing that is meant for one, where none is right
+    num_right: int  # exactly the expected calls; or no attempt to call, where no call is expected
 
 
 @dataclass(frozen=True)
@@ -251,7 +234,7 @@ class Score:
     """Figures from 0 to 1; precision, recall and F1 are of the choice to call at all."""
 
     tally: Tally
-    parseable: float  # of the prompts that are to be answered with calls, as the next two
+    parseable: float  # of the prompts whose right answer is a call, as the next two
     right_function: float
     right_arguments: float
     precision: float
@@ -261,12 +244,12 @@ class Score:
 
 
 def score(found: Tally) -> Score:
-    """Raises ScoreError where no call was expected, or none came: that is no score."""
+    """Compute the score. Raises ScoreError where no call was expected, or none was generated."""
     if not found.num_expected:
-        raise ScoreError(f"none of {found.num_prompts:,} prompts is to be answered with a call: there is nothing to score")
+        raise ScoreError(f"none of {found.num_prompts:,} prompts expects a call: there is nothing to score")
     if not found.num_parsed:
-        attempts = f"{found.num_called:,} of {found.num_prompts:,} answers seem meant for one"
-        raise ScoreError(f"no call could be parsed, and {attempts}; {found.num_expected:,} calls were expected: there is nothing to score")
+        attempts = f"{found.num_called:,} of {found.num_prompts:,} answers try to call"
+        raise ScoreError(f"no call could be parsed, {attempts}; {found.num_expected:,} calls were expected: there is nothing to score")
     return Score(
         tally=found,
         parseable=found.num_parseable / found.num_expected,
@@ -280,38 +263,26 @@ def score(found: Tally) -> Score:
 
 
 def tally(expected: Sequence[Message], generated: Sequence[str]) -> Tally:
-    """Of `generated[i]`, where `expected[i]` is right. All may be 0, as of a model that was not trained yet."""
-    answers = [_Answer(message.calls, find_calls(text)) for message, text in zip(expected, generated, strict=True)]
-    wanted = [one for one in answers if one.expected]
-    return Tally(
-        num_prompts=len(answers),
-        num_expected=len(wanted),
-        num_rightly_called=sum(one.found.is_attempt for one in wanted),
-        num_parseable=sum(bool(one.found.calls) for one in wanted),
-        num_right_function=sum(one.has_right_functions for one in wanted),
-        num_right_arguments=sum(one.has_right_calls for one in wanted),
-        num_called=sum(one.found.is_attempt for one in answers),
-        num_parsed=sum(bool(one.found.calls) for one in answers),
-        num_right=sum(one.has_right_calls if one.expected else not one.found.is_attempt for one in answers),
-    )
-
-
-@dataclass(frozen=True)
-class _Answer:
-    expected: tuple[Call, ...]
-    found: Found
-
-    @property
-    def has_right_functions(self) -> bool:
-        return Counter(call.name for call in self.expected) == Counter(call.name for call in self.found.calls)
-
-    @property
-    def has_right_calls(self) -> bool:
-        return Counter(map(_canonical, self.expected)) == Counter(map(_canonical, self.found.calls))
+    """Count the answers `generated[i]`, where `expected[i]` is right. All counts may be 0, for a model that was not trained yet."""
+    counts: Counter[str] = Counter()
+    for message, text in zip(expected, generated, strict=True):
+        found = find_calls(text)
+        is_right = Counter(map(_canonical, message.calls)) == Counter(map(_canonical, found.calls))
+        counts["num_called"] += found.is_attempt
+        counts["num_parsed"] += bool(found.calls)
+        counts["num_right"] += is_right if message.calls else not found.is_attempt
+        if message.calls:
+            counts["num_expected"] += 1
+            counts["num_rightly_called"] += found.is_attempt
+            counts["num_parseable"] += bool(found.calls)
+            counts["num_right_function"] += Counter(call.name for call in message.calls) == Counter(call.name for call in found.calls)
+            counts["num_right_arguments"] += is_right
+    names = [field.name for field in fields(Tally)]
+    return Tally(**{**{name: counts[name] for name in names}, "num_prompts": len(generated)})
 
 
 def _canonical(call: Call) -> str:
-    """The same for the same call: whatever the order of its arguments, and 2.0 for 2, but never true for 1."""
+    """Return an equal text for equal calls, in any order of arguments; 2.0 equals 2, but true does not equal 1."""
     return json.dumps([call.name, _plain(dict(call.arguments))], sort_keys=True)
 
 

@@ -1,6 +1,7 @@
-"""A checkpoint of somebody's, fine-tuned on dialogues over all ranks: what it says of others before and after, and whether that lasts."""
+"""A site's own checkpoint, fine-tuned on dialogues over all ranks: its answers before and after, and again after saving and loading."""
 
 import gc
+import math
 import statistics
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
@@ -15,39 +16,30 @@ from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedToken
 from transformers.utils import logging
 
 from gpu_acceptance.measure.collectives import over_ranks
-from gpu_acceptance.measure.corruption.hashing import as_text, hash_tensors
+from gpu_acceptance.measure.corruption.hashing import digest
 from gpu_acceptance.measure.lora import packing
-from gpu_acceptance.measure.lora.packing import IGNORED, Fitting, Packed, Scribe, Talk, Tokens
+from gpu_acceptance.measure.lora.calls import Dialogue
+from gpu_acceptance.measure.lora.model_folder import Checkpoint
+from gpu_acceptance.measure.lora.packing import IGNORED, Fitting, Packed, Scribe
 from gpu_acceptance.measure.lora.samples import Course, Share, Tuning
 from gpu_acceptance.measure.train import adapters
 from gpu_acceptance.measure.train.data import Batch
-from gpu_acceptance.measure.train.models import blocks_of
-from gpu_acceptance.measure.train.parallel import replicated
+from gpu_acceptance.measure.train.models import blocks_of, replicated
 from gpu_acceptance.measure.train.shapes import Adapter
 from gpu_acceptance.measure.train.tuned import Schedule, TrainingMemoryError, peak_bytes, prepared
 
 _ADAPTER_BYTES = 16  # of a parameter: itself, its gradient, and AdamW's two moments, in fp32
-_LOGIT_BYTES = 8  # of one: in fp32, as the loss takes it, and its gradient
-_AT_ONCE = 32  # prompts
+_LOGIT_BYTES = 8  # of one logit in fp32, for the loss, and its gradient
+_AT_ONCE = 32  # prompts of one generation
 _SEED = 0  # of the adapters, the same on all ranks
 
 
-@dataclass(frozen=True)
-class Pretrained:
-    """A checkpoint to fine-tune, by what its files say."""
-
-    folder: Path
-    num_parameters: int
-    vocabulary: int
-    ends: int  # rows and columns of all matrices that get adapters
-
-
 class MissingWeightsError(ValueError):
-    """A checkpoint whose files do not have what its config promises."""
+    """A checkpoint whose files lack tensors that its config promises."""
 
 
 class TokenLoss(nn.Module):
-    """The sum over all tokens that are to be learned, in nats. Inputs [2, B, T] are tokens and their positions; targets [B, T]."""
+    """The sum of the loss over all learned tokens, in nats. Inputs [2, B, T] are tokens and their positions; targets [B, T]."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -59,11 +51,11 @@ class TokenLoss(nn.Module):
         return nn.functional.cross_entropy(logits_BTV.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORED, reduction="sum")
 
 
-def load(pretrained: Pretrained, device: torch.device, *, in_bf16: bool) -> TokenLoss:
-    """Its weights in bf16 or fp32, on the device. Raises MissingWeightsError where transformers would draw some at random."""
+def load(checkpoint: Checkpoint, device: torch.device, *, in_bf16: bool) -> TokenLoss:
+    """Load its weights in bf16 or fp32, on the device. Raises MissingWeightsError where transformers would draw some at random."""
     logging.disable_progress_bar()
-    model, told = AutoModelForCausalLM.from_pretrained(
-        str(pretrained.folder),
+    model, info = AutoModelForCausalLM.from_pretrained(
+        str(checkpoint.folder),
         dtype=torch.bfloat16 if in_bf16 else torch.float32,
         device_map={"": device},
         local_files_only=True,
@@ -72,42 +64,40 @@ def load(pretrained: Pretrained, device: torch.device, *, in_bf16: bool) -> Toke
         attn_implementation="sdpa",
         output_loading_info=True,
     )
-    if missing := sorted(told["missing_keys"]):
+    if missing := sorted(info["missing_keys"]):
         raise MissingWeightsError(
-            f"{pretrained.folder}: its config wants {len(missing):,} tensors that are not in its files, such as {missing[0]}"
+            f"{checkpoint.folder}: its config wants {len(missing):,} tensors that are not in its files, such as {missing[0]}"
         )
-    model.generation_config = GenerationConfig()  # its own would be mixed into ours, and such as a repetition penalty is not greedy
+    model.generation_config = GenerationConfig()  # its own would be mixed into ours, and a repetition penalty, for one, is not greedy
     return TokenLoss(cast(nn.Module, model).train())
 
 
-def tokenizer_of(pretrained: Pretrained) -> PreTrainedTokenizerBase:
-    """As its tokenizer.json says: AutoTokenizer of transformers 5 cuts words anew for a model of type qwen2, whatever that file says."""
-    return cast(PreTrainedTokenizerBase, PreTrainedTokenizerFast.from_pretrained(str(pretrained.folder), local_files_only=True))
+def tokenizer_of(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
+    """Load tokenizer.json as it is: AutoTokenizer of transformers 5 replaces the word splitting of that file for a model of type qwen2."""
+    return cast(PreTrainedTokenizerBase, PreTrainedTokenizerFast.from_pretrained(str(checkpoint.folder), local_files_only=True))
 
 
-def refuse_too_large(pretrained: Pretrained, *, rank: int, num_tokens: int, in_bf16: bool, device: torch.device, host_bytes: int) -> None:
-    """Before anything is loaded: whether what cannot be done without has room. `num_tokens` are those of a micro-batch; `host_bytes` what
-    a rank may use of its host, where it trains on a CPU. Activations are not reckoned. Raises TrainingMemoryError.
+def refuse_too_large(checkpoint: Checkpoint, *, rank: int, num_tokens: int, in_bf16: bool, device: torch.device, host_bytes: int) -> None:
+    """Raise TrainingMemoryError, before loading, where weights, adapters and logits have no room. Activations are not counted.
+
+    `num_tokens`: of a micro-batch; `host_bytes`: the part of the host's memory for a rank that trains on a CPU.
     """
     parts = {
-        "weights": pretrained.num_parameters * (2 if in_bf16 else 4),
-        "adapters": pretrained.ends * rank * _ADAPTER_BYTES,
-        "logits": num_tokens * pretrained.vocabulary * _LOGIT_BYTES,
+        "weights": checkpoint.num_parameters * (2 if in_bf16 else 4),
+        "adapters": checkpoint.num_ends * rank * _ADAPTER_BYTES,
+        "logits": num_tokens * checkpoint.vocabulary * _LOGIT_BYTES,
     }
-    wanted, free_bytes = sum(parts.values()), _free_bytes(device) if device.type == "cuda" else host_bytes
+    wanted, free_bytes = sum(parts.values()), host_bytes
+    if device.type == "cuda":
+        gc.collect()
+        torch.cuda.empty_cache()
+        free_bytes = torch.cuda.mem_get_info(device)[0]
     if wanted > free_bytes:
         shown = ", ".join(f"{name} {size / 1e9:,.1f}" for name, size in parts.items())
         raise TrainingMemoryError(
-            f"too little memory: {pretrained.folder} wants at least {wanted / 1e9:,.1f} GB on each rank ({shown}), and "
+            f"too little memory: {checkpoint.folder} wants at least {wanted / 1e9:,.1f} GB on each rank ({shown}), and "
             f"{free_bytes / 1e9:,.1f} GB are free; lower lora_model.batch_size or lora_model.sequence, or use larger GPUs"
         )
-
-
-def _free_bytes(device: torch.device) -> int:
-    gc.collect()
-    torch.cuda.empty_cache()
-    free_bytes: int = torch.cuda.mem_get_info(device)[0]
-    return free_bytes
 
 
 @torch.no_grad()
@@ -120,196 +110,191 @@ def answers(
     num_new: int,
     device: torch.device,
 ) -> list[str]:
-    """To each prompt, which are tokens: at most `num_new` more, up to the first of `ends`."""
-    how = GenerationConfig(do_sample=False, num_beams=1, max_new_tokens=num_new, eos_token_id=sorted(ends), pad_token_id=min(ends))
+    """Generate an answer to each prompt: at most `num_new` tokens, up to the first of `ends`."""
+    config = GenerationConfig(do_sample=False, num_beams=1, max_new_tokens=num_new, eos_token_id=sorted(ends), pad_token_id=min(ends))
     was_training = model.training
     model.eval()
     groups = [prompts[begin : begin + _AT_ONCE] for begin in range(0, len(prompts), _AT_ONCE)]
-    found = [tokens for group in groups for tokens in _generated(model, group, how, device)]
+    found = [tokens for group in groups for tokens in _generated(model, group, config, device)]
     model.train(was_training)
-    return [cast(str, tokenizer.decode(_up_to(tokens, ends), skip_special_tokens=False)) for tokens in found]
+    texts = []
+    for tokens in found:
+        end = next((place for place, token in enumerate(tokens) if token in ends), len(tokens))
+        texts.append(cast(str, tokenizer.decode(tokens[:end], skip_special_tokens=False)))
+    return texts
 
 
-def _generated(model: nn.Module, prompts: Sequence[Sequence[int]], how: GenerationConfig, device: torch.device) -> list[list[int]]:
+def _generated(model: nn.Module, prompts: Sequence[Sequence[int]], config: GenerationConfig, device: torch.device) -> list[list[int]]:
     longest = max(map(len, prompts))
-    padded_BT, mask_BT = torch.full((len(prompts), longest), how.pad_token_id), torch.zeros(len(prompts), longest, dtype=torch.long)
+    padded_BT, mask_BT = torch.full((len(prompts), longest), config.pad_token_id), torch.zeros(len(prompts), longest, dtype=torch.long)
     for row, prompt in enumerate(prompts):  # on the left, so that answers begin in one place
         padded_BT[row, longest - len(prompt) :], mask_BT[row, longest - len(prompt) :] = torch.tensor(prompt), 1
-    generated: Tensor = cast(Any, model).generate(input_ids=padded_BT.to(device), attention_mask=mask_BT.to(device), generation_config=how)
+    ids, mask = padded_BT.to(device), mask_BT.to(device)
+    generated: Tensor = cast(Any, model).generate(input_ids=ids, attention_mask=mask, generation_config=config)
     return cast(list[list[int]], generated[:, longest:].tolist())
-
-
-def _up_to(tokens: Sequence[int], ends: Collection[int]) -> Sequence[int]:
-    return tokens[: next((place for place, token in enumerate(tokens) if token in ends), len(tokens))]
 
 
 @dataclass(frozen=True)
 class Dialogues:
-    """What is trained, what is held out of it, and what is asked: of those held out, as far as their first answer."""
+    """Dialogues to train, those held out, and those of them whose first answer is generated."""
 
-    trained: Sequence[Talk]
-    held_out: Sequence[Talk]
-    asked: Sequence[Talk]
+    trained: Sequence[Dialogue]
+    held_out: Sequence[Dialogue]
+    asked: Sequence[Dialogue]
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of a fine-tuning. A step has `num_parts` micro-batches over all ranks, of `batch_size` sequences of so many tokens each."""
+    """Sizes of a fine-tuning. A step has `num_parts` micro-batches over all ranks, of `batch_size` sequences of so many tokens each."""
 
     adapter: Adapter
     schedule: Schedule
     sequence: int
     batch_size: int
     num_parts: int
-    num_new: int  # tokens of an answer, at most
+    num_new: int  # most tokens of an answer
     recomputes: bool  # activations in the backward
-    host_bytes: int  # that this rank may use of its host, where it trains on a CPU
+    host_bytes: int  # the part of the host's memory for this rank, where it trains on a CPU
 
 
 @dataclass(frozen=True)
-class Said:
-    """Of dialogues that nobody trained."""
+class Answered:
+    """The model's results on held-out dialogues."""
 
-    loss: float  # nats for each token that an assistant says, over all ranks
-    answers: tuple[str, ...]  # of this rank: those to every world_size-th prompt, from its own on
+    loss: float  # nats for each token of an assistant, over all ranks
+    answers: tuple[str, ...]  # of this rank: to every world_size-th prompt, from its own on
 
 
 @dataclass(frozen=True)
 class ChatResult:
-    """One fine-tuning. The same on all ranks, but answers, digest, `base_changed`, scale and memory are this rank's own."""
+    """One fine-tuning. The same on all ranks, except answers, digest, `base_changed`, scale and memory of this rank."""
 
-    before: Said
-    after: Said
-    loaded_loss: float  # held out, of the adapters that were saved, on the base as it is loaded again
+    before: Answered
+    after: Answered
+    loaded_loss: float  # held out, of the saved adapters on a base that is loaded again
     num_bytes: int  # of the files of adapters
-    losses: tuple[float, ...]  # nats for each token that is learned, by step
+    losses: tuple[float, ...]  # nats for each learned token, by step
     gradient_norms: tuple[float, ...]  # before clipping
     learning_rates: tuple[float, ...]
-    learned_share: float  # tokens that are learned, of those that assistants say as counted apart from these
-    packing_error: float  # of the loss of dialogues in one sequence to that of each by itself
-    part_too_long: float  # of the dialogues that were to be trained, or held out
-    tokens_per_s: float  # of one rank, without what fills sequences up
+    learned_share: float  # learned tokens, as a part of the assistants' tokens, which are counted in another way
+    packing_error: float  # relative error of the loss of dialogues in one sequence against each by itself
+    part_too_long: float  # of the dialogues to train and held out
+    tokens_per_s: float  # of one rank, without padding
     num_trainable: int
     scale: float  # of B A x, as measured
-    base_changed: bool  # whether a bit of the frozen weights is another one in the end
+    base_changed: bool  # True if any bit of the frozen weights changed
     digest: str  # of this rank's adapters, bit for bit
     peak_bytes: int
 
 
-def measure(checkpoint: Pretrained, dialogues: Dialogues, sizes: Sizes, folder: Path, device: torch.device) -> ChatResult:
-    """Trains with DDP, and saves on each rank what that came to into `folder`, which must be empty. Collective.
+def measure(checkpoint: Checkpoint, dialogues: Dialogues, sizes: Sizes, folder: Path, device: torch.device) -> ChatResult:
+    """Train with DDP, and save the adapters of each rank into `folder`, which must be empty. Collective.
 
     Raises TemplateError, TrainingMemoryError, MissingWeightsError.
     """
-    in_bf16 = sizes.adapter.in_bf16
-    num_tokens = sizes.batch_size * sizes.sequence
+    in_bf16, num_tokens = sizes.adapter.in_bf16, sizes.batch_size * sizes.sequence
     refuse_too_large(
         checkpoint, rank=sizes.adapter.rank, num_tokens=num_tokens, in_bf16=in_bf16, device=device, host_bytes=sizes.host_bytes
     )
     wanted = f"{checkpoint.folder} with a batch of {sizes.batch_size} sequences of {sizes.sequence} tokens on each rank"
     with prepared(wanted, "lora_model.batch_size or lora_model.sequence", device):
         exam = _Exam(checkpoint, dialogues, sizes, device)
-        share = Share(sizes.num_parts, dist.get_rank(), dist.get_world_size())
-        fitting = Fitting(exam.scribe, sizes.sequence)
-        lessons = _lessons(fitting, dialogues.trained, sizes)
-        module = load(checkpoint, device, in_bf16=in_bf16)
-        packing_error = exam.packing_error(module)
-        before = exam.taken(module)
-        torch.manual_seed(_SEED)
-        module.model = adapters.adapted(module.model, sizes.adapter)
-        base = _digest(adapters.frozen(module))
-        if sizes.recomputes:
-            adapters.recompute(module)
-        parts = packing.batches(lessons, sizes.batch_size, sizes.sequence, exam.padding)
-        course = _tuned(module, parts, share, sizes, device)
-        after, num_bytes = exam.taken(module), adapters.save(module, folder)
-        seconds, *of_ranks = over_ranks([statistics.median(course.steps_s), *course.losses], device)
-        result = ChatResult(
-            before=before,
-            after=after,
-            loaded_loss=0,
-            num_bytes=num_bytes,
-            losses=tuple(map(statistics.fmean, of_ranks)),
-            gradient_norms=tuple(course.gradient_norms),
-            learning_rates=tuple(map(sizes.schedule.rate, range(sizes.schedule.num_steps))),
-            learned_share=sum(int((targets != IGNORED).sum()) for _, targets in parts) / sum(packed.num_said for packed in lessons),
-            packing_error=packing_error,
-            part_too_long=(fitting.num_too_long + exam.fitting.num_too_long) / (fitting.num_seen + exam.fitting.num_seen),
-            tokens_per_s=sum(len(packed.ids) for packed in lessons) / sizes.schedule.num_steps / max(seconds) / dist.get_world_size(),
-            num_trainable=sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad),
-            scale=adapters.scale(module, blocks_of(module)),
-            base_changed=_digest(adapters.frozen(module)) != base,
-            digest=_digest(adapters.trained(module)),
-            peak_bytes=peak_bytes(device),
-        )
-        del module
+        result = _trained(checkpoint, dialogues, exam, folder)
         loaded = load(checkpoint, device, in_bf16=in_bf16)
         adapters.load(loaded, folder, in_bf16=in_bf16)
         return replace(result, loaded_loss=exam.loss(loaded))
 
 
-def _lessons(fitting: Fitting, talks: Sequence[Talk], sizes: Sizes) -> list[Packed]:
-    """As many sequences as all steps of all ranks train."""
+def _trained(checkpoint: Checkpoint, dialogues: Dialogues, exam: "_Exam", folder: Path) -> ChatResult:
+    """Train and save; the model is gone when this returns. Collective."""
+    sizes, device, world_size = exam.sizes, exam.device, dist.get_world_size()
+    fitting = Fitting(exam.scribe, sizes.sequence)
+    lessons = _lessons(fitting, dialogues.trained, sizes)
+    module = load(checkpoint, device, in_bf16=sizes.adapter.in_bf16)
+    packing_error, before = exam.packing_error(module), exam.answered(module)
+    torch.manual_seed(_SEED)
+    module.model = adapters.adapted(module.model, sizes.adapter)
+    base = digest(adapters.frozen(module))
+    if sizes.recomputes:
+        adapters.recompute(module)
+    parts = packing.batches(lessons, sizes.batch_size, sizes.sequence, exam.padding)
+    course = _course(module, parts, sizes, device)
+    after, num_bytes = exam.answered(module), adapters.save(module, folder)
+    seconds, *of_ranks = over_ranks([statistics.median(course.steps_s), *course.losses], device)
+    return ChatResult(
+        before=before,
+        after=after,
+        loaded_loss=math.nan,
+        num_bytes=num_bytes,
+        losses=tuple(map(statistics.fmean, of_ranks)),
+        gradient_norms=tuple(course.gradient_norms),
+        learning_rates=tuple(map(sizes.schedule.rate, range(sizes.schedule.num_steps))),
+        learned_share=sum(int((targets != IGNORED).sum()) for _, targets in parts) / sum(packed.num_said for packed in lessons),
+        packing_error=packing_error,
+        part_too_long=(fitting.num_too_long + exam.fitting.num_too_long) / (fitting.num_seen + exam.fitting.num_seen),
+        tokens_per_s=sum(len(packed.ids) for packed in lessons) / sizes.schedule.num_steps / max(seconds) / world_size,
+        num_trainable=sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad),
+        scale=adapters.scale(module, blocks_of(module)),
+        base_changed=digest(adapters.frozen(module)) != base,
+        digest=digest(adapters.trained(module)),
+        peak_bytes=peak_bytes(device),
+    )
+
+
+def _lessons(fitting: Fitting, dialogues: Sequence[Dialogue], sizes: Sizes) -> list[Packed]:
+    """Return the sequences that all steps of all ranks train."""
     num = sizes.schedule.num_steps * sizes.num_parts * sizes.batch_size
-    return list(islice(packing.pack(fitting.of(talks, packing.shuffled(len(talks))), sizes.sequence), num))
+    return list(islice(packing.pack(fitting.of(dialogues, packing.shuffled(len(dialogues))), sizes.sequence), num))
 
 
-def _tuned(module: TokenLoss, parts: Sequence[Batch], share: Share, sizes: Sizes, device: torch.device) -> Course:
-    steps = packing.steps(parts, share)
-    autocast = sizes.adapter.in_bf16
+def _course(module: TokenLoss, parts: Sequence[Batch], sizes: Sizes, device: torch.device) -> Course:
+    """Train all steps. Collective."""
+    share = Share(sizes.num_parts, dist.get_rank(), dist.get_world_size())
+    steps, autocast = packing.steps(parts, share), sizes.adapter.in_bf16
     return Tuning(replicated(module), steps, sizes.schedule, divisor=share.divisor, autocast=autocast, device=device).rest()
 
 
 class _Exam:
-    """The same questions at each time: what it costs to say what is held out, and what is answered to prompts. Collective throughout."""
+    """The loss of held-out dialogues and the answers to prompts, for a model at any time. Collective throughout."""
 
-    def __init__(self, checkpoint: Pretrained, dialogues: Dialogues, sizes: Sizes, device: torch.device) -> None:
+    def __init__(self, checkpoint: Checkpoint, dialogues: Dialogues, sizes: Sizes, device: torch.device) -> None:
         self._tokenizer: PreTrainedTokenizerBase = tokenizer_of(checkpoint)
-        self.scribe, self._sizes, self._device = Scribe(self._tokenizer, checkpoint.vocabulary), sizes, device
+        self.scribe, self.sizes, self.device = Scribe(self._tokenizer, checkpoint.vocabulary), sizes, device
         self.fitting = Fitting(self.scribe, sizes.sequence)
         self._alone = list(self.fitting.of(dialogues.held_out, range(len(dialogues.held_out))))
         rank, world_size = dist.get_rank(), dist.get_world_size()
-        self._prompts = [self.scribe.prompt(talk) for talk in dialogues.asked[rank::world_size]]
-        last = {tokens.ids[max(place for place, one in enumerate(tokens.learned) if one)] for tokens in self._alone}  # ends what is said
+        self._prompts = [self.scribe.prompt(dialogue) for dialogue in dialogues.asked[rank::world_size]]
+        last = {tokens.ids[max(place for place, one in enumerate(tokens.learned) if one)] for tokens in self._alone}  # ends an answer
         self._ends = last | {self._tokenizer.eos_token_id} - {None}
         self.padding: int = min(self._ends)
         packed = list(packing.pack(self._alone, sizes.sequence))
         self._together = packing.batches(packed[rank::world_size], sizes.batch_size, sizes.sequence, self.padding)
 
-    def taken(self, module: TokenLoss) -> Said:
-        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._sizes.adapter.in_bf16):
-            said = answers(module.model, self._tokenizer, self._prompts, ends=self._ends, num_new=self._sizes.num_new, device=self._device)
-        return Said(self.loss(module), tuple(said))
+    def answered(self, module: TokenLoss) -> Answered:
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.sizes.adapter.in_bf16):
+            texts = answers(module.model, self._tokenizer, self._prompts, ends=self._ends, num_new=self.sizes.num_new, device=self.device)
+        return Answered(self.loss(module), tuple(texts))
 
     def loss(self, module: TokenLoss) -> float:
-        """Of all that is held out, over all ranks."""
-        totals, numbers = over_ranks(list(self._summed(module, self._together)), self._device)
+        """Return the loss of all held-out dialogues, over all ranks."""
+        totals, numbers = over_ranks(list(self._summed(module, self._together)), self.device)
         return sum(totals) / sum(numbers)
 
     def packing_error(self, module: TokenLoss) -> float:
-        """Of the first sequence that is held out."""
-        first = next(packing.pack(self._alone, self._sizes.sequence))
+        """Return the relative error of the first held-out sequence against its dialogues one by one."""
+        first = next(packing.pack(self._alone, self.sizes.sequence))
         num = first.positions.count(0)
-        together = packing.batches([first], 1, self._sizes.sequence, self.padding)
-        alone = [batch for packed in map(_by_itself, self._alone[:num]) for batch in packing.batches([packed], 1, len(packed.ids), 0)]
+        together = packing.batches([first], 1, self.sizes.sequence, self.padding)
+        by_itself = [next(packing.pack([tokens], len(tokens.ids))) for tokens in self._alone[:num]]
+        alone = [batch for packed in by_itself for batch in packing.batches([packed], 1, len(packed.ids), 0)]
         return abs(self._summed(module, together)[0] / self._summed(module, alone)[0] - 1)
 
     @torch.no_grad()
     def _summed(self, module: nn.Module, batches: Sequence[Batch]) -> tuple[float, int]:
-        """The loss of all tokens that are to be learned, and how many they are, on this rank."""
-        total, number = torch.zeros((), dtype=torch.float64, device=self._device), 0
-        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._sizes.adapter.in_bf16):
+        """Return the loss of all learned tokens on this rank, and their number."""
+        total, number = torch.zeros((), dtype=torch.float64, device=self.device), 0
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.sizes.adapter.in_bf16):
             for inputs, targets in batches:
-                total += module(inputs.to(self._device), targets.to(self._device))
+                total += module(inputs.to(self.device), targets.to(self.device))
                 number += int((targets != IGNORED).sum())
         return float(total), number
-
-
-def _by_itself(tokens: Tokens) -> Packed:
-    packed = Packed()
-    packed.add(tokens)
-    return packed
-
-
-def _digest(tensors: Sequence[torch.Tensor]) -> str:
-    return as_text(hash_tensors([tensor.contiguous() for tensor in tensors]))

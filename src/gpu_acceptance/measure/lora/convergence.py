@@ -1,4 +1,4 @@
-"""LoRA on a frozen random decoder, over all ranks with DDP or FSDP: where its loss began, how it fell, and where it came to."""
+"""LoRA on a frozen random decoder, over all ranks with DDP or FSDP: its whole loss curve, and proof of the parts that were trained."""
 
 import statistics
 import time
@@ -11,16 +11,16 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from gpu_acceptance.measure.collectives import over_ranks
-from gpu_acceptance.measure.corruption.hashing import as_text, hash_tensors
+from gpu_acceptance.measure.corruption.hashing import digest
 from gpu_acceptance.measure.lora import samples
-from gpu_acceptance.measure.lora.samples import Course, Tuning
+from gpu_acceptance.measure.lora.samples import Course, Share, Tuning
+from gpu_acceptance.measure.timing import cv_percent
 from gpu_acceptance.measure.train import adapters
 from gpu_acceptance.measure.train.data import SYNTHETIC, Batch
-from gpu_acceptance.measure.train.models import blocks_of, build, compile_by_blocks
-from gpu_acceptance.measure.train.parallel import Sharding, replicated, sharded
+from gpu_acceptance.measure.train.models import Sharding, blocks_of, build, compile_by_blocks, replicated, sharded
 from gpu_acceptance.measure.train.shapes import Adapter, Decoder, Workload
 from gpu_acceptance.measure.train.step import whole
-from gpu_acceptance.measure.train.trained import Trained
+from gpu_acceptance.measure.train.throughput import Trained
 from gpu_acceptance.measure.train.tuned import Schedule, peak_bytes, tuned
 
 SEED = 0  # of the weights, the same on all ranks
@@ -28,8 +28,9 @@ SEED = 0  # of the weights, the same on all ranks
 
 @dataclass(frozen=True)
 class LoraResult:
-    """One fine-tuning. The same on all ranks, but digest, `base_changed`, scale and memory are this rank's own; so is all where it trained
-    alone, but its times.
+    """One fine-tuning. The same on all ranks, except digest, `base_changed`, scale and memory of this rank.
+
+    Where a rank trained alone all is its own, except times.
     """
 
     shape: Decoder
@@ -39,7 +40,7 @@ class LoraResult:
     num_trainable: int
     num_distinct: int  # samples of all ranks and steps that differ
     scale: float  # of B A x, as measured
-    base_changed: bool  # whether a bit of the frozen weights is another one in the end
+    base_changed: bool  # True if any bit of the frozen weights changed
     digest: str  # of this rank's adapters, bit for bit
 
 
@@ -54,24 +55,19 @@ def measure(
     recomputes: bool = False,
     alone: bool = False,
 ) -> LoraResult:
-    """Trains all steps, each on `num_parts` micro-batches of `workload.batch_size` samples over all ranks. Collective.
+    """Train all steps, each on `num_parts` micro-batches of `workload.batch_size` samples over all ranks. Collective.
 
-    With a sharding base and adapters are cut over its ranks, which are all (FSDP); else each rank has them whole (DDP). `recomputes`:
+    With a sharding, base and adapters are sharded over its ranks, which are all (FSDP); else each rank has them whole (DDP). `recomputes`:
     activations in the backward. `alone`: each rank trains the whole of it by itself. ValueError for a shape without an adapter.
     """
     shape, adapter = adapted_shape(workload)
-    share = samples.Share(num_parts, 0, 1) if alone else samples.Share(num_parts, dist.get_rank(), dist.get_world_size())
+    share = Share(num_parts, 0, 1) if alone else Share(num_parts, dist.get_rank(), dist.get_world_size())
     per_rank = replace(workload, batch_size=len(share.parts) * workload.batch_size)
     with tuned(workload, device):
         begin_s = time.monotonic()
         steps = samples.steps(shape, workload.batch_size, schedule.num_steps, share)
-        torch.manual_seed(SEED)
-        module = build(shape, device)
+        module = _built(shape, device, recomputes=recomputes, compiled=compiled)
         before = _digest(adapters.frozen(module))
-        if recomputes:
-            adapters.recompute(module)
-        if compiled:
-            compile_by_blocks(module)
         wrapped = module if alone else sharded(module, replace(sharding, in_bf16=adapter.in_bf16)) if sharding else replicated(module)
         autocast = adapter.in_bf16 and sharding is None
         tuning = Tuning(wrapped, steps, schedule, divisor=share.divisor, autocast=autocast, device=device)
@@ -89,12 +85,22 @@ def measure(
         )
 
 
+def _built(shape: Decoder, device: torch.device, *, recomputes: bool = False, compiled: bool = False) -> nn.Module:
+    torch.manual_seed(SEED)
+    module = build(shape, device)
+    if recomputes:
+        adapters.recompute(module)
+    if compiled:
+        compile_by_blocks(module)
+    return module
+
+
 def _trained(
     workload: Workload, module: nn.Module, tuning: Tuning, course: Course, *, begin_s: float, alone: bool, device: torch.device
 ) -> Trained:
-    """The times of the slowest rank, and the mean loss of all that share the steps. Collective."""
+    """Return the times of the slowest rank, and the mean loss of all that share the steps. Collective."""
     end_s = time.monotonic()
-    own = [statistics.median(course.steps_s), 100 * statistics.stdev(course.steps_s) / statistics.mean(course.steps_s)]
+    own = [statistics.median(course.steps_s), cv_percent(course.steps_s)]
     steps_s, cvs_percent, *of_ranks = over_ranks([*own, *course.losses], device)
     losses = course.losses if alone else map(statistics.fmean, of_ranks)
     return Trained(
@@ -113,43 +119,41 @@ def _trained(
 
 
 def adapted_shape(workload: Workload) -> tuple[Decoder, Adapter]:
-    """Its shape, and the adapter of that; ValueError where there is none."""
+    """Return a workload's shape and adapter; ValueError where there is none."""
     if not isinstance(workload.shape, Decoder) or workload.shape.adapter is None:
         raise ValueError(f"{workload.name} has no adapter: its shape must name one")
     return workload.shape, workload.shape.adapter
 
 
 def _digest(tensors: Sequence[Tensor]) -> str:
-    """Bit for bit. Collective where they are sharded."""
-    return as_text(hash_tensors([whole(tensor).contiguous() for tensor in tensors]))
+    """Hash tensors bit for bit. Collective where they are sharded."""
+    return digest(map(whole, tensors))
 
 
 @dataclass(frozen=True)
 class SavedResult:
-    """Of this rank; losses of samples that nobody trained."""
+    """Losses of this rank on samples that no rank trained."""
 
-    num_bytes: int  # of the files
+    num_bytes: int  # of the files of adapters
     base_loss: float  # before training
     loss: float  # of the adapters that were saved
     loaded_loss: float  # of those that were loaded
 
 
 def measure_saved(workload: Workload, schedule: Schedule, folder: Path, *, num_parts: int, device: torch.device) -> SavedResult:
-    """Trains with DDP, and saves on each rank what that came to into a folder of its own, which must be empty. Collective."""
+    """Train with DDP, and save the adapters of each rank into a folder of its own, which must be empty. Collective."""
     shape, adapter = adapted_shape(workload)
-    share = samples.Share(num_parts, dist.get_rank(), dist.get_world_size())
+    share = Share(num_parts, dist.get_rank(), dist.get_world_size())
     first = schedule.num_steps * num_parts * workload.batch_size
     unseen = samples.drawn(shape, range(first, first + workload.batch_size))
     with tuned(workload, device):
-        torch.manual_seed(SEED)
-        module = build(shape, device)
+        module = _built(shape, device)
         base_loss = _loss(module, unseen, adapter, device)
         steps = samples.steps(shape, workload.batch_size, schedule.num_steps, share)
         Tuning(replicated(module), steps, schedule, divisor=share.divisor, autocast=adapter.in_bf16, device=device).rest()
         loss, num_bytes = _loss(module, unseen, adapter, device), adapters.save(module, folder)
         del module
-        torch.manual_seed(SEED)
-        loaded = build(replace(shape, adapter=None), device)
+        loaded = _built(replace(shape, adapter=None), device)
         adapters.load(loaded, folder, in_bf16=adapter.in_bf16)
         return SavedResult(num_bytes, base_loss, loss, _loss(loaded, unseen, adapter, device))
 

@@ -1,4 +1,4 @@
-"""The folder of a pretrained model: looked at without loading it, so that a mistake is told before any GPU is touched."""
+"""Checks of a pretrained model's folder without loading it, so that a mistake is reported before any GPU is used."""
 
 import ast
 import hashlib
@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 from gpu_acceptance.base.strict_json import StrictJsonError, parse, text_of
 from gpu_acceptance.measure.train.shapes import PROJECTIONS
 
-MOST_HEADER_BYTES = 100_000_000  # as the library has it
+MOST_HEADER_BYTES = 100_000_000  # the limit of the library
 _LENGTH_BYTES = 8
 _MOST_DIMENSIONS = 16
 _METADATA = "__metadata__"
@@ -27,7 +27,7 @@ _ITEM_BYTES = {
     **dict.fromkeys(("I64", "U64", "F64"), 8),
 }
 _LFS = re.compile(rb"version https://git-lfs\.github\.com/spec/v1\s(?:.*\s)?size (\d{1,18})\s", re.DOTALL)
-MOST_BYTES = 2**27  # of large models the index has some MB, and tokenizer.json 10 to 40
+MOST_BYTES = 2**27  # a large model's index has some MB, and tokenizer.json 10 to 40
 WANTED = "a checkpoint in Hugging Face format, as save_pretrained writes it"
 TOKENIZER, TOKENIZER_CONFIG, TEMPLATE = "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
 MORE_TEMPLATES = "additional_chat_templates"
@@ -40,14 +40,14 @@ _FLOATS = ("F64", "F32", "F16", "BF16")
 
 
 class TornFileError(ValueError):
-    """A file that is not all there, or not what it is named for: which, what was found, what it promises."""
+    """A file that is incomplete, or not of the type that its name says."""
 
 
 @dataclass(frozen=True)
 class Tensor:
     dtype: str
     shape: tuple[int, ...]
-    begin: int  # bytes behind the header
+    begin: int  # bytes after the header
     end: int
 
     @property
@@ -56,7 +56,7 @@ class Tensor:
 
 
 def read_header(path: Path) -> tuple[dict[str, Tensor], bytes]:
-    """The tensors by name, and the header itself. Raises TornFileError, OSError."""
+    """Return the tensors by name, and the header itself. Raises TornFileError, OSError."""
     with path.open("rb") as file:
         size = path.stat().st_size
         header = _header(path, file, size)
@@ -87,7 +87,7 @@ def _header(path: Path, file: BinaryIO, size: int) -> bytes:
 
 
 def _tensors(told: dict[str, Any]) -> dict[str, Tensor]:
-    """Raises all that a wrong entry can raise."""
+    """Parse all entries, which must be contiguous. A wrong entry raises any error."""
     tensors = {name: _tensor(entry) for name, entry in told.items() if name != _METADATA}
     end = 0
     for tensor in sorted(tensors.values(), key=lambda one: (one.begin, one.end)):
@@ -108,25 +108,25 @@ def _tensor(told: dict[str, Any]) -> Tensor:
 
 
 class CheckpointError(ValueError):
-    """A checkpoint that cannot be fine-tuned here: the file, what was seen in it, what is allowed."""
+    """A checkpoint that cannot be fine-tuned here: names the file, its fault, and what is allowed."""
 
 
 class Reader:
-    """Reads small files of one folder whole, and remembers a hash of all."""
+    """Reads small files of one folder whole, and updates a hash of all of them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.digest = hashlib.sha256()
 
     def has(self, name: str) -> bool:
-        """A link to nothing is there, and no reason to take another file."""
+        """Return True if the name exists. A broken link counts: no other file may replace it."""
         return os.path.lexists(self.folder / name)
 
     def content(self, name: str) -> bytes:
-        """Raises OSError, CheckpointError."""
+        """Read a file. Raises OSError, CheckpointError."""
         path = self.folder / name
         found = path.stat()
-        if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_BYTES:  # of a pipe the opening would never end
+        if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_BYTES:  # opening a pipe would never end
             raise CheckpointError(f"{path}: not a file of at most {MOST_BYTES:,} bytes; wanted: {WANTED}")
         content = path.read_bytes()
         self.note(name, content)
@@ -139,7 +139,7 @@ class Reader:
             raise CheckpointError(f"{self.folder / name}: {error}") from None
 
     def object(self, name: str) -> dict[str, Any]:
-        """Raises OSError, CheckpointError."""
+        """Read a file that is one JSON object. Raises OSError, CheckpointError."""
         try:
             told = parse(self.text(name))
         except StrictJsonError as error:
@@ -147,7 +147,7 @@ class Reader:
         if not isinstance(told, dict):
             raise CheckpointError(f"{self.folder / name}: no object; wanted: {WANTED}")
         if "auto_map" in told:
-            raise CheckpointError(f"{self.folder / name}: auto_map: it wants code of its own, which is never run here; wanted: {WANTED}")
+            raise CheckpointError(f"{self.folder / name}: auto_map: it asks for its own code, which is never run here; wanted: {WANTED}")
         return told
 
     def note(self, name: str, content: bytes) -> None:
@@ -155,29 +155,29 @@ class Reader:
 
 
 def shown(value: object) -> str:
-    """What a file holds, as it may stand in a message: on one line, escaped, short."""
+    """Return a value from a file for a message: on one line, escaped, short."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:80]}..."
 
 
 def look_at_tokenizer(seen: Reader) -> None:
-    """Raises CheckpointError, OSError."""
+    """Raise CheckpointError for a folder without a fast tokenizer, or without a chat template that takes tools. Raises OSError."""
     for name in (TOKENIZER, TOKENIZER_CONFIG):
         if not seen.has(name):
-            raise CheckpointError(f"{seen.folder}: no {name}: a tokenizer of its own is wanted, as save_pretrained of a fast one writes it")
+            raise CheckpointError(f"{seen.folder}: no {name}: wanted: the files of a fast tokenizer, as its save_pretrained writes them")
     content = seen.content(TOKENIZER).strip()
-    if not (content.startswith(b"{") and content.endswith(b"}")):  # all of its vocabulary is for tokenizers to read
+    if not (content.startswith(b"{") and content.endswith(b"}")):  # its vocabulary is not parsed here
         raise CheckpointError(f"{seen.folder / TOKENIZER}: no object in JSON from end to end; was it copied whole?")
     templates = _templates(seen, seen.object(TOKENIZER_CONFIG).get("chat_template"))
     template = templates.get("tool_use", templates.get("default"))  # as `get_chat_template` of transformers chooses where there are tools
     if template is None:
         raise CheckpointError(f"{seen.folder}: no chat template: neither {TEMPLATE}, nor chat_template in {TOKENIZER_CONFIG}")
     if not _TOOLS.search(template):
-        raise CheckpointError(f"{seen.folder}: its chat template takes no tools; wanted: one that functions can be offered by")
+        raise CheckpointError(f"{seen.folder}: its chat template takes no tools; wanted: one that offers functions")
 
 
 def _templates(seen: Reader, told: object) -> dict[str, str]:
-    """By name; files come before what tokenizer_config.json holds, as they do in transformers."""
+    """Return templates by name; files come before those in tokenizer_config.json, as in transformers."""
     more = sorted((seen.folder / MORE_TEMPLATES).glob("*.jinja"))
     files = {path.stem: f"{MORE_TEMPLATES}/{path.name}" for path in more} | ({"default": TEMPLATE} if seen.has(TEMPLATE) else {})
     if files:
@@ -189,18 +189,18 @@ def _templates(seen: Reader, told: object) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a folder holds, by what its files say of themselves."""
+    """Facts of a checkpoint, from the files of its folder."""
 
     folder: Path
     model_type: str
     architecture: str
     num_parameters: int
-    num_bytes: int  # of weights, as they lie in the files
-    dtypes: tuple[str, ...]  # of the parameters, the most frequent first
-    longest: int  # tokens of a sequence
+    num_bytes: int  # of weights, in the files
+    dtypes: tuple[str, ...]  # of the parameters, most frequent first
+    longest: int  # tokens of the longest sequence
     vocabulary: int
-    num_ends: int  # rows and columns of all matrices that get adapters: one of rank r has r times as many parameters
-    fingerprint: str  # of all that was read: equal on two nodes where all but the weights themselves is
+    num_ends: int  # rows and columns of all matrices that get adapters; adapters of rank r have r times as many parameters
+    fingerprint: str  # of all that was read: equal on two nodes if everything except the weights themselves is equal
 
     def __str__(self) -> str:
         size = f"{self.num_parameters:,} parameters, {self.num_bytes:,} bytes in {' and '.join(self.dtypes)}"
@@ -208,7 +208,7 @@ class Checkpoint:
 
 
 def look_at(folder: Path) -> Checkpoint:
-    """Raises CheckpointError over whatever would show only when it is loaded, or trained."""
+    """Read the folder. Raises CheckpointError for any fault that otherwise would appear only in loading or training."""
     seen = Reader(folder)
     try:
         config = _config(seen)
@@ -218,12 +218,13 @@ def look_at(folder: Path) -> Checkpoint:
         raise CheckpointError(f"{error.filename or folder}: cannot be read: {error.strerror}; wanted on every node: {WANTED}") from None
     except TornFileError as error:
         raise CheckpointError(str(error)) from None
-    parameters = [tensor for tensor in tensors.values() if tensor.dtype in _FLOATS]
-    if not parameters:
-        raise CheckpointError(f"{folder}: no weights in bf16, fp16 or fp32; wanted: {WANTED}")
     counts: Counter[str] = Counter()
-    for tensor in parameters:
-        counts[tensor.dtype] += tensor.num_elements
+    for tensor in tensors.values():
+        if tensor.dtype in _FLOATS:
+            counts[tensor.dtype] += tensor.num_elements
+    if not counts:
+        raise CheckpointError(f"{folder}: no weights in bf16, fp16 or fp32; wanted: {WANTED}")
+    longest = config.get("max_position_embeddings", config.get("n_positions"))
     return Checkpoint(
         folder=folder,
         model_type=config["model_type"],
@@ -231,15 +232,15 @@ def look_at(folder: Path) -> Checkpoint:
         num_parameters=counts.total(),
         num_bytes=sum(tensor.end - tensor.begin for tensor in tensors.values()),
         dtypes=tuple(dtype for dtype, _ in counts.most_common()),
-        longest=_longest(seen, config),
-        vocabulary=_vocabulary(seen, config),
+        longest=_positive(longest, f"{folder / CONFIG}: max_position_embeddings", "no longest sequence"),
+        vocabulary=_positive(config.get("vocab_size"), f"{folder / CONFIG}: vocab_size", "no number of tokens"),
         num_ends=_ends(seen, tensors),
         fingerprint=seen.digest.hexdigest(),
     )
 
 
 def _config(seen: Reader) -> dict[str, Any]:
-    """With a model_type and architectures that transformers knows."""
+    """Read the config. Raises CheckpointError for a model_type or architectures that transformers does not know."""
     if not seen.has(CONFIG):
         raise CheckpointError(f"{seen.folder}: no {CONFIG}; wanted on every node: {WANTED} (in the cache of a hub: a folder in snapshots)")
     config, path = seen.object(CONFIG), seen.folder / CONFIG
@@ -254,7 +255,7 @@ def _config(seen: Reader) -> dict[str, Any]:
 
 
 def _known_architectures() -> dict[str, str]:
-    """By model_type: the table of transformers itself, read without the seconds and the torch that importing it takes."""
+    """Return the architecture of each model_type: a table of transformers, read without importing it, which takes seconds and torch."""
     spec = importlib.util.find_spec("transformers")
     assert spec
     assert spec.submodule_search_locations
@@ -262,25 +263,17 @@ def _known_architectures() -> dict[str, str]:
     for node in ast.parse(table.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == _TABLE and isinstance(node.value, ast.Call):
             return dict(ast.literal_eval(node.value.args[0]))
-    raise CheckpointError(f"{table}: no {_TABLE}: which models this transformers knows cannot be told; use another version of it")
+    raise CheckpointError(f"{table}: no {_TABLE}: the models of this transformers cannot be listed; use another version of it")
 
 
-def _longest(seen: Reader, config: dict[str, Any]) -> int:
-    longest = config.get("max_position_embeddings", config.get("n_positions"))
-    if type(longest) is not int or longest < 1:
-        raise CheckpointError(f"{seen.folder / CONFIG}: max_position_embeddings {shown(longest)}: no longest sequence")
-    return longest
-
-
-def _vocabulary(seen: Reader, config: dict[str, Any]) -> int:
-    size = config.get("vocab_size")
-    if type(size) is not int or size < 1:
-        raise CheckpointError(f"{seen.folder / CONFIG}: vocab_size {shown(size)}: no number of tokens")
-    return size
+def _positive(number: Any, where: str, problem: str) -> int:
+    if type(number) is not int or number < 1:
+        raise CheckpointError(f"{where} {shown(number)}: {problem}")
+    return number
 
 
 def _ends(seen: Reader, tensors: Mapping[str, Tensor]) -> int:
-    """Of the matrices NAME.weight that adapters are put on."""
+    """Return rows and columns of all matrices NAME.weight that get adapters."""
     shapes = [(name.split(".")[-2:], tensor.shape) for name, tensor in tensors.items() if len(tensor.shape) == 2]
     found = dict.fromkeys(PROJECTIONS, 0)
     for ends, shape in shapes:
@@ -293,7 +286,7 @@ def _ends(seen: Reader, tensors: Mapping[str, Tensor]) -> int:
 
 
 def _weights(seen: Reader) -> dict[str, Tensor]:
-    """All tensors of all files, by name."""
+    """Return all tensors of all files, by name."""
     if seen.has(WEIGHTS):
         return _file(seen, WEIGHTS)
     if not seen.has(INDEX):
@@ -322,6 +315,4 @@ def _without_weights(folder: Path) -> str:
     if pickled is None:
         return f"{folder}: neither {WEIGHTS} nor {INDEX}; wanted on every node: {WANTED}"
     convert = "AutoModelForCausalLM.from_pretrained(DIR).save_pretrained(NEW)"
-    return (
-        f"{folder}: {shown(pickled)} and no {WEIGHTS}: pickled weights are never opened here; convert them where you trust them: {convert}"
-    )
+    return f"{folder}: {shown(pickled)} and no {WEIGHTS}: pickled weights are never opened here; convert them on a trusted host: {convert}"

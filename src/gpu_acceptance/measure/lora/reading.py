@@ -1,4 +1,4 @@
-"""Dialogues read from files: chat format, and that of glaive-function-calling-v2."""
+"""Dialogues from files, in chat format and in that of glaive-function-calling-v2."""
 
 import hashlib
 import re
@@ -33,19 +33,23 @@ MOST_BYTES = 2**29  # read within a minute
 WANTED = 'one object a line, {"messages": [...], "tools": [...]} or {"system": ..., "chat": ...} of glaive-function-calling-v2'
 
 
-def from_glaive(told: dict[str, Any], line: int) -> Dialogue:
-    """Raises DroppedError."""
-    system, chat = told["system"], told["chat"]
+def from_glaive(record: dict[str, Any], line: int) -> Dialogue:
+    """Parse a line of glaive-function-calling-v2. Raises DroppedError."""
+    system, chat = record["system"], record["chat"]
     if not isinstance(system, str) or not isinstance(chat, str):
         raise DroppedError("system or chat that is no text")
     words, brace, functions = system.strip().removeprefix(_SYSTEM).partition("{")
-    said = words.strip(" \t\r\n-")
-    first = [Message("system", said)] if said else []
-    return learnable(tools(_objects(brace + functions)), [*first, *_glaive_messages(chat)], line)
+    content = words.strip(" \t\r\n-")
+    first = [Message("system", content)] if content else []
+    before, *parts = _SPEAKER.split(chat)
+    if before.strip():
+        raise DroppedError("a text before the first speaker")
+    messages = [_glaive_message(_SPEAKERS[name], text) for name, text in zip(parts[::2], parts[1::2], strict=True)]
+    return learnable(tools(_objects(brace + functions)), [*first, *messages], line)
 
 
 def _objects(text: str) -> list[Any]:
-    """One after the other."""
+    """Parse JSON objects that follow one another."""
     found, place, text = [], 0, text.rstrip()
     while place < len(text):
         try:
@@ -54,13 +58,6 @@ def _objects(text: str) -> list[Any]:
             raise DroppedError("functions that are no JSON") from None
         found.append(value)
     return found
-
-
-def _glaive_messages(chat: str) -> list[Message]:
-    before, *parts = _SPEAKER.split(chat)
-    if before.strip():
-        raise DroppedError("a text before the first speaker")
-    return [_glaive_message(_SPEAKERS[name], text) for name, text in zip(parts[::2], parts[1::2], strict=True)]
 
 
 def _glaive_message(role: Role, text: str) -> Message:
@@ -74,9 +71,9 @@ def _glaive_message(role: Role, text: str) -> Message:
     return Message(role, words.strip(), found.calls)
 
 
-def from_chat(told: dict[str, Any], line: int) -> Dialogue:
-    """Arguments are an object, or its text in JSON. Raises DroppedError."""
-    messages, offered = told["messages"], told.get("tools") or []
+def from_chat(record: dict[str, Any], line: int) -> Dialogue:
+    """Parse a line in chat format. Arguments are an object, or its text in JSON. Raises DroppedError."""
+    messages, offered = record["messages"], record.get("tools") or []
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
         raise DroppedError("messages that are no list of objects")
     if not isinstance(offered, list):
@@ -107,24 +104,29 @@ def _chat_call(told: Any) -> Call:
 
 @dataclass(frozen=True)
 class Read:
-    """A file of dialogues."""
+    """The content of a file of dialogues."""
 
     dialogues: tuple[Dialogue, ...]
-    dropped: Counter[str]  # reason -> lines of good JSON that nothing can be learned from
-    num_lines: int  # blank ones aside
+    dropped: Counter[str]  # reason -> lines of valid JSON that are not learnable
+    num_lines: int  # without blank ones
     num_calls: int
     sha256: str  # of the file, in hexadecimal
 
 
 def read(path: Path) -> Read:
-    """All of them. Raises DialogueError, with the line, over a file that is not JSON lines, has no dialogue in it, or no call."""
+    """Read a file. Raises DialogueError, with the line, for a file that is not JSON lines, has no dialogue, or no call."""
     digest = hashlib.sha256()
     dialogues: list[Dialogue] = []
     dropped: Counter[str] = Counter()
     for number, line in _lines(path, digest.update):
         told = _object(path, number, line)
         try:
-            dialogues.append(_dialogue(told, number))
+            if "messages" in told:
+                dialogues.append(from_chat(told, number))
+            elif "system" in told and "chat" in told:
+                dialogues.append(from_glaive(told, number))
+            else:
+                raise DroppedError("neither messages, nor system and chat")
         except DroppedError as error:
             dropped[str(error)] += 1
     num_calls = sum(len(message.calls) for dialogue in dialogues for message in dialogue.messages)
@@ -137,7 +139,7 @@ def read(path: Path) -> Read:
 
 
 def _lines(path: Path, update: Callable[[bytes], None]) -> Iterator[tuple[int, bytes]]:
-    """Numbers and contents of those that are not blank."""
+    """Yield numbers and contents of lines that are not blank."""
     try:
         with _opened(path) as file:
             number = 0
@@ -153,7 +155,7 @@ def _lines(path: Path, update: Callable[[bytes], None]) -> Iterator[tuple[int, b
 
 
 def _opened(path: Path) -> BinaryIO:
-    """Only what is a file: of a pipe the opening would never end."""
+    """Open a regular file only: opening a pipe would never end."""
     found = path.stat()
     if not stat.S_ISREG(found.st_mode):
         raise DialogueError(f"{path}: not a file; wanted on every node: {WANTED}")
@@ -174,14 +176,6 @@ def _object(path: Path, number: int, line: bytes) -> dict[str, Any]:
     if not isinstance(told, dict):
         raise DialogueError(f"{path}, line {number}: no object; wanted: {WANTED}")
     return told
-
-
-def _dialogue(told: dict[str, Any], number: int) -> Dialogue:
-    if "messages" in told:
-        return from_chat(told, number)
-    if "system" in told and "chat" in told:
-        return from_glaive(told, number)
-    raise DroppedError("neither messages, nor system and chat")
 
 
 def _reasons(dropped: Counter[str]) -> str:

@@ -1,4 +1,4 @@
-"""What LoRA trains on, its course of losses, the losses that theory gives, and what is read off a curve."""
+"""Samples for LoRA, its course of losses, the losses that theory predicts, and statistics of a curve."""
 
 import math
 import statistics
@@ -7,26 +7,26 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 
 from gpu_acceptance.measure.collectives import all_gather
 from gpu_acceptance.measure.timing import time_block
 from gpu_acceptance.measure.train.data import NUM_SUCCESSORS, Batch, chained, num_symbols
 from gpu_acceptance.measure.train.shapes import Decoder
 from gpu_acceptance.measure.train.step import Part, TrainStep
-from gpu_acceptance.measure.train.tuned import Pace, Schedule
+from gpu_acceptance.measure.train.tuned import LrSchedule, Schedule
 
 _SEED = 1 << 32  # of sample 0; each sample has its own
-FLOOR = math.log(NUM_SUCCESSORS)  # the entropy of the chain, in nats: no model predicts better without having seen what comes
-LAST = 10  # steps whose mean counts: seeds are apart by 2 nats halfway, and by 0.4 % at the end
+FLOOR = math.log(NUM_SUCCESSORS)  # the entropy of the chain, in nats: no model predicts better
+LAST = 10  # steps whose mean counts: seeds differ by 2 nats halfway, and by 0.4 % at the end
 
 
 @dataclass(frozen=True)
 class Share:
-    """Which micro-batches of each step this rank trains, of `num_parts`, and how many times each counts; as many on every rank.
+    """The micro-batches of each step that this rank trains, of `num_parts`, and their weights; the same number on every rank.
 
-    Where there are more of them than ranks, rank r of W trains r, r + W, ...; where there are fewer, several ranks train the same one,
-    which counts in parts on each. What fills up the last round counts nothing.
+    If there are more of them than ranks, rank r of W trains r, r + W, ...; if there are fewer, several ranks train the same one,
+    which counts in parts on each. Micro-batches that fill up the last round have weight 0.
     """
 
     num_parts: int
@@ -42,12 +42,12 @@ class Share:
 
     @property
     def divisor(self) -> float:
-        """Of what this rank adds up, so that the mean over ranks is that over all micro-batches."""
+        """The divisor of this rank's sum, so that the mean over ranks is that over all micro-batches."""
         return self.num_parts / self.world_size
 
 
 def steps(shape: Decoder, batch_size: int, num_steps: int, share: Share) -> list[list[Part]]:
-    """All that this rank trains: by step its micro-batches of so many samples, on the CPU."""
+    """Return this rank's micro-batches of so many samples, by step, on the CPU."""
     by_step = [[step * share.num_parts + part for part, _ in share.parts] for step in range(num_steps)]
     numbers = [batch * batch_size + place for batches in by_step for batch in batches for place in range(batch_size)]
     inputs, targets = drawn(shape, numbers)
@@ -56,20 +56,18 @@ def steps(shape: Decoder, batch_size: int, num_steps: int, share: Share) -> list
 
 
 def drawn(shape: Decoder, numbers: Sequence[int]) -> Batch:
-    """Samples by their numbers: tokens [B, sequence], and the next ones."""
-    draws = torch.stack([_draws(shape, number) for number in numbers])
-    return chained(shape, draws)
-
-
-def _draws(shape: Decoder, number: int) -> Tensor:
-    generator = torch.Generator().manual_seed(_SEED + number)
-    draws_T = torch.randint(NUM_SUCCESSORS, (shape.sequence + 1,), generator=generator)
-    draws_T[0] = torch.randint(num_symbols(shape), (), generator=generator)
-    return draws_T
+    """Return samples by their numbers: tokens [B, sequence], and the next ones."""
+    draws = []
+    for number in numbers:
+        generator = torch.Generator().manual_seed(_SEED + number)
+        draws_T = torch.randint(NUM_SUCCESSORS, (shape.sequence + 1,), generator=generator)
+        draws_T[0] = torch.randint(num_symbols(shape), (), generator=generator)
+        draws.append(draws_T)
+    return chained(shape, torch.stack(draws))
 
 
 def num_distinct(steps: Sequence[Sequence[Part]], device: torch.device) -> int:
-    """How many samples all ranks together train that differ, by sums of what is in them. Collective."""
+    """Count the distinct samples that all ranks together train, by a checksum of each. Collective."""
     inputs_ST = torch.cat([inputs for parts in steps for _, (inputs, _) in parts])
     weights_T = torch.randint(1 << 62, (inputs_ST.shape[1],), generator=torch.Generator().manual_seed(_SEED))
     own = (inputs_ST * weights_T).sum(1).to(device)
@@ -80,7 +78,7 @@ def num_distinct(steps: Sequence[Sequence[Part]], device: torch.device) -> int:
 
 @dataclass(frozen=True)
 class Course:
-    """What one rank saw of it, by step."""
+    """Losses and times of one rank, by step."""
 
     losses: list[float]
     gradient_norms: list[float]  # before they were clipped
@@ -88,7 +86,7 @@ class Course:
 
 
 class Tuning:
-    """A fine-tuning that begins here: one step has been made, which compiles. Collective where the module is.
+    """A fine-tuning that begins here: its first step, which compiles, is done. Collective where the module is.
 
     `divisor` and `autocast`: see TrainStep.
     """
@@ -105,42 +103,37 @@ class Tuning:
     ) -> None:
         self._num_steps = len(steps)
         self._step = TrainStep(module, iter(steps), device=device, autocast=autocast, divisor=divisor)
-        self._pace = Pace(self._step.optimizer, schedule)
+        self._lr_schedule = LrSchedule(self._step.optimizer, schedule)
         self.first = time_block(self._step, 1, device)
 
     def rest(self) -> Course:
-        """All other steps; waits for the device."""
+        """Train all other steps; wait for the device."""
         self._step.marks.begin()
         for _ in range(1, self._num_steps):
             self._step()
         steps_s = [phases.step_s for phases in self._step.marks.steps()]
-        return Course(self._step.losses, self._pace.gradient_norms, steps_s)
+        return Course(self._step.losses, self._lr_schedule.gradient_norms, steps_s)
 
     @property
     def optimizer_bytes(self) -> int:
-        """Of the state of this rank."""
+        """The size of this rank's optimizer state."""
         return self._step.optimizer_bytes
 
 
 def first_loss(shape: Decoder) -> float:
-    """Logits are then V draws from N(0, s^2 d): E[ln sum exp] = ln V + s^2 d / 2, and the target's own logit is 0 in the mean."""
-    return math.log(shape.vocabulary) + _variance(shape) / 2
+    """Return the loss before training. Logits are V draws from N(0, s^2 d), so E[ln sum exp] = ln V + s^2 d / 2; the target's mean is 0."""
+    return math.log(shape.vocabulary) + shape.initial_std**2 * shape.width / 2
 
 
 def plateau(shape: Decoder) -> float:
-    """The least loss that a frozen head allows: h along the mean of the K successors' weights gives each a logit of z = s d / sqrt(K).
+    """Return the least loss that a frozen head allows: h along the mean of K successors' weights gives each a logit of z = s d / sqrt(K).
 
-    The others stay as they were, exp(s^2 d / 2) each in the mean, so that the loss is ln K - ln(K e^z / (K e^z + V e^(s^2 d / 2))).
-    Nothing is left of the second term at real widths.
+    The others stay at exp(s^2 d / 2) each in the mean, so that the loss is ln K - ln(K e^z / (K e^z + V e^(s^2 d / 2))).
+    The second term vanishes at real widths.
     """
     reach = shape.initial_std * shape.width / math.sqrt(NUM_SUCCESSORS)
-    rest = math.log(shape.vocabulary / NUM_SUCCESSORS) + _variance(shape) / 2 - reach
+    rest = math.log(shape.vocabulary / NUM_SUCCESSORS) + shape.initial_std**2 * shape.width / 2 - reach
     return FLOOR + math.log1p(math.exp(rest))
-
-
-def _variance(shape: Decoder) -> float:
-    """Of a logit."""
-    return shape.initial_std**2 * shape.width
 
 
 def last_mean(losses: Sequence[float]) -> float:
@@ -152,7 +145,7 @@ def num_not_finite(numbers: Sequence[float]) -> int:
 
 
 def largest_rise(losses: Sequence[float], warmup_steps: int) -> float:
-    """The largest of the losses after the warm-up, each as a part of the least before it; NaN where one is no number."""
+    """Return the largest ratio of a loss after the warm-up to the least before it; NaN where one is not a number."""
     least, largest = min(losses[:warmup_steps], default=math.inf), 0.0
     for loss in losses[warmup_steps:]:
         if math.isnan(loss):
@@ -162,10 +155,10 @@ def largest_rise(losses: Sequence[float], warmup_steps: int) -> float:
 
 
 def departure(losses: Sequence[float], reference: Sequence[float]) -> float:
-    """The largest difference of the means of `LAST` steps in a row, as a part of the reference; NaN where one of the two is none."""
-    ours, theirs = _smooth(losses), _smooth(reference)
-    return max((abs(one / other - 1) for one, other in zip(ours, theirs, strict=True)), key=lambda part: (math.isnan(part), part))
+    """Return the largest relative difference of the means of `LAST` steps in a row; NaN where one of the two is."""
 
+    def smooth(curve: Sequence[float]) -> list[float]:
+        return [statistics.fmean(curve[end - LAST : end]) for end in range(LAST, len(curve) + 1)]
 
-def _smooth(losses: Sequence[float]) -> list[float]:
-    return [statistics.fmean(losses[end - LAST : end]) for end in range(LAST, len(losses) + 1)]
+    ratios = (abs(one / other - 1) for one, other in zip(smooth(losses), smooth(reference), strict=True))
+    return max(ratios, key=lambda part: (math.isnan(part), part))

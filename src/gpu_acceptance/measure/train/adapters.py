@@ -1,4 +1,4 @@
-"""LoRA by peft: a frozen base in bf16 or fp32, and adapters in fp32 on all seven projections of each layer, which alone are trained."""
+"""LoRA by peft: a frozen base in bf16 or fp32, and trained adapters in fp32 on all seven projections of each layer."""
 
 import warnings
 from collections.abc import Iterator, Sequence
@@ -15,11 +15,11 @@ from torch.distributed.fsdp import FSDPModule
 
 from gpu_acceptance.measure.train.shapes import PROJECTIONS, Adapter, Decoder
 
-_NUM_INPUTS = 64  # of one layer; what bf16 rounds off its results averages out
+_NUM_INPUTS = 64  # of one layer; rounding errors of bf16 average out over them
 
 
 def adapted(model: nn.Module, adapter: Adapter) -> nn.Module:
-    """The same with adapters, which change nothing as long as they are not trained: B begins as zeros."""
+    """Add adapters to a model. Untrained they change nothing: B begins as zeros."""
     if adapter.in_bf16:
         _to_bf16(model)
     config = LoraConfig(r=adapter.rank, lora_alpha=adapter.alpha, target_modules=list(PROJECTIONS), bias="none")
@@ -29,20 +29,20 @@ def adapted(model: nn.Module, adapter: Adapter) -> nn.Module:
 
 @contextmanager
 def _deprecated() -> Iterator[None]:
-    """A name by which peft 0.21 asks transformers 5.23."""
+    """Ignore a deprecated name by which peft 0.21 asks transformers 5.23."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         yield
 
 
 def save(module: nn.Module, folder: Path) -> int:
-    """The adapters alone, as safetensors, beside their configuration; returns how many bytes."""
+    """Save the adapters alone, as safetensors, beside their configuration; return their bytes."""
     _adapted_model(module).save_pretrained(str(folder))
     return (folder / SAFETENSORS_WEIGHTS_NAME).stat().st_size
 
 
 def load(module: nn.Module, folder: Path, *, in_bf16: bool) -> None:
-    """What was saved there, onto a base without adapters, in place. Nothing is unpickled, and nothing asked for over a network."""
+    """Load saved adapters onto a base without adapters, in place, without unpickling and without a network."""
     if in_bf16:
         _to_bf16(module)
     with _deprecated():
@@ -50,7 +50,7 @@ def load(module: nn.Module, folder: Path, *, in_bf16: bool) -> None:
 
 
 def recompute(module: nn.Module) -> None:
-    """From here on the backward computes again what layers do, and keeps what goes into them alone (gradient checkpointing)."""
+    """Keep only the inputs of layers from here on, and compute them again in the backward (gradient checkpointing)."""
     model = _adapted_model(module)
     # transformers 5.17 has the old name alone, and 5.23 warns of it
     enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
@@ -62,12 +62,12 @@ def _adapted_model(module: nn.Module) -> PeftModel:
 
 
 def _to_bf16(model: nn.Module) -> None:
-    for parameter in model.parameters():  # buffers stay: the frequencies of rotary positions
+    for parameter in model.parameters():  # not buffers, such as the frequencies of rotary positions
         parameter.data = parameter.data.bfloat16()
 
 
 def num_trainable(shape: Decoder) -> int:
-    """Of A [rank, in] and B [out, rank] of each projection, as the shape promises; ValueError for a shape without an adapter."""
+    """Return the parameters of A [rank, in] and B [out, rank] of all projections. ValueError for a shape without an adapter."""
     if shape.adapter is None:
         raise ValueError("a shape without an adapter trains no adapter")
     queries, keys = shape.width, shape.num_kv_heads * (shape.width // shape.num_heads)
@@ -77,22 +77,22 @@ def num_trainable(shape: Decoder) -> int:
 
 
 def frozen(module: nn.Module) -> list[Tensor]:
-    """The weights of the base, by name: all that is not of an adapter, whether somebody trains it or not."""
+    """Return the weights of the base in order of their names: all weights outside adapters, even if something trains them."""
     return [parameter.detach() for name, parameter in sorted(module.named_parameters()) if "lora_" not in name]
 
 
 def trained(module: nn.Module) -> list[Tensor]:
-    """The weights of the adapters."""
+    """Return the weights of the adapters in order of their names."""
     return [parameter.detach() for name, parameter in sorted(module.named_parameters()) if "lora_" in name]
 
 
 @torch.no_grad()
 def scale(module: nn.Module, blocks: Sequence[nn.Module]) -> float:
-    """How many times B A x an adapter adds to what its base gives: alpha / rank is promised. Of one layer; NaN where it adds nothing.
+    """Return the factor of B A x that an adapter of one layer adds: alpha / rank is promised. NaN where it adds nothing.
 
     Collective where the blocks are sharded one by one.
     """
-    block = next(iter(blocks), module)  # any other architecture is not sharded
+    block = next(iter(blocks), module)  # other architectures are not sharded
     if not isinstance(block, FSDPModule):
         return _scale(block)
     block.unshard()

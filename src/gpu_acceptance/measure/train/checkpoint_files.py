@@ -1,8 +1,8 @@
-"""The files of a checkpoint: what each held when it was written, and whether it still does.
+"""The files of a checkpoint, and a manifest of their content at the time of writing.
 
 `torch.distributed.checkpoint` keeps no checksum that it compares when it reads, and unpickles its `.metadata`. So each rank notes the
-sha256 of its own files, read back from the storage, and rank 0 writes them all into a manifest, last of all and in one stroke: a
-checkpoint without one is half-written. Nothing of a checkpoint is unpickled before its bytes are those of the manifest. Needs no torch.
+sha256 of its own files, read back from the storage, and rank 0 writes them all into a manifest, last of all and in one rename: a
+checkpoint without one is half-written. Nothing of a checkpoint is unpickled before its bytes match the manifest. Needs no torch.
 """
 
 import hashlib
@@ -10,7 +10,6 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ _MOST_BYTES = 1 << 28  # of a manifest
 
 
 class UnusableError(ValueError):
-    """A checkpoint must not be loaded: says which, and why."""
+    """A checkpoint that must not be loaded, and the reason."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ class Writer:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a checkpoint is made of, as its writers noted it."""
+    """The content of a checkpoint, as its writers noted it."""
 
     files: dict[str, tuple[int, str]]  # name -> bytes, sha256
     writers: tuple[Writer, ...]  # by rank
@@ -55,15 +54,15 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Reading:
-    """What one rank read of a checkpoint, from its storage where the kernel lets go of what it has cached."""
+    """The files that one rank read, from the storage itself where the kernel drops its cache on request."""
 
-    changed: tuple[str, ...]  # names of files, and in what they differ
+    changed: tuple[str, ...]  # names of files, and their differences
     num_bytes: int
     elapsed_s: float  # reading alone, without hashing
 
 
 def note_own(folder: Path, rank: int) -> None:
-    """Keeps what this rank's files hold now, and takes them out of the cache of this host. Raises OSError."""
+    """Note the content of this rank's files, and drop them from the cache of this host. Raises OSError."""
     names = sorted(path.name for path in folder.glob(f"__{rank}_*.distcp"))
     names += [METADATA] if rank == 0 else []
     files = {name: _read(folder / name)[:2] for name in names}
@@ -72,7 +71,7 @@ def note_own(folder: Path, rank: int) -> None:
 
 
 def commit(folder: Path, num_ranks: int, tensors: dict[str, str]) -> Manifest:
-    """Declares the checkpoint whole: rank 0, once each rank has noted its own. Raises OSError and UnusableError."""
+    """Declare the checkpoint whole: rank 0, once each rank has noted its own files. Raises OSError and UnusableError."""
     parts = [_load(folder / _part(rank))[0] for rank in range(num_ranks)]
     files = {name: found for part in parts for name, found in part["files"].items()}
     missing = [name for name, (num_bytes, _) in files.items() if (folder / name).stat().st_size != num_bytes]
@@ -83,7 +82,7 @@ def commit(folder: Path, num_ranks: int, tensors: dict[str, str]) -> Manifest:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Raises UnusableError where the checkpoint was never finished, or its manifest is not as it was written."""
+    """Read the manifest. Raises UnusableError where the checkpoint was never finished, or its manifest was changed."""
     try:
         found, digest = _load(folder / MANIFEST)
     except FileNotFoundError:
@@ -91,7 +90,10 @@ def read_manifest(folder: Path) -> Manifest:
     except OSError as error:
         raise UnusableError(f"{folder / MANIFEST}: {error.strerror}") from None
     try:
-        files = {_name(name): (int(num_bytes), _sha256(digest)) for name, (num_bytes, digest) in found["files"].items()}
+        files = {
+            _matching(name, _NAME, "file of a checkpoint"): (int(num_bytes), _matching(sha256, _DIGEST, "sha256"))
+            for name, (num_bytes, sha256) in found["files"].items()
+        }
         writers = tuple(Writer(int(pid), int(start)) for pid, start in found["writers"])
         tensors = {str(name): str(value) for name, value in found["tensors"].items()}
     except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -100,7 +102,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def read_share(folder: Path, manifest: Manifest, rank: int, num_ranks: int) -> Reading:
-    """Compares this rank's share of the files, as far as possible those that others wrote, and always the metadata, with the manifest."""
+    """Compare this rank's share of the files with the manifest: if possible files that others wrote, and always the metadata."""
     names = sorted(manifest.files.keys() - {METADATA})
     own = [METADATA, *names[(rank + num_ranks // 2) % num_ranks :: num_ranks]]
     changed, total_bytes, total_s = [], 0, 0.0
@@ -118,7 +120,7 @@ def read_share(folder: Path, manifest: Manifest, rank: int, num_ranks: int) -> R
 
 
 def plant(folder: Path, rank: int, num_bytes: int) -> None:
-    """Flips one bit in each of so many bytes in the middle of this rank's first file: a fault that must be found."""
+    """Flip one bit in each of so many bytes in the middle of this rank's first file: a fault that must be found."""
     path = min(folder.glob(f"__{rank}_*.distcp"))
     with path.open("r+b") as file:
         file.seek(max(0, (path.stat().st_size - num_bytes) // 2))
@@ -129,12 +131,12 @@ def plant(folder: Path, rank: int, num_bytes: int) -> None:
 
 
 def write_losses(folder: Path, manifest: Manifest, losses: list[list[float]]) -> None:
-    """What each rank's losses were when the job that saved went on. JSON keeps every bit of a float."""
+    """Write each rank's losses after the checkpoint, in the job that saved it. JSON keeps every bit of a float."""
     _write(folder / "losses.json", {"of": manifest.digest, "losses": losses})
 
 
 def read_losses(folder: Path, manifest: Manifest) -> list[list[float]]:
-    """By rank. Raises UnusableError where there are none that belong to this checkpoint."""
+    """Return the losses by rank. Raises UnusableError where there are none that belong to this checkpoint."""
     try:
         found, _ = _load(folder / "losses.json")
         losses = [[float(loss) for loss in of_rank] for of_rank in found["losses"]]
@@ -149,41 +151,31 @@ def _part(rank: int) -> str:
     return f"part-{rank}.json"
 
 
-def _name(text: object) -> str:
-    if not isinstance(text, str) or not _NAME.fullmatch(text):
-        raise ValueError(f"no file of a checkpoint: {text!r:.80}")
-    return text
-
-
-def _sha256(text: object) -> str:
-    if not isinstance(text, str) or not _DIGEST.fullmatch(text):
-        raise ValueError(f"no sha256: {text!r:.80}")
+def _matching(text: object, pattern: re.Pattern[str], what: str) -> str:
+    if not isinstance(text, str) or not pattern.fullmatch(text):
+        raise ValueError(f"no {what}: {text!r:.80}")
     return text
 
 
 def _read(path: Path) -> tuple[int, str, float]:
-    """Bytes, sha256 and the seconds of reading alone; neither before nor after it does this host hold the file in its cache."""
+    """Return bytes, sha256 and the seconds of reading alone. The file is dropped from this host's cache before and after."""
     sha256, num_bytes, elapsed_s = hashlib.sha256(), 0, 0.0
     with path.open("rb", buffering=0) as file:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        for chunk, chunk_s in _chunks(file.fileno()):
+        while True:
+            begin_s = time.monotonic()
+            chunk = os.read(file.fileno(), _CHUNK_BYTES)
+            if not chunk:
+                break
+            elapsed_s += time.monotonic() - begin_s
+            num_bytes += len(chunk)
             sha256.update(chunk)
-            num_bytes, elapsed_s = num_bytes + len(chunk), elapsed_s + chunk_s
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     return num_bytes, sha256.hexdigest(), elapsed_s
 
 
-def _chunks(descriptor: int) -> Iterator[tuple[bytes, float]]:
-    while True:
-        begin_s = time.monotonic()
-        chunk = os.read(descriptor, _CHUNK_BYTES)
-        if not chunk:
-            return
-        yield chunk, time.monotonic() - begin_s
-
-
 def _write(path: Path, content: dict[str, Any]) -> None:
-    """In one stroke, and on the disk when it returns: two lines, the second JSON, the first its sha256."""
+    """Write whole or not at all, and on the disk when this returns: two lines, the second JSON, the first its sha256."""
     text = json.dumps(content, sort_keys=True)
     temporary = path.with_name(f"{path.name}.tmp")
     with temporary.open("w") as file:
@@ -199,7 +191,7 @@ def _write(path: Path, content: dict[str, Any]) -> None:
 
 
 def _load(path: Path) -> tuple[dict[str, Any], str]:
-    """The content and its sha256. Raises OSError, and UnusableError where one does not belong to the other."""
+    """Return the content and its sha256. Raises OSError, and UnusableError where one does not belong to the other."""
     with path.open("rb") as file:
         digest, _, text = file.read(_MOST_BYTES).partition(b"\n")
     if hashlib.sha256(text).hexdigest().encode() != digest:

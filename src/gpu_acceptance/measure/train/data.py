@@ -14,31 +14,31 @@ from gpu_acceptance.measure.train.shapes import NUM_CLASSES, Decoder, ResNet, Sh
 
 Batch = tuple[torch.Tensor, torch.Tensor]  # inputs, targets
 SYNTHETIC = "synthetic"
-NUM_BATCHES = 4  # that differ
+NUM_BATCHES = 4  # of different content
 NUM_SUCCESSORS = 4
 _NUM_SYMBOLS = 64
 _GRID = 8  # cells each way
-_CHAIN_SEED = 1  # of what all ranks learn; what each of them sees is drawn by its own
+_CHAIN_SEED = 1  # of the chain and the grids, the same on all ranks; batches are drawn by a seed for each rank
 
 
 @dataclass(frozen=True)
 class Feed:
-    """What a rank sees, without end, and what people are told of where it comes from."""
+    """Batches for a rank, without end, and their source, for people."""
 
     batches: Callable[[Workload, int, torch.device], Iterator[Batch]]
     source: str
 
 
-def _made(workload: Workload, rank: int, device: torch.device) -> Iterator[Batch]:
-    """Few batches, over and over: to learn, and to make in no time."""
+def _cycled(workload: Workload, rank: int, device: torch.device) -> Iterator[Batch]:
+    """Repeat a few batches: they can be learned, and take no time to make."""
     return itertools.cycle(batches(workload.shape, workload.batch_size, NUM_BATCHES, seed=rank, device=device))
 
 
-ON_DEVICE = Feed(_made, SYNTHETIC)
+ON_DEVICE = Feed(_cycled, SYNTHETIC)
 
 
 def batches(shape: Shape, batch_size: int, num_batches: int, *, seed: int, device: torch.device) -> Sequence[Batch]:
-    """`num_batches` of so many samples: tokens [B, sequence], int64, and the next ones; or images [B, 3, H, W], bf16, and classes."""
+    """Make batches of so many samples: tokens [B, sequence], int64, and the next ones; or images [B, 3, H, W], bf16, and classes."""
     generator = torch.Generator(device).manual_seed(seed)
     if isinstance(shape, ResNet):
         return [_images(shape, batch_size, generator, device) for _ in range(num_batches)]
@@ -56,7 +56,7 @@ def num_symbols(shape: Decoder) -> int:
 
 
 def chained(shape: Decoder, draws_BT: torch.Tensor) -> Batch:
-    """The first draw of a sample is its first symbol, each later one which successor follows. Symbols are spread over the vocabulary."""
+    """Return samples of the chain: the first draw is a symbol, each later one chooses a successor. Symbols spread over the vocabulary."""
     successors_AK = _chain(num_symbols(shape)).to(draws_BT.device)
     symbols_BT = draws_BT.clone()
     for place in range(1, draws_BT.shape[1]):
@@ -66,7 +66,7 @@ def chained(shape: Decoder, draws_BT: torch.Tensor) -> Batch:
 
 
 def _chain(num_symbols: int) -> torch.Tensor:
-    """The successors of each symbol, all different; drawn on the CPU, so that they are the same everywhere."""
+    """Return the successors of each symbol, all different; drawn on the CPU, so that they are the same everywhere."""
     generator = torch.Generator().manual_seed(_CHAIN_SEED)
     return torch.stack([torch.randperm(num_symbols, generator=generator)[:NUM_SUCCESSORS] for _ in range(num_symbols)])
 
@@ -76,9 +76,5 @@ def _images(shape: ResNet, batch_size: int, generator: torch.Generator, device: 
     classes_B = torch.randint(NUM_CLASSES, (batch_size,), generator=generator, device=device)
     grids = torch.randn(NUM_CLASSES, 3, _GRID, _GRID, generator=torch.Generator().manual_seed(_CHAIN_SEED)).to(device)
     images_BCHW = torch.randn(batch_size, 3, size, size, generator=generator, device=device, dtype=dtype)
-    images_BCHW += _stretched(grids[classes_B].to(dtype), size)
+    images_BCHW += torch.nn.functional.interpolate(grids[classes_B].to(dtype), size=(size, size), mode="nearest")
     return images_BCHW.contiguous(memory_format=torch.channels_last), classes_B
-
-
-def _stretched(grids_BCHW: torch.Tensor, size: int) -> torch.Tensor:
-    return torch.nn.functional.interpolate(grids_BCHW, size=(size, size), mode="nearest")

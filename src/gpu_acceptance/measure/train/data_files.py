@@ -1,8 +1,7 @@
-"""Training data of a site's own, as files: what may lie in a folder, and what is refused there. Needs no torch.
+"""Files of a site's own training data, and the checks on them.
 
 `tokens.npy` is one array of token ids; `images/CLASS/FILE` are images by class. All of it is untrusted: nothing is unpickled, only regular
-files are opened. Symbolic links are followed wherever they lead, since data sets are put together of them: what is read is trained, and
-shown by its number alone.
+files are opened. Symbolic links are followed anywhere, since data sets are built of them: file contents are trained, and never shown.
 """
 
 import functools
@@ -22,7 +21,7 @@ from gpu_acceptance.measure.train.shapes import NUM_CLASSES
 
 TOKENS, IMAGES = "tokens.npy", "images"
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
-MOST_TEXT = 300  # characters of what a library says of a file
+MOST_TEXT = 300  # characters of a library's error
 _DTYPES = (np.dtype(np.uint16), np.dtype(np.uint32))
 _WANTED = "one array of token ids with one dimension, of uint16 or uint32, as numpy.save writes it"
 LAYOUT = f"{TOKENS} (an array of token ids), {IMAGES}/CLASS/FILE, or both"
@@ -37,11 +36,11 @@ Box = tuple[int, int, int, int]  # left, upper, right, lower
 
 
 class DataError(ValueError):
-    """Data that cannot be trained: the file, what was seen in it, what is allowed."""
+    """Data that cannot be trained: names the file, its fault, and what is allowed."""
 
 
 def parts_of(folder: Path) -> tuple[bool, bool]:
-    """Whether tokens are there, and images: a link to nothing is there, and no reason to train on something else. Raises DataError."""
+    """Return whether there are tokens, and images. A broken link counts: no other data may replace it. Raises DataError."""
     found = os.path.lexists(folder / TOKENS), os.path.lexists(folder / IMAGES)
     if not any(found):
         seen = f"holds neither {TOKENS} nor {IMAGES}" if os.path.isdir(folder) else "no folder that can be read"  # noqa: PTH112 - never raises
@@ -50,11 +49,11 @@ def parts_of(folder: Path) -> tuple[bool, bool]:
 
 
 def open_tokens(path: Path) -> Tokens:
-    """Mapped, not read, and never unpickled. Raises DataError."""
+    """Map an array of tokens, without unpickling. Raises DataError."""
     try:
-        is_file = stat.S_ISREG(path.stat().st_mode)  # of a pipe the opening would never end
+        is_file = stat.S_ISREG(path.stat().st_mode)  # opening a pipe would never end
         found = np.lib.format.open_memmap(path, mode="r") if is_file else None
-    except Exception as error:  # a header that somebody made up can fail in any way
+    except Exception as error:  # a forged header can fail in any way
         raise DataError(f"{path}: cannot be read: {str(error)[:MOST_TEXT]!r}; wanted: {_WANTED}") from None
     if found is None:
         raise DataError(f"{path}: not a file; wanted: {_WANTED}")
@@ -71,8 +70,8 @@ class ImageList:
     folder: Path
     classes: tuple[str, ...]
     names: np.ndarray[Any, np.dtype[np.bytes_]] = field(repr=False)  # one array: a list of a million is slow to send to workers
-    numbers: np.ndarray[Any, np.dtype[np.int64]] = field(repr=False)  # of the class of each
-    num_others: int  # files that are no images
+    numbers: np.ndarray[Any, np.dtype[np.int64]] = field(repr=False)  # the class of each image
+    num_others: int  # other files
 
     def __len__(self) -> int:
         return len(self.names)
@@ -83,7 +82,7 @@ class ImageList:
 
 @functools.cache
 def list_images(folder: Path) -> ImageList:
-    """All of them, once for each process: of ImageNet they are 1.3 million. Raises DataError."""
+    """List all images, once for each process: ImageNet has 1.3 million. Raises DataError."""
     classes, num_others = class_folders(folder)
     names: list[bytes] = []
     counts = []
@@ -99,14 +98,14 @@ def list_images(folder: Path) -> ImageList:
 
 
 def look_at_images(folder: Path) -> None:
-    """Raises DataError where the layout is wrong, or no class has an image; looks no further than to the first one."""
+    """Raise DataError where the layout is wrong, or no class has an image; stop at the first image."""
     classes, _ = class_folders(folder)
     if not any(is_image(file) for name in classes for file in _files(folder / name)):
         raise DataError(f"{folder}: {len(classes)} class folders, and no image in them; wanted: {_IMAGES_LAYOUT}")
 
 
 def class_folders(folder: Path) -> tuple[tuple[str, ...], int]:
-    """Names in sorted order, and how many other things lie beside them. Raises DataError."""
+    """Return the names of class folders in sorted order, and the number of other entries beside them. Raises DataError."""
     try:
         with os.scandir(folder) as entries:
             are_folders = {entry.name: entry.is_dir() for entry in entries}
@@ -123,7 +122,7 @@ def is_image(name: str) -> bool:
 
 
 def _files(folder: Path) -> Iterator[str]:
-    """Names; what is named like an image must be a file."""
+    """Yield names. Raises DataError for an entry that is named like an image and is not a file."""
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
@@ -135,8 +134,8 @@ def _files(folder: Path) -> Iterator[str]:
 
 
 def read_image(path: Path, size: int) -> torch.Tensor:
-    """[size, size, 3], uint8. Draws from torch's generator. Raises DataError, also where Pillow thinks it a decompression bomb."""
-    from PIL import Image  # an extra: there is none where no images are
+    """Return a part of an image, [size, size, 3], uint8. Draws from torch's generator. Raises DataError, also for a decompression bomb."""
+    from PIL import Image  # an extra: only images need it
 
     try:
         with warnings.catch_warnings(action="error", category=Image.DecompressionBombWarning), Image.open(path, formats=_FORMATS) as image:
@@ -144,12 +143,12 @@ def read_image(path: Path, size: int) -> torch.Tensor:
             sample = image.convert("RGB").resize((size, size), Image.Resampling.BILINEAR, box=box)
             sample = sample.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if is_mirrored else sample
             return torch.from_numpy(np.array(sample))
-    except Exception as error:  # whatever a file can do to a decoder
+    except Exception as error:  # a decoder can fail in any way
         raise DataError(f"{path}: cannot be decoded: {type(error).__name__}: {str(error)[:MOST_TEXT]!r}; replace or remove it") from None
 
 
 def draw(width: int, height: int) -> tuple[Box, bool]:
-    """A part of an image, at least one pixel, and whether it is mirrored."""
+    """Draw a part of an image, at least one pixel, and whether it is mirrored."""
     area, aspect, across, down, mirror = torch.rand(5).tolist()
     area = width * height * (_AREA[0] + (_AREA[1] - _AREA[0]) * area)
     aspect = math.exp(math.log(_ASPECT[0]) + math.log(_ASPECT[1] / _ASPECT[0]) * aspect)

@@ -1,4 +1,4 @@
-"""Training a model whose parameters, gradients and optimizer are sharded over ranks (FSDP2): how fast, and whether they really are."""
+"""Training with parameters, gradients and optimizer sharded over ranks (FSDP2): the rate, and proof that they are sharded."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -12,11 +12,10 @@ from torch.profiler import ProfilerActivity, profile
 
 from gpu_acceptance.measure.collectives import largest, over_ranks
 from gpu_acceptance.measure.train.data import ON_DEVICE, Feed
-from gpu_acceptance.measure.train.models import compile_by_blocks
-from gpu_acceptance.measure.train.parallel import Sharding, digest, sharded
+from gpu_acceptance.measure.train.models import Sharding, compile_by_blocks, digest, sharded
 from gpu_acceptance.measure.train.shapes import Workload
 from gpu_acceptance.measure.train.step import local
-from gpu_acceptance.measure.train.trained import Times, Trained, Training
+from gpu_acceptance.measure.train.throughput import Times, Trained, Training
 from gpu_acceptance.measure.train.tuned import tuned
 
 _NCCL = "nccl"  # ncclDevKernel_AllGather_RING_LL(...)
@@ -29,7 +28,7 @@ _COUNT_BYTES = 4  # of each tensor: AdamW's count of its steps
 
 
 @dataclass(frozen=True)
-class Exposed:
+class CommOverlap:
     """Seconds of one step of one GPU."""
 
     communication_s: float  # in which a kernel of NCCL runs
@@ -37,8 +36,8 @@ class Exposed:
     idle_s: float  # in which none runs
 
 
-def measure_exposed(step: Callable[[], object], num_steps: int, device: torch.device) -> Exposed:
-    """Runs so many steps under the profiler. Collective where a step is. Raises RuntimeError where it saw no kernel of NCCL."""
+def measure_overlap(step: Callable[[], object], num_steps: int, device: torch.device) -> CommOverlap:
+    """Run so many steps under the profiler. Collective where a step is. Raises RuntimeError where it saw no kernel of NCCL."""
     torch.cuda.synchronize(device)
     with profile(activities=[ProfilerActivity.CUDA]) as seen:
         for _ in range(num_steps):
@@ -46,11 +45,11 @@ def measure_exposed(step: Callable[[], object], num_steps: int, device: torch.de
         torch.cuda.synchronize(device)
     on_device = [event for event in seen.events() or () if event.device_type == DeviceType.CUDA and not event.is_user_annotation]
     kernels = [(event.name, (event.time_range.start * _US, event.time_range.end * _US)) for event in on_device]
-    return of_kernels(kernels, num_steps)
+    return overlap_of(kernels, num_steps)
 
 
-def of_kernels(kernels: Iterable[tuple[str, Interval]], num_steps: int) -> Exposed:
-    """From names and times in s. exposed = |union(NCCL) without union(others)|."""
+def overlap_of(kernels: Iterable[tuple[str, Interval]], num_steps: int) -> CommOverlap:
+    """Compute the overlap from names and times in s. exposed = |union(NCCL) without union(others)|."""
     ours, others = list[Interval](), list[Interval]()
     for name, interval in kernels:
         (ours if name.lower().startswith(_NCCL) else others).append(interval)
@@ -58,11 +57,11 @@ def of_kernels(kernels: Iterable[tuple[str, Interval]], num_steps: int) -> Expos
         raise RuntimeError(f"the profiler saw {len(others)} kernels in {num_steps} steps, none of NCCL: nothing communicated")
     both = [*ours, *others]
     busy_s, length_s = _covered(both), max(end for _, end in both) - min(begin for begin, _ in both)
-    return Exposed(_covered(ours) / num_steps, (busy_s - _covered(others)) / num_steps, (length_s - busy_s) / num_steps)
+    return CommOverlap(_covered(ours) / num_steps, (busy_s - _covered(others)) / num_steps, (length_s - busy_s) / num_steps)
 
 
 def _covered(intervals: Iterable[Interval]) -> float:
-    """The length of their union."""
+    """Return the length of their union."""
     covered, reached = 0.0, float("-inf")
     for begin, end in sorted(intervals):
         covered += max(0.0, end - max(begin, reached))
@@ -72,24 +71,24 @@ def _covered(intervals: Iterable[Interval]) -> float:
 
 @dataclass(frozen=True)
 class FsdpResult:
-    """One model over all ranks of a mesh. The same on each of them, but its own `held_bytes`, `exposed`, losses and memory."""
+    """One model over all ranks of a mesh. The same on each of them, except its own `held_bytes`, `overlap`, losses and memory."""
 
     trained: Trained  # the step of the slowest rank, the variation of the rank where it is largest
     held_bytes: int  # parameters and moments of this rank
-    promised_bytes: int  # the same, of this rank's shard
-    exposed: Exposed | None  # None on a CPU
-    digest: str | None  # of the whole weights, bit for bit, by the replica that this rank is in; None where there is one alone
+    promised_bytes: int  # the size of this rank's shard of them
+    overlap: CommOverlap | None  # None on a CPU
+    digest: str | None  # of the whole weights, bit for bit, by the replica that this rank is in; None if there is only one
 
     @property
     def held(self) -> float:
-        """What this rank holds of what it should: 1. As many times more, as there are shards, where nothing is sharded."""
+        """The held part of the promise: 1; the number of shards, where nothing is sharded."""
         return self.held_bytes / self.promised_bytes
 
 
 def measure(
     workload: Workload, sharding: Sharding, *, device: torch.device, compiled: bool, times: Times, feed: Feed = ON_DEVICE
 ) -> FsdpResult:
-    """Trains in blocks, after a warm-up: bf16 parameters and activations, reduction in fp32. Collective in the mesh, which is all ranks."""
+    """Train in blocks, after a warm-up: bf16 parameters and activations, reduction in fp32. Collective in the mesh, which is all ranks."""
 
     def wrap(model: nn.Module) -> nn.Module:
         if compiled:
@@ -100,17 +99,17 @@ def measure(
         training = Training(workload, dist.get_rank(), device, wrap, feed=feed, autocast=False)
         blocks = training.time_blocks(times, lambda number: largest(number, device))
         steps_s, cvs_percent = over_ranks([blocks.median_s, blocks.cv_percent], device)
-        trained = training.told(max(steps_s), max(cvs_percent), blocks.spans[0].begin_s, blocks.spans[-1].end_s)
+        trained = training.result(max(steps_s), max(cvs_percent), blocks.spans[0].begin_s, blocks.spans[-1].end_s)
         return FsdpResult(
             trained=trained,
             held_bytes=sum(local(parameter).nbytes for parameter in training.module.parameters()) + trained.optimizer_bytes,
             promised_bytes=sum(_promised(one.shape, sharding.shard, sharding.num_shards) for one in training.module.parameters()),
-            exposed=measure_exposed(training.step, _NUM_PROFILED, device) if device.type == "cuda" else None,
+            overlap=measure_overlap(training.step, _NUM_PROFILED, device) if device.type == "cuda" else None,
             digest=digest(training.module) if sharding.mesh.ndim > 1 else None,
         )
 
 
 def _promised(shape: torch.Size, shard: int, num_shards: int) -> int:
-    """Bytes of one tensor, which is cut along its first dimension, as torch.chunk cuts: the last shards may have less, or nothing."""
+    """Return the bytes of one shard of a tensor cut along its first dimension, as torch.chunk cuts: the last may be smaller, or empty."""
     rows = math.ceil(shape[0] / num_shards)
     return _STATE_BYTES * min(rows, max(0, shape[0] - shard * rows)) * math.prod(shape[1:]) + _COUNT_BYTES

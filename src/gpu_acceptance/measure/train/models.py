@@ -1,30 +1,28 @@
-"""Models people know, from the configurations of transformers, with random weights on a device: nothing is downloaded.
+"""Well-known models with random weights, built from the configurations of transformers; and such a model over several ranks (DDP, FSDP2).
 
-A decoder gives the loss of the next token, a residual network that of the class; both are called with a batch alone, so that model and
-loss compile together.
+Nothing is downloaded. A decoder returns the loss of the next token, a residual network that of the class. Both are called with a batch
+alone, so that model and loss compile together.
 """
 
+import inspect
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
+import transformers
 from torch import nn
-from transformers import (
-    AttentionInterface,
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    ResNetConfig,
-    ResNetForImageClassification,
-)
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.nn.parallel import DistributedDataParallel
 from transformers.models.gpt2.modeling_gpt2 import GPT2Block
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 from transformers.models.qwen2.modeling_qwen2 import Qwen2DecoderLayer
 from transformers.models.resnet.modeling_resnet import ResNetBasicLayer, ResNetBottleNeckLayer
 
+from gpu_acceptance.measure.collectives import Group
+from gpu_acceptance.measure.corruption import hashing
 from gpu_acceptance.measure.train.shapes import NUM_CLASSES, Decoder, ResNet, Shape
+from gpu_acceptance.measure.train.step import whole
 
 RESNETS = {  # He et al. 2015, table 1
     18: ("basic", [2, 2, 2, 2]),
@@ -35,13 +33,21 @@ RESNETS = {  # He et al. 2015, table 1
 }
 _BLOCKS = (GPT2Block, LlamaDecoderLayer, Qwen2DecoderLayer, ResNetBasicLayer, ResNetBottleNeckLayer)
 _ATTENTION = "causal_without_mask"
+# torch's 25 MB cut GPT-2 into twenty parts that are compiled one by one: on 2 H200 512,921 tokens/s for one GPU, and 522,390 with these
+# (reports/evidence/h200-training/x2-tuning.jsonl).
+_BUCKET_MB = 130
+# Statistics of a batch stay with the rank that saw it: to broadcast them at each step would train nothing. Renamed in torch 2.13.
+_IS_RENAMED = "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
+_LOCAL_STATISTICS: dict[str, Any] = {"forward_sync_buffers" if _IS_RENAMED else "broadcast_buffers": False}
+_IN_BF16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
 
 
 def _attend(
     module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: None, **options: Any
 ) -> tuple[torch.Tensor, None]:
-    """Whole sequences of one length need no mask. transformers' own `sdpa` makes one while it is compiled, which costs the fused kernel,
-    and otherwise asks the GPU in every step whether it must.
+    """Attend without a mask, which whole sequences of one length do not need.
+
+    transformers' own `sdpa` makes a mask while it is compiled, which loses the fused kernel, and otherwise waits for the GPU in every step.
     """
     attended = nn.functional.scaled_dot_product_attention(
         query, key, value, is_causal=True, scale=options.get("scaling"), enable_gqa=key.shape[1] != query.shape[1]
@@ -49,18 +55,18 @@ def _attend(
     return attended.transpose(1, 2).contiguous(), None
 
 
-AttentionInterface.register(_ATTENTION, _attend)
+transformers.AttentionInterface.register(_ATTENTION, _attend)
 
 
 class CrossEntropy(nn.Module):
-    """In fp32, whatever the logits are in: of all classes or tokens, their mean."""
+    """The mean over all classes or tokens, in fp32 for logits of any dtype."""
 
     def forward(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         return nn.functional.cross_entropy(logits.flatten(0, -2).float(), targets.flatten())
 
 
 class Loss(nn.Module):
-    """A model and its loss in one: takes the inputs and what they should become, returns a scalar."""
+    """A model and its loss in one: takes inputs and targets, returns a scalar."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -71,9 +77,9 @@ class Loss(nn.Module):
 
 
 def build(shape: Shape, device: torch.device) -> Loss:
-    """A model of this shape, its weights in fp32, drawn on the device by torch's generator of it. On `meta` it has no weights.
+    """Build a model of this shape, its weights in fp32, drawn on the device by that device's generator of torch.
 
-    One with an adapter needs peft.
+    On `meta` it has no weights. A shape with an adapter needs peft.
     """
     with device:
         model: nn.Module = _resnet(shape) if isinstance(shape, ResNet) else _DECODERS[shape.kind](shape)
@@ -87,12 +93,12 @@ def build(shape: Shape, device: torch.device) -> Loss:
 
 
 def blocks_of(module: nn.Module) -> list[nn.Module]:
-    """The layers that repeat, in order: what is sharded one by one."""
+    """Return the layers that repeat, in order: these are sharded one by one."""
     return [layer for layer in module.modules() if isinstance(layer, _BLOCKS)]
 
 
 def compile_by_blocks(module: nn.Module) -> None:
-    """Each layer, and the loss, for itself: layers that are alike share what was compiled."""
+    """Compile each layer, and the loss, by itself: equal layers share the compiled code."""
     for part in module.modules():
         if isinstance(part, (*_BLOCKS, CrossEntropy)):
             part.compile()
@@ -100,7 +106,7 @@ def compile_by_blocks(module: nn.Module) -> None:
 
 def _gpt2(shape: Decoder) -> nn.Module:
     no_dropout = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
-    config = GPT2Config(
+    config = transformers.GPT2Config(
         vocab_size=shape.vocabulary,
         n_positions=shape.sequence,
         n_embd=shape.width,
@@ -112,11 +118,11 @@ def _gpt2(shape: Decoder) -> nn.Module:
         attn_implementation=_ATTENTION,
         **no_dropout,
     )
-    return cast(nn.Module, GPT2LMHeadModel(config))
+    return cast(nn.Module, transformers.GPT2LMHeadModel(config))
 
 
 def _rotary(shape: Decoder, theta: float) -> dict[str, Any]:
-    """Settings of a decoder with rotary positions of this base."""
+    """Return the settings of a decoder with rotary positions of this base."""
     return {
         "vocab_size": shape.vocabulary,
         "max_position_embeddings": shape.sequence,
@@ -132,26 +138,65 @@ def _rotary(shape: Decoder, theta: float) -> dict[str, Any]:
     }
 
 
-def _llama(shape: Decoder) -> nn.Module:
-    return cast(nn.Module, LlamaForCausalLM(LlamaConfig(**_rotary(shape, 500_000.0))))  # theta of Llama 3
-
-
 def _qwen2(shape: Decoder) -> nn.Module:
-    config = Qwen2Config(**_rotary(shape, 1_000_000.0), initializer_range=shape.initial_std)  # theta of Qwen2-7B
-    return cast(nn.Module, Qwen2ForCausalLM(config))
+    config = transformers.Qwen2Config(**_rotary(shape, 1_000_000.0), initializer_range=shape.initial_std)  # theta of Qwen2-7B
+    return cast(nn.Module, transformers.Qwen2ForCausalLM(config))
 
 
-_DECODERS = {"gpt2": _gpt2, "llama": _llama, "qwen2": _qwen2}
+_DECODERS = {
+    "gpt2": _gpt2,
+    "llama": lambda shape: transformers.LlamaForCausalLM(transformers.LlamaConfig(**_rotary(shape, 500_000.0))),  # theta of Llama 3
+    "qwen2": _qwen2,
+}
 
 
 def _resnet(shape: ResNet) -> nn.Module:
     layer_type, depths = RESNETS[shape.depth]
     widths = [shape.width * 2**stage for stage in range(4)]
-    config = ResNetConfig(
+    config = transformers.ResNetConfig(
         embedding_size=shape.width,
         hidden_sizes=[4 * width for width in widths] if layer_type == "bottleneck" else widths,
         depths=depths,
         layer_type=layer_type,
         num_labels=NUM_CLASSES,
     )
-    return cast(nn.Module, ResNetForImageClassification(config))
+    return cast(nn.Module, transformers.ResNetForImageClassification(config))
+
+
+@dataclass(frozen=True)
+class Sharding:
+    """The mesh of ranks, and the way to shard. A mesh of two dimensions shards over the second, and replicates over the first."""
+
+    mesh: DeviceMesh
+    by_block: bool = True  # each layer by itself, or the whole model at once
+    reshards: bool = True  # after the forward: the backward gathers again
+    offloads: bool = False  # sharded tensors lie in the memory of the host
+    in_bf16: bool = True  # parameters and activations; gradients are reduced in fp32
+
+    @property
+    def num_shards(self) -> int:
+        return self.mesh.size(self.mesh.ndim - 1)
+
+    @property
+    def shard(self) -> int:
+        """The number of this rank's shard."""
+        return self.mesh.get_local_rank(self.mesh.ndim - 1)
+
+
+def replicated(module: nn.Module, *, group: Group = None) -> DistributedDataParallel:
+    """Wrap a module with DDP, over all ranks unless a group is given. Collective there."""
+    return DistributedDataParallel(module, process_group=group, gradient_as_bucket_view=True, bucket_cap_mb=_BUCKET_MB, **_LOCAL_STATISTICS)
+
+
+def sharded(module: nn.Module, sharding: Sharding) -> nn.Module:
+    """Shard the parameters of a module, and return it. Collective in the mesh."""
+    offload = CPUOffloadPolicy(pin_memory=sharding.mesh.device_type == "cuda") if sharding.offloads else OffloadPolicy()
+    precision = _IN_BF16 if sharding.in_bf16 else MixedPrecisionPolicy()
+    for part in [*blocks_of(module), module] if sharding.by_block else [module]:
+        fully_shard(part, mesh=sharding.mesh, reshard_after_forward=sharding.reshards, mp_policy=precision, offload_policy=offload)
+    return module
+
+
+def digest(module: nn.Module) -> str:
+    """Return the hash of all weights, bit for bit, gathered from shards if there are any. Collective where they are sharded."""
+    return hashing.digest(whole(parameter.detach()) for parameter in module.parameters())

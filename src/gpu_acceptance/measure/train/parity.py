@@ -1,10 +1,10 @@
-"""Training alone, with DDP and with FSDP comes to the same: equal weights, batches, kernels and AdamW, and only sums in another order.
+"""Training alone, with DDP and with FSDP must agree: weights, batches, kernels and AdamW are equal, only the order of sums differs.
 
-The global batch of a step is one micro-batch of each rank, of one shape everywhere. A process alone accumulates them all, each rank for
-itself; DDP and FSDP average over the ranks. From rank 8 on the micro-batches come again, so that alone is no slower in a larger job.
+The global batch of a step is one micro-batch of each rank, of one shape everywhere. A process alone accumulates them all, each rank by
+itself; DDP and FSDP average over the ranks. From rank 8 on the micro-batches repeat, so that alone is no slower in a larger job.
 
 bf16 is the mixed precision of FSDP in all three: bf16 copies of fp32 weights, and gradients that are summed in fp32. torch.autocast keeps
-norms and what layers add up in fp32: that is other arithmetic, and a difference that no GPU makes.
+norms and residual sums in fp32: that is other arithmetic, and a difference that no GPU causes.
 
 Attention is a product, a softmax and a product, by a kernel that every GPU has: equal work gives equal bits, and fp32 is not TF32.
 """
@@ -21,11 +21,10 @@ from torch.distributed.tensor import DTensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gpu_acceptance.measure.collectives import over_ranks
-from gpu_acceptance.measure.corruption.determinism import deterministic
-from gpu_acceptance.measure.corruption.hashing import as_text, hash_tensors
+from gpu_acceptance.measure.corruption.hashing import digest
+from gpu_acceptance.measure.corruption.repeat import deterministic
 from gpu_acceptance.measure.train import data
-from gpu_acceptance.measure.train.models import Loss, build
-from gpu_acceptance.measure.train.parallel import Sharding, replicated, sharded
+from gpu_acceptance.measure.train.models import Loss, Sharding, build, replicated, sharded
 from gpu_acceptance.measure.train.shapes import Workload
 from gpu_acceptance.measure.train.step import Part, TrainStep, local, whole
 from gpu_acceptance.measure.train.tuned import tuned
@@ -39,7 +38,7 @@ _SEED = 0  # of the weights, on all ranks
 
 @dataclass(frozen=True)
 class Course:
-    """One way of training. All ranks must have the same."""
+    """One way of training. All ranks must get the same."""
 
     losses: list[float]  # of the global batch, by step
     gradient_norm: float  # of all parameters, in the first step: AdamW hides the scale of gradients
@@ -47,12 +46,12 @@ class Course:
 
     @property
     def loss_ratio(self) -> float:
-        """Of the last steps' mean loss to the first one's."""
+        """The mean loss of the last steps over the first loss."""
         return statistics.fmean(self.losses[-_LAST:]) / self.losses[0]
 
 
 def train(loss: nn.Module, steps: Sequence[Sequence[Part]], device: torch.device) -> Course:
-    """Trains on all parts of each step. Collective where the module is."""
+    """Train on all parts of each step. Collective where the module is."""
     step = TrainStep(loss, iter(steps), device=device, autocast=False, learning_rate=_LEARNING_RATE)
     parameters, norms = list(loss.parameters()), list[Tensor]()
     first = step.optimizer.register_step_pre_hook(lambda *_: norms.append(_gradient_norm(parameters)))
@@ -64,13 +63,13 @@ def train(loss: nn.Module, steps: Sequence[Sequence[Part]], device: torch.device
 
 
 def train_together(loss: nn.Module, steps: Sequence[Sequence[Part]], device: torch.device) -> Course:
-    """The same where gradients are averaged over ranks, of which each has parts of its own. Collective."""
+    """Train with gradients averaged over ranks, each of which has parts of its own. Collective."""
     own = train(loss, steps, device)
     return Course([statistics.fmean(of_ranks) for of_ranks in over_ranks(own.losses, device)], own.gradient_norm, own.weights)
 
 
 def _gradient_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
-    """Collective where they are sharded. In fp64: those of torch were 3e-5 off over 39 million elements on a CPU."""
+    """Return the norm in fp64: torch's own was 3e-5 off over 39 million elements on a CPU. Collective where they are sharded."""
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     squares = torch.stack([torch.linalg.vector_norm(local(one), dtype=torch.float64).square() for one in gradients]).sum()
     if any(isinstance(gradient, DTensor) for gradient in gradients):
@@ -80,7 +79,7 @@ def _gradient_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
 
 @dataclass(frozen=True)
 class Difference:
-    """In parts of what a process alone has; NaN or infinite where one of the two is. `seen`: both, in words."""
+    """A difference as a part of the value of a process alone; NaN or infinite where one of the two is. `seen`: both, for people."""
 
     relative: float
     seen: str
@@ -88,18 +87,18 @@ class Difference:
 
 @dataclass(frozen=True)
 class Departure:
-    """How far one way of training went from that of a process alone, as this rank has it."""
+    """The differences of one way of training from that of a process alone, as this rank has them."""
 
     loss_first: Difference
     loss: Difference  # the largest of all steps
     gradient_norm: Difference
-    weights_apart: float  # after the last step, in parts of the way that training went: Euclidean, over all parameters
+    weights_apart: float  # after the last step: Euclidean distance of all parameters, as a part of their way in training
     digest: str  # of the weights, bit for bit
 
 
 @dataclass(frozen=True)
 class Parity:
-    """What this rank came to alone, and how the ways of all ranks together differ from it: `ddp` and `fsdp`."""
+    """The result of this rank alone, and the departures of `ddp` and `fsdp` from it."""
 
     losses: list[float]
     loss_ratio: float
@@ -107,9 +106,9 @@ class Parity:
 
 
 def measure(workload: Workload, *, dtype: str, num_steps: int, device: torch.device) -> Parity:
-    """Trains `num_steps` steps each way; the batch is that of a micro-batch. Collective.
+    """Train `num_steps` steps each way; the batch is that of a micro-batch. Collective.
 
-    ValueError for an unknown dtype. RuntimeError on a GPU where CUBLAS_WORKSPACE_CONFIG is not set (measure/corruption/determinism.py).
+    ValueError for an unknown dtype. RuntimeError on a GPU where CUBLAS_WORKSPACE_CONFIG is not set (measure/corruption/repeat.py).
     """
     if dtype not in DTYPES:
         raise ValueError(f"unknown dtype {dtype!r}; known: {', '.join(DTYPES)}")
@@ -117,9 +116,10 @@ def measure(workload: Workload, *, dtype: str, num_steps: int, device: torch.dev
         steps = global_batches(workload, num_steps, dist.get_world_size(), device)
         own = [[(1, parts[dist.get_rank() % len(parts)][1])] for parts in steps]
         alone = train(_in(dtype, _model(workload, device)), steps, device)
+        sharding = Sharding(init_device_mesh(device.type, (dist.get_world_size(),)), in_bf16=dtype == "bf16")
         together = {
             "ddp": train_together(replicated(_in(dtype, _model(workload, device))), own, device),
-            "fsdp": train_together(sharded(_model(workload, device), _sharding(dtype, device)), own, device),
+            "fsdp": train_together(sharded(_model(workload, device), sharding), own, device),
         }
         initial = [parameter.detach() for parameter in _model(workload, device).parameters()]
         departures = {way: departure(course, alone, initial) for way, course in together.items()}
@@ -127,18 +127,15 @@ def measure(workload: Workload, *, dtype: str, num_steps: int, device: torch.dev
 
 
 def global_batches(workload: Workload, num_steps: int, world_size: int, device: torch.device) -> list[list[Part]]:
-    """Of each step the micro-batches by rank, modulo their number; each with the number of ranks that train it."""
+    """Return, for each step, the micro-batches, each with the number of ranks that train it: rank modulo their number."""
     num_parts = min(world_size, MOST_MICRO_BATCHES)
-    by_part = [
-        [(len(range(part, world_size, num_parts)), one) for one in _micro_batches(workload, num_steps, part, device)]
-        for part in range(num_parts)
-    ]
+    by_part = []
+    for part in range(num_parts):
+        ((inputs, targets),) = data.batches(workload.shape, workload.batch_size * num_steps, 1, seed=part, device=device)
+        batches = zip(torch.split(inputs, workload.batch_size), torch.split(targets, workload.batch_size), strict=True)
+        num_ranks = len(range(part, world_size, num_parts))
+        by_part.append([(num_ranks, batch) for batch in batches])
     return [list(parts) for parts in zip(*by_part, strict=True)]
-
-
-def _micro_batches(workload: Workload, num_steps: int, seed: int, device: torch.device) -> list[data.Batch]:
-    ((inputs, targets),) = data.batches(workload.shape, workload.batch_size * num_steps, 1, seed=seed, device=device)
-    return list(zip(torch.split(inputs, workload.batch_size), torch.split(targets, workload.batch_size), strict=True))
 
 
 def _model(workload: Workload, device: torch.device) -> Loss:
@@ -146,12 +143,8 @@ def _model(workload: Workload, device: torch.device) -> Loss:
     return build(workload.shape, device)
 
 
-def _sharding(dtype: str, device: torch.device) -> Sharding:
-    return Sharding(init_device_mesh(device.type, (dist.get_world_size(),)), in_bf16=dtype == "bf16")
-
-
 class _InBf16(nn.Module):
-    """Computes with bf16 copies of the fp32 weights, whose gradients come back to those in fp32."""
+    """Computes with bf16 copies of the fp32 weights; gradients return to the fp32 weights."""
 
     def __init__(self, loss: nn.Module) -> None:
         super().__init__()
@@ -168,7 +161,7 @@ def _in(dtype: str, loss: nn.Module) -> nn.Module:
 
 
 def departure(course: Course, alone: Course, initial: Sequence[Tensor]) -> Departure:
-    """Of a course from that of a process alone, which began with the weights `initial`."""
+    """Return the departure of a course from that of a process alone, which began with the weights `initial`."""
     losses = [difference(one, other) for one, other in zip(course.losses, alone.losses, strict=True)]
     # A NaN is the largest of all numbers to torch; max() would pass over it.
     step = int(torch.tensor([loss.relative for loss in losses], dtype=torch.float64).argmax())
@@ -177,12 +170,12 @@ def departure(course: Course, alone: Course, initial: Sequence[Tensor]) -> Depar
         loss=Difference(losses[step].relative, f"{losses[step].seen}, in step {step + 1}"),
         gradient_norm=difference(course.gradient_norm, alone.gradient_norm),
         weights_apart=float(_distance(course.weights, alone.weights) / _distance(alone.weights, initial)),
-        digest=as_text(hash_tensors(course.weights)),
+        digest=digest(course.weights),
     )
 
 
 def difference(seen: float, alone: float) -> Difference:
-    """Of two tensors, so that nothing raises where one process alone has 0."""
+    """Compare two numbers, as tensors, so that nothing raises where one process alone has 0."""
     relative = torch.tensor(seen - alone, dtype=torch.float64).abs() / abs(alone)
     return Difference(float(relative), f"{seen:.9g}; alone {alone:.9g}")
 

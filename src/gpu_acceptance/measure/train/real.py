@@ -1,6 +1,6 @@
 """Samples from files of a site, through DataLoader workers: rank r of W reads its part of each epoch, as DistributedSampler cuts it.
 
-Each epoch is shuffled anew; its end, which does not fill a batch on every rank, is left out. Workers live over epochs.
+Each epoch is shuffled anew; an end that does not fill a batch on every rank is left out. Workers live over epochs.
 Tensor suffixes: B samples of a batch, T tokens, H, W pixels, C colours.
 """
 
@@ -17,14 +17,14 @@ from torch.utils.data import Dataset, DistributedSampler
 from gpu_acceptance.measure.train.data import Batch, Feed
 from gpu_acceptance.measure.train.data_files import IMAGES, TOKENS, DataError, ImageList, list_images, open_tokens, parts_of, read_image
 from gpu_acceptance.measure.train.loader import loader_of
-from gpu_acceptance.measure.train.shapes import Decoder, ResNet, Workload
+from gpu_acceptance.measure.train.shapes import Decoder, Workload
 
 _MEAN_C, _STD_C = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, as torchvision's weights state them
 _opened = functools.cache(open_tokens)  # in each worker by itself
 
 
 class TokenSamples(Dataset[Batch]):
-    """A sample is as many consecutive tokens as the model sees, and the next ones; none is in two samples."""
+    """A sample is a sequence of consecutive tokens, and the next ones; no token is in two samples."""
 
     def __init__(self, path: Path, model: str, shape: Decoder) -> None:
         self._path, self._model, self._vocabulary, self._length = path, model, shape.vocabulary, shape.sequence + 1
@@ -33,13 +33,13 @@ class TokenSamples(Dataset[Batch]):
         return len(_opened(self._path)) // self._length
 
     def __getitem__(self, number: int) -> Batch:
-        """Raises DataError over an id that the model does not have: each one that is trained is looked at, before it gets to a GPU."""
+        """Return a sample. Raises DataError for an id outside the vocabulary: every id is checked before it gets to a GPU."""
         begin = number * self._length
         tokens_T = torch.from_numpy(_opened(self._path)[begin : begin + self._length].astype(np.int64))
         place = int(tokens_T.argmax())
         if tokens_T[place] >= self._vocabulary:
-            said = f"token {tokens_T[place]} at place {begin + place}, and {self._model} has a vocabulary of {self._vocabulary}"
-            raise DataError(f"{self._path}: {said}: ids go from 0 to {self._vocabulary - 1}")
+            seen = f"token {tokens_T[place]} at place {begin + place}, and {self._model} has a vocabulary of {self._vocabulary}"
+            raise DataError(f"{self._path}: {seen}: ids go from 0 to {self._vocabulary - 1}")
         return tokens_T[:-1], tokens_T[1:]
 
 
@@ -58,42 +58,35 @@ class ImageSamples(Dataset[tuple[torch.Tensor, int]]):
 
 @dataclass(frozen=True)
 class Loading:
-    """How the ranks read."""
+    """The number of DataLoader workers on each rank, and of ranks."""
 
     num_workers: int
     world_size: int
 
 
 def feed_of(folder: Path, workload: Workload, loading: Loading) -> Feed | None:
-    """What this folder holds for a workload; None where that is nothing. Raises DataError, also over less than a batch for each rank."""
+    """Return the data of this folder for a workload; None where there are none. Raises DataError, also for too few samples."""
     has_tokens, has_images = parts_of(folder)
+    samples: TokenSamples | ImageSamples
     if isinstance(workload.shape, Decoder):
-        return _feed_of_tokens(folder / TOKENS, workload, workload.shape, loading) if has_tokens else None
-    return _feed_of_images(folder / IMAGES, workload, workload.shape, loading) if has_images else None
-
-
-def _feed_of_tokens(path: Path, workload: Workload, shape: Decoder, loading: Loading) -> Feed:
-    samples = TokenSamples(path, workload.name, shape)
-    _refuse_too_few(path, len(samples), f"of {shape.sequence + 1} tokens", workload, loading)
-    return _feed(samples, f"{TOKENS}: {len(_opened(path)):,} tokens", loading)
-
-
-def _feed_of_images(path: Path, workload: Workload, shape: ResNet, loading: Loading) -> Feed:
-    images = list_images(path)
-    _refuse_too_few(path, len(images), "(images)", workload, loading)
-    others = f", {images.num_others:,} other files left out" if images.num_others else ""
-    source = f"{IMAGES}: {len(images):,} of {len(images.classes)} classes{others}"
-    return _feed(ImageSamples(images, shape.image_size), source, loading)
-
-
-def _refuse_too_few(path: Path, num_samples: int, what: str, workload: Workload, loading: Loading) -> None:
+        if not has_tokens:
+            return None
+        path, kind = folder / TOKENS, f"of {workload.shape.sequence + 1} tokens"
+        samples = TokenSamples(path, workload.name, workload.shape)
+        source = f"{TOKENS}: {len(_opened(path)):,} tokens"
+    else:
+        if not has_images:
+            return None
+        path, kind = folder / IMAGES, "(images)"
+        images = list_images(path)
+        others = f", {images.num_others:,} other files left out" if images.num_others else ""
+        samples = ImageSamples(images, workload.shape.image_size)
+        source = f"{IMAGES}: {len(images):,} of {len(images.classes)} classes{others}"
     needed = workload.batch_size * loading.world_size
-    if num_samples < needed:
+    if len(samples) < needed:
         ranks = f"a batch of {workload.batch_size} on each of {loading.world_size} ranks"
-        raise DataError(f"{path}: {num_samples:,} samples {what}; {workload.name} needs at least {needed:,}: {ranks}")
+        raise DataError(f"{path}: {len(samples):,} samples {kind}; {workload.name} needs at least {needed:,}: {ranks}")
 
-
-def _feed(samples: TokenSamples | ImageSamples, source: str, loading: Loading) -> Feed:
     def batches(workload: Workload, rank: int, device: torch.device) -> Iterator[Batch]:
         found = _without_end(samples, workload.batch_size, rank, device, loading)
         return found if isinstance(samples, TokenSamples) else _normalised(found, device)
@@ -113,17 +106,12 @@ def _without_end(
         try:
             yield from loader
         except DataError as error:
-            raise DataError(_said_by_worker(str(error))) from None
-
-
-def _said_by_worker(text: str) -> str:
-    """Without the stack of the worker, which torch puts before it: the file that is wrong would drown in it."""
-    stack, _, said = text.partition(f"{DataError.__name__}: ")
-    return (said or stack).strip()
+            stack, _, message = str(error).partition(f"{DataError.__name__}: ")  # torch puts the stack of the worker before the message
+            raise DataError((message or stack).strip()) from None
 
 
 def _normalised(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
-    """[B, 3, H, W] in bf16, channels_last. On the device: bytes are half of what would go through shared memory and over the bus."""
+    """Yield [B, 3, H, W] in bf16, channels_last. Done on the device: bytes are half the load of shared memory and of the bus."""
     mean_C, std_C = (255 * torch.tensor(one, device=device, dtype=torch.bfloat16) for one in (_MEAN_C, _STD_C))
     for images_BHWC, classes_B in batches:
         pixels_BHWC = images_BHWC.to(device, non_blocking=True).to(torch.bfloat16)

@@ -3,21 +3,21 @@
 from dataclasses import dataclass
 
 NUM_CLASSES = 1_000  # of ImageNet
-PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")  # that have adapters
+PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")  # with adapters
 
 
 @dataclass(frozen=True)
 class Adapter:
-    """LoRA (Hu et al. 2021) on all seven projections of a layer: W x + (alpha / rank) B A x, of which A and B are trained."""
+    """LoRA (Hu et al. 2021) on all seven projections of a layer: W x + (alpha / rank) B A x, where A and B are trained."""
 
     rank: int
     alpha: int
-    in_bf16: bool = True  # the base, and what is computed with it; adapters are in fp32
+    in_bf16: bool = True  # the base, and computing with it; adapters are in fp32
 
 
 @dataclass(frozen=True)
 class Decoder:
-    """The shape of a decoder of tokens. `num_kv_heads` and `mlp_width` are of Llama and Qwen2; GPT-2 has as many as heads, and 4 widths."""
+    """The shape of a decoder of tokens. `num_kv_heads` and `mlp_width` are for Llama and Qwen2; GPT-2 has `num_heads`, and 4 widths."""
 
     kind: str
     num_layers: int
@@ -45,21 +45,21 @@ Shape = Decoder | ResNet
 
 @dataclass(frozen=True)
 class Workload:
-    """A model and what one rank trains of it in a step."""
+    """A model, and the batch that one rank trains in a step."""
 
     name: str
     shape: Shape
     batch_size: int
-    sized_by: str = ""  # the parameter of the profile that says so
+    sized_by: str = ""  # the parameter of the profile that sets the batch size
 
     @property
     def item(self) -> str:
-        """What a rate of it counts."""
+        """The unit that a rate counts."""
         return "image" if isinstance(self.shape, ResNet) else "token"
 
     @property
     def unit(self) -> str:
-        """Of a rate."""
+        """The unit of a rate."""
         return f"{self.item}s/s"
 
     @property

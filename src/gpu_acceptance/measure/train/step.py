@@ -1,7 +1,6 @@
-"""One training step, of any of the models: forward, backward, AdamW. No host sync in it."""
+"""One training step of any model: forward, backward, AdamW. It has no host sync."""
 
 import statistics
-import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -13,17 +12,18 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from gpu_acceptance.measure.timing import Mark, wait_for
 from gpu_acceptance.measure.train.data import Batch
 
 Phase = Literal["data_wait", "forward", "backward", "optimizer"]
 _BETAS = (0.9, 0.95)
 
-Part = tuple[float, Batch]  # a micro-batch, and how many times it counts
+Part = tuple[float, Batch]  # the weight of a micro-batch, and the micro-batch
 
 
 @dataclass(frozen=True)
 class Phases:
-    """Seconds."""
+    """Seconds of the phases of one step."""
 
     data_wait_s: float = 0.0
     forward_s: float = 0.0
@@ -36,65 +36,50 @@ class Phases:
 
 
 class Marks:
-    """Moments at which a phase ended: of the device's own time where it is a GPU, without waiting for it. None is taken before `begin`."""
+    """Marks in the device's work at which phases ended, without waiting for it. None is set before `begin`."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._forget()
+        self._marks: list[Mark] = []
+        self._phases: list[Phase] = []
 
     def begin(self) -> None:
-        """Forgets what was, and starts anew from now."""
-        self._forget()
-        self._put()
+        """Forget all marks, and start anew from now."""
+        self._marks, self._phases = [Mark(self._device).put()], []
 
     def end(self, phase: Phase) -> None:
-        """What ended now; `optimizer` ends a step."""
-        if self._moments or self._events:  # it has begun
-            self._names.append(phase)
-            self._put()
+        """Mark the end of a phase; `optimizer` ends a step."""
+        if self._marks:
+            self._phases.append(phase)
+            self._marks.append(Mark(self._device).put())
 
     def steps(self) -> list[Phases]:
-        """All since the beginning; waits for the device."""
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-        taken = [end - begin for begin, end in pairwise(self._moments)]
-        taken += [float(begin.elapsed_time(end)) / 1e3 for begin, end in pairwise(self._events)]
+        """Return all steps since the beginning; wait for the device."""
+        wait_for(self._device)
         steps, totals_s = list[Phases](), defaultdict[str, float](float)
-        for name, seconds in zip(self._names, taken, strict=True):
-            totals_s[f"{name}_s"] += seconds
-            if name == "optimizer":
+        for phase, (begin, end) in zip(self._phases, pairwise(self._marks), strict=True):
+            totals_s[f"{phase}_s"] += begin.seconds_to(end)
+            if phase == "optimizer":
                 steps.append(Phases(**totals_s))
                 totals_s.clear()
         return steps
 
-    def _forget(self) -> None:
-        self._moments: list[float] = []  # on a CPU
-        self._events: list[torch.cuda.Event] = []
-        self._names: list[Phase] = []
-
-    def _put(self) -> None:
-        if self._device.type == "cpu":
-            self._moments.append(time.perf_counter())
-        else:
-            self._events.append(torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]
-            self._events[-1].record(torch.cuda.current_stream(self._device))
-
 
 def median(steps: Sequence[Phases]) -> Phases:
-    """Of each phase by itself."""
+    """Return the median of each phase by itself."""
     return Phases(*(statistics.median(getattr(step, field.name) for step in steps) for field in fields(Phases)))
 
 
 def data_wait_fraction(steps: Sequence[Phases]) -> float:
-    """Of the time of all together."""
+    """Return the part of the time of all steps that was spent waiting for data."""
     return sum(step.data_wait_s for step in steps) / sum(step.step_s for step in steps)
 
 
 class TrainStep:
     """Trains `loss` on the mean of the next parts at each call. Collective where the module is (DDP, FSDP).
 
-    `autocast`: bf16 by torch.autocast; a module that is sharded has its own way to compute in bf16. `divisor`: of the sum over parts,
-    where what they count on one rank is not what they count in the mean over ranks.
+    `autocast`: bf16 by torch.autocast; a sharded module has its own way to compute in bf16. `divisor` of the sum over parts: the sum of
+    their weights, unless weights on one rank differ from those in the mean over ranks.
     """
 
     def __init__(
@@ -109,12 +94,12 @@ class TrainStep:
     ) -> None:
         self._loss, self._steps, self._device, self._autocast, self._divisor = loss, steps, device, autocast, divisor
         trained = [parameter for parameter in loss.parameters() if parameter.requires_grad]
-        self._optimizer = torch.optim.AdamW(trained, lr=learning_rate, betas=_BETAS, fused=True)
+        self.optimizer = torch.optim.AdamW(trained, lr=learning_rate, betas=_BETAS, fused=True)
         self._losses: list[Tensor] = []
         self.marks = Marks(device)
 
     def __call__(self, around: AbstractContextManager[None] | None = None) -> None:
-        """`around`: of forward and backward."""
+        """Train one step. `around`: a context for forward and backward."""
         parts = next(self._steps)
         with around or nullcontext():
             losses = [self._backward(*part) for part in parts]
@@ -122,8 +107,8 @@ class TrainStep:
         if total != 1:  # summed up first and divided then: bf16 rounds what is divided before
             torch._foreach_div_([parameter.grad for parameter in self._loss.parameters() if parameter.grad is not None], total)
         self._losses.append(torch.stack(losses).sum() / total)
-        self._optimizer.step()
-        self._optimizer.zero_grad(set_to_none=True)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
         self.marks.end("optimizer")
 
     def _backward(self, number: float, batch: Batch) -> Tensor:
@@ -137,18 +122,14 @@ class TrainStep:
         return loss.detach()
 
     @property
-    def optimizer(self) -> torch.optim.Optimizer:
-        return self._optimizer
-
-    @property
     def losses(self) -> list[float]:
-        """Of all steps so far that count; waits for the device."""
+        """The losses of all steps so far, without undone ones; waits for the device."""
         found: list[float] = torch.stack(self._losses).tolist() if self._losses else []
         return found
 
     @contextmanager
     def undone(self) -> Iterator[None]:
-        """What is trained meanwhile is forgotten: weights, optimizer, losses. There must have been a step before."""
+        """Restore weights, optimizer and losses at the end of the block. There must have been a step before."""
         kept, num_losses = [tensor.detach().clone() for tensor in self._state()], len(self._losses)
         yield
         torch._foreach_copy_([tensor.detach() for tensor in self._state()], kept)
@@ -156,21 +137,21 @@ class TrainStep:
 
     @property
     def optimizer_bytes(self) -> int:
-        """Of the state of this rank, after a step."""
+        """The size of this rank's optimizer state, after a step."""
         return sum(local(tensor).nbytes for tensor in self._optimizer_state())
 
     def _state(self) -> list[Tensor]:
         return [*self._loss.parameters(), *self._loss.buffers(), *self._optimizer_state()]
 
     def _optimizer_state(self) -> list[Tensor]:
-        return [value for state in self._optimizer.state.values() for value in state.values() if isinstance(value, Tensor)]
+        return [value for state in self.optimizer.state.values() for value in state.values() if isinstance(value, Tensor)]
 
 
 def local(tensor: Tensor) -> Tensor:
-    """What this rank holds of it."""
+    """Return the part of a tensor that this rank holds."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """Of all shards. Collective where it is sharded."""
+    """Return a tensor with all its shards. Collective where it is sharded."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

@@ -1,4 +1,4 @@
-"""Settings that training runs with: memory, a schedule of the learning rate, and clipped gradients."""
+"""Settings of a training: memory, the schedule of the learning rate, and clipped gradients."""
 
 import gc
 import math
@@ -12,13 +12,13 @@ from torch.distributed.tensor import DTensor
 
 from gpu_acceptance.measure.train.shapes import Workload
 
-_LARGEST_NORM = 1.0  # of the gradient of all that is trained
-_NO_ROOM = ("can't allocate memory", "not enough memory")  # what torch says of a CPU
+_LARGEST_NORM = 1.0  # of the gradient of all trained parameters
+_NO_ROOM = ("can't allocate memory", "not enough memory")  # in torch's errors on a CPU
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """How long is trained, and how fast. ValueError for a warm-up that is no part of it."""
+    """Number of steps, and their learning rates. ValueError for a warm-up that is not shorter than the training."""
 
     num_steps: int
     warmup_steps: int
@@ -29,24 +29,24 @@ class Schedule:
             raise ValueError(f"a warm-up of {self.warmup_steps} of {self.num_steps} steps: at least 1, and fewer than all")
 
     def rate(self, step: int) -> float:
-        """Of a step, from 0: rises to the largest in equal steps, then falls by half a cosine, and ends above 0."""
+        """Return the rate of a step, from 0: it rises to the largest in equal steps, falls by half a cosine, and ends above 0."""
         if step < self.warmup_steps:
             return self.learning_rate * (step + 1) / self.warmup_steps
         done = (step - self.warmup_steps) / (self.num_steps - self.warmup_steps)
         return self.learning_rate * (1 + math.cos(math.pi * done)) / 2
 
 
-class Pace:
+class LrSchedule:
     """Gives each step of an optimizer its learning rate, and clips its gradients. Collective where those are sharded."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, schedule: Schedule) -> None:
-        self.num_done = 0  # steps; a job that goes on has as many as it had
+        self.num_done = 0  # steps; a resumed job sets the number of its checkpoint
         self._schedule, self._norms = schedule, list[Tensor]()
         optimizer.register_step_pre_hook(self._prepare)
 
     @property
     def gradient_norms(self) -> list[float]:
-        """Of each step that was made here, before it was clipped; waits for the device."""
+        """The norm of each step made here, before clipping; waits for the device."""
         norms: list[float] = torch.stack(self._norms).tolist()
         return norms
 
@@ -64,26 +64,28 @@ class TrainingMemoryError(RuntimeError):
 
 
 def tuned(workload: Workload, device: torch.device) -> AbstractContextManager[None]:
-    """See `prepared`."""
+    """Prepare for a workload; see `prepared`."""
     return prepared(f"{workload.name} with a batch of {workload.batch_size} on each rank", workload.sized_by, device)
 
 
 @contextmanager
 def prepared(wanted: str, sized_by: str, device: torch.device) -> Iterator[None]:
-    """For what is `wanted`, whose size the parameters `sized_by` give. Lets cuDNN look for its best convolutions, as tuned jobs do;
-    `peak_bytes` counts from here. Afterwards what was compiled is forgotten, and its memory free.
+    """Prepare for a training. Let cuDNN search for its best convolutions, as tuned jobs do; `peak_bytes` counts from here.
 
-    Raises TrainingMemoryError, which says how much memory there was and what to lower.
+    `wanted`: the training, for a message; `sized_by`: the parameters of its size. At the end compiled code is dropped, and memory is free.
+    Raises TrainingMemoryError, which says how much memory there was and which parameters to lower.
     """
     benchmark, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, True
     gc.collect()  # a training before this one may live on in cycles
-    room = _room(device)
+    room = "on a CPU"
     if device.type == "cuda":
+        free_bytes, total_bytes = torch.cuda.mem_get_info(device)
+        room = f"{free_bytes / 1e9:.1f} of {total_bytes / 1e9:.1f} GB were free before it began"
         torch.cuda.reset_peak_memory_stats(device)
     try:
         yield
     except RuntimeError as error:
-        if not _is_for_memory(error):
+        if not isinstance(error, torch.OutOfMemoryError) and not any(text in str(error) for text in _NO_ROOM):
             raise
         raise TrainingMemoryError(f"out of memory: {wanted}; {room}; lower {sized_by} or use more GPUs") from error
     finally:
@@ -93,16 +95,5 @@ def prepared(wanted: str, sized_by: str, device: torch.device) -> Iterator[None]
 
 
 def peak_bytes(device: torch.device) -> int:
-    """The most that was allocated at once since the device was tuned; 0 on a CPU, which does not tell."""
+    """Return the most bytes allocated at once since `prepared`; 0 on a CPU, which does not tell."""
     return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
-
-
-def _room(device: torch.device) -> str:
-    if device.type != "cuda":
-        return "on a CPU"
-    free_bytes, total_bytes = torch.cuda.mem_get_info(device)
-    return f"{free_bytes / 1e9:.1f} of {total_bytes / 1e9:.1f} GB were free before it began"
-
-
-def _is_for_memory(error: RuntimeError) -> bool:
-    return isinstance(error, torch.OutOfMemoryError) or any(text in str(error) for text in _NO_ROOM)

@@ -1,6 +1,6 @@
-"""A job under torchrun in which the last rank dies: how long until its launcher has ended, whom it names, and what is left.
+"""A job under torchrun in which the last rank dies: time until its launcher has ended, the rank it names, and processes left.
 
-All of it carries a mark in its environment, by which it is found wherever it went, and killed where it does not end.
+All processes of the job carry a mark in their environment. By it they are found anywhere on the host, and killed where they do not end.
 """
 
 import contextlib
@@ -16,28 +16,28 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpu_acceptance.measure.failure import WAYS
-
+EXIT_CODE = 41
+WAYS = {"exit": EXIT_CODE, "kill": -signal.SIGKILL}  # to die -> the exit code that a launcher sees
 START_S = 60.0  # until all ranks have met: importing torch, opening GPUs, connecting
 END_S = 40.0  # after the death: torchrun sends SIGKILL 30 s after SIGTERM
 _KILL_S = 10.0
-_LINGERS_S = 1.0  # what is just ending is not left
+_LINGERS_S = 1.0  # a process that is just ending does not count as left
 _POLL_S = 0.02
-_MOST_TOLD = 300  # characters
+_MOST_SHOWN = 300  # characters
 _TAIL_BYTES = 1 << 16
 _MARK = "GPU_ACCEPTANCE_JOB"
-_RANK = "gpu_acceptance.measure.failure.rank"
-# What torchrun gave to the rank that starts the job, and would give to another one; what a user set for NCCL stays.
+_RANK = "gpu_acceptance.measure.failure_rank"
+# Variables that torchrun sets for a rank, which the new job must not inherit. A user's settings of NCCL stay.
 _PREFIXES = ("TORCHELASTIC_", "PET_", "GPU_ACCEPTANCE_", "TORCH_NCCL_", "GROUP_", "ROLE_", "MASTER_")
 _NAMES = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NCCL_ASYNC_ERROR_HANDLING"}
-_BLOCKING = {"CUDA_LAUNCH_BLOCKING", "TORCH_DISTRIBUTED_DEBUG"}  # a rank would wait within a call, where it can answer no signal
+_BLOCKING = {"CUDA_LAUNCH_BLOCKING", "TORCH_DISTRIBUTED_DEBUG"}  # a rank would wait within a call, where it cannot handle a signal
 _ERROR = re.compile(r"(\[rank\d+\]: )?\S*(Error|python[\d.]*): .")
 _ROOT_CAUSE = re.compile(r"Root Cause.*?\brank\s*:\s*(\d+) .*?\bexitcode\s*:\s*(-?\d+)", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Place:
-    """Of one host in the job; `address` and `port` are where the launcher of node 0 listens."""
+    """One host of the job; the launcher of node 0 listens at `address` and `port`."""
 
     node: int
     num_nodes: int
@@ -48,25 +48,25 @@ class Place:
 
 @dataclass(frozen=True)
 class Ended:
-    """What became of the job on this host."""
+    """The end of the job on this host."""
 
-    end_s: float | None  # from the death until the launcher had ended; None: no rank has come so far
-    num_left: int  # processes of the job once its launcher has ended, or was given up
+    end_s: float | None  # from the death until the launcher had ended; None: no rank died
+    num_left: int  # processes of the job once its launcher has ended, or was killed
     blamed: str  # by the launcher: `rank 7, exit code 41`; empty where it names none
-    told: str  # why there is no time, or it is none; empty where the launcher ended by itself
+    problem: str  # the reason why there is no time, or no valid one; empty where the launcher ended by itself
 
 
 def blame(rank: int, way: str) -> str:
-    """What a launcher must say of this rank."""
+    """Return the text by which a launcher must name this rank."""
     return f"rank {rank}, exit code {WAYS[way]}"
 
 
 @contextlib.contextmanager
 def held_port(family: socket.AddressFamily = socket.AF_INET) -> Iterator[int]:
-    """A TCP port of this host for a launcher alone, on all its addresses: hold it until the job has ended.
+    """Hold a TCP port on all addresses of this host for a launcher alone, until the job has ended.
 
-    A port that is free at one address may not be at all of them, where torchrun listens: closed connections linger for a minute. Linux lets
-    torchrun listen beside a socket that does not, since both say SO_REUSEADDR, and gives the port to nobody else.
+    A port that is free at one address may not be free at all, where torchrun listens: closed connections linger for a minute. Linux lets
+    torchrun listen beside a socket that does not, since both set SO_REUSEADDR, and gives the port to no other process.
     """
     with socket.socket(family) as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -75,11 +75,11 @@ def held_port(family: socket.AddressFamily = socket.AF_INET) -> Iterator[int]:
 
 
 def measure(way: str, place: Place, folder: Path, *, devices: str = "", end_s: float = END_S) -> Ended:
-    """Runs the job's part of this host. Every host of it calls this, with a process that is a child subreaper.
+    """Run this host's part of the job. Every host of it calls this, in a process that is a child subreaper.
 
-    `folder`: an empty one for what the job writes.
+    `folder`: an empty one for files of the job.
     `devices`: the GPUs, as CUDA_VISIBLE_DEVICES names them; empty where there are none, and gloo takes the place of NCCL.
-    A launcher that has not ended `end_s` after the death is killed, with all that it started.
+    A launcher that has not ended `end_s` after the death is killed, with all processes that it started.
     """
     mark = secrets.token_hex(16)
     environment = {**_environment(os.environ, place, devices), _MARK: mark}
@@ -98,14 +98,18 @@ def measure(way: str, place: Place, folder: Path, *, devices: str = "", end_s: f
         death_s = _death(folder, place.num_ranks, launcher)
         if death_s is None:
             return Ended(None, 0, "", f"not all ranks met within {START_S:g} s, or the job ended before: {_error(_tail(folder))}")
-        has_ended = _wait(launcher, death_s + end_s)
+        has_ended = True
+        try:
+            launcher.wait(max(0.0, death_s + end_s - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            has_ended = False
         taken_s = time.monotonic() - death_s
         found = _ROOT_CAUSE.search(_tail(folder))
         return Ended(
             end_s=taken_s,
             num_left=_num_left(mark, _LINGERS_S if has_ended else 0),
             blamed=f"rank {found[1]}, exit code {found[2]}" if found else "",
-            told="" if has_ended else "the launcher had not ended by then, and was killed",
+            problem="" if has_ended else "the launcher had not ended by then, and was killed",
         )
 
 
@@ -119,16 +123,16 @@ def _environment(base: Mapping[str, str], place: Place, devices: str) -> dict[st
     kept = {name: value for name, value in base.items() if name not in _NAMES | _BLOCKING and not name.startswith(_PREFIXES)}
     own = {"CUDA_VISIBLE_DEVICES": devices} if devices else {}
     own["NCCL_RAS_ENABLE"] = "0"  # it has one port on a host, which is that of the outer job
-    # A rank that dies while peers read its memory over NVLink was reported to leave GPUs that need a reset: they are no part of this.
+    # A rank that dies while peers read its memory over NVLink was reported to leave GPUs that need a reset: no NVLink here.
     own |= {"NCCL_P2P_DISABLE": "1", "NCCL_NVLS_ENABLE": "0"}
-    own["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"  # torchrun's 1 has torch's watchdog end a rank; when it ends is its own to say (rank.py)
-    own["TORCH_NCCL_DUMP_ON_TIMEOUT"] = "0"  # this failure is meant
+    own["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"  # torchrun's 1 lets torch's watchdog end a rank; here the rank decides (failure_rank.py)
+    own["TORCH_NCCL_DUMP_ON_TIMEOUT"] = "0"  # this failure is intended
     inside = {"GLOO_SOCKET_IFNAME": "lo"} if place.num_nodes == 1 else {}
     return {"OMP_NUM_THREADS": "1", **kept, **own, **inside}
 
 
 def _death(folder: Path, num_ranks: int, launcher: subprocess.Popen[bytes]) -> float | None:
-    """When the rank dies, by all ranks of this host; None where they did not all come so far."""
+    """Return when the rank dies, by all ranks of this host; None where not all of them met."""
     end = time.monotonic() + START_S
     while time.monotonic() < end:
         has_ended = launcher.poll() is not None
@@ -141,24 +145,15 @@ def _death(folder: Path, num_ranks: int, launcher: subprocess.Popen[bytes]) -> f
     return None
 
 
-def _wait(launcher: subprocess.Popen[bytes], until_s: float) -> bool:
-    """Whether it has ended by then (time.monotonic())."""
-    try:
-        launcher.wait(max(0.0, until_s - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        return False
-    return True
-
-
 def _tail(folder: Path) -> str:
-    """The end of what launcher and ranks said."""
+    """Return the end of the output of launcher and ranks."""
     return (folder / "output").read_bytes()[-_TAIL_BYTES:].decode("utf-8", "replace")
 
 
 def _error(output: str) -> str:
-    """The first line that names an error, else the last one; the launcher's own words come after those of ranks."""
-    lines = output.splitlines() or ["it said nothing"]
-    return next(filter(_ERROR.match, lines), lines[-1])[:_MOST_TOLD]
+    """Return the first line that names an error, else the last one; the launcher's own output comes after that of ranks."""
+    lines = output.splitlines() or ["it printed nothing"]
+    return next(filter(_ERROR.match, lines), lines[-1])[:_MOST_SHOWN]
 
 
 def _num_left(mark: str, patience_s: float) -> int:
@@ -169,7 +164,7 @@ def _num_left(mark: str, patience_s: float) -> int:
 
 
 def _marked(mark: str) -> list[int]:
-    """The living processes that have the mark; a dead one that nobody waited for has no environment."""
+    """Return the living processes that have the mark; a zombie has no environment."""
     found = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):
@@ -179,7 +174,7 @@ def _marked(mark: str) -> list[int]:
 
 
 def _kill_all(mark: str) -> None:
-    """And waits for those whose parents are gone, which are children of this process then."""
+    """Kill all processes that have the mark. Wait for those whose parents are gone, which are then children of this process."""
     killed: set[int] = set()
     end = time.monotonic() + _KILL_S
     while (found := _marked(mark)) and time.monotonic() < end:

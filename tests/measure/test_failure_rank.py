@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from failing import folder, nodes, place, plant
 
-from gpu_acceptance.measure.failure import job
-from gpu_acceptance.measure.failure.job import blame, measure
+from gpu_acceptance.measure import failure as job
+from gpu_acceptance.measure.failure import blame, measure
 
 pytestmark = pytest.mark.launcher
 NOT_GIVEN_UP = ""
@@ -71,7 +71,7 @@ def exit_codes(text):
 def test_sigterm_ends_a_rank_in_the_collective_and_one_whose_abort_hangs(tmp_path, monkeypatch, said):
     plant(UNHEARD + SAYS_WHETHER_IT_IS_IN_THE_COLLECTIVE + HANGS_IN_ITS_ABORT, tmp_path, monkeypatch)
     ended = measure("exit", place(num_ranks=3), folder(tmp_path))
-    assert (ended.blamed, ended.told) == (blame(2, "exit"), NOT_GIVEN_UP), said
+    assert (ended.blamed, ended.problem) == (blame(2, "exit"), NOT_GIVEN_UP), said
     assert ended.num_left == 1  # the child that holds the connections
     assert "before the abort the collective has ended: False" in said[-1]
     assert {0: -15, 1: -14, 2: 41}.items() >= exit_codes(said[-1]).items(), said  # -14: SIGALRM; torchrun would send SIGKILL
@@ -80,16 +80,16 @@ def test_sigterm_ends_a_rank_in_the_collective_and_one_whose_abort_hangs(tmp_pat
 def test_ranks_of_another_node_that_hear_nothing_end_after_their_time(tmp_path, monkeypatch):
     plant(UNHEARD + WAITS_FOR_A_SECOND, tmp_path, monkeypatch)
     other, of_the_dead = both(nodes(1, 2), tmp_path, monkeypatch)
-    assert (other.blamed, other.told, other.num_left) == ("rank 0, exit code 1", NOT_GIVEN_UP, 0)
-    assert (of_the_dead.blamed, of_the_dead.told, of_the_dead.num_left) == (blame(2, "exit"), NOT_GIVEN_UP, 1)
+    assert (other.blamed, other.problem, other.num_left) == ("rank 0, exit code 1", NOT_GIVEN_UP, 0)
+    assert (of_the_dead.blamed, of_the_dead.problem, of_the_dead.num_left) == (blame(2, "exit"), NOT_GIVEN_UP, 1)
 
 
 def test_a_rank_that_hears_of_the_death_before_its_launcher_is_not_named_for_it(tmp_path, monkeypatch):
     """Neither by the dead one's connections, nor by those of the other node, which is gone by then with the control store."""
     plant(HEARD_EARLY, tmp_path, monkeypatch)
     other, of_the_dead = both(nodes(1, 2), tmp_path, monkeypatch)
-    assert (other.blamed, other.told, other.num_left) == ("rank 0, exit code 1", NOT_GIVEN_UP, 0)
-    assert (of_the_dead.blamed, of_the_dead.told, of_the_dead.num_left) == (blame(2, "exit"), NOT_GIVEN_UP, 0)
+    assert (other.blamed, other.problem, other.num_left) == ("rank 0, exit code 1", NOT_GIVEN_UP, 0)
+    assert (of_the_dead.blamed, of_the_dead.problem, of_the_dead.num_left) == (blame(2, "exit"), NOT_GIVEN_UP, 0)
 
 
 def both(places, tmp_path, monkeypatch):

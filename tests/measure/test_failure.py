@@ -11,8 +11,8 @@ import pytest
 import torch.distributed as dist
 from failing import folder, marked, nodes, place, plant
 
-from gpu_acceptance.measure.failure import job
-from gpu_acceptance.measure.failure.job import Ended, blame, held_port, measure
+from gpu_acceptance.measure import failure as job
+from gpu_acceptance.measure.failure import Ended, blame, held_port, measure
 
 pytestmark = pytest.mark.launcher
 DEAF = """
@@ -33,14 +33,14 @@ def test_a_job_that_never_comes_so_far_has_no_time(tmp_path, monkeypatch):
     monkeypatch.setattr(job, "_RANK", "gpu_acceptance.measure.nobody")
     ended = measure("kill", place(num_ranks=1), tmp_path)
     assert (ended.end_s, ended.num_left, ended.blamed) == (None, 0, "")
-    assert ended.told.startswith("not all ranks met within 60 s, or the job ended before: ")
-    assert "No module named gpu_acceptance.measure.nobody" in ended.told
+    assert ended.problem.startswith("not all ranks met within 60 s, or the job ended before: ")
+    assert "No module named gpu_acceptance.measure.nobody" in ended.problem
 
 
 def test_gpus_that_were_asked_for_and_are_not_there_are_no_job_on_the_cpu(tmp_path):
     ended = measure("kill", place(num_ranks=1), tmp_path, devices="GPU-0")
     assert ended.end_s is None
-    assert re.search(r"Error: .*(cuda|CUDA|NVIDIA)", ended.told), ended.told
+    assert re.search(r"Error: .*(cuda|CUDA|NVIDIA)", ended.problem), ended.problem
 
 
 def test_where_a_port_is_held_a_launcher_can_listen_and_nobody_else_gets_it():

@@ -1,13 +1,13 @@
-"""One rank of a job that is made to fail: `python -m gpu_acceptance.measure.failure.rank WAY BACKEND FOLDER`, under torchrun.
+"""One rank of a job that is made to fail: `python -m gpu_acceptance.measure.failure_rank WAY BACKEND FOLDER`, under torchrun.
 
 The last rank dies while all others wait for it in a collective.
 
-Whom torchrun names: it looks at the ranks of its own node every 0.1 s, and of those that it finds dead at once names the lowest
+torchrun polls the ranks of its own node every 0.1 s, and of those that it finds dead at once it names the lowest
 (torch/distributed/elastic/multiprocessing, torch 2.9 to 2.13: `_poll` asks them in that order, `ProcessFailure` keeps whole seconds). It
-finds the last rank dead once the kernel has closed its files and the driver has freed its GPU. Its peers can hear of it before, from a
-connection or from a rank of another node that ended for it, and one that ended by then would be named. So no rank of its node ends by
-itself, whatever it hears and however long it waits: only its launcher ends it. Launchers do not talk to each other (LocalElasticAgent): on
-other nodes ranks end by what their network tells them, or after 10 s, and their launchers name the first of those.
+finds the last rank dead once the kernel has closed its files and the driver has freed its GPU. Its peers can learn of the death before,
+from a connection or from a rank of another node that ended for it. A peer that ended by then would be named. So no rank of the dead rank's
+node ends by itself; only its launcher ends it. Launchers do not talk to each other (LocalElasticAgent). On other nodes ranks end on a
+network error, or after 10 s, and their launchers name the first of those.
 
 A process that ends while its GPU is busy can make the driver report XID 45 (NVIDIA, Xid catalogue), and a kernel of NCCL spins until its
 peers come. So each survivor aborts its process group before it ends.
@@ -28,17 +28,19 @@ import torch.distributed as dist
 from gpu_acceptance.measure.failure import EXIT_CODE
 
 AHEAD_S = 0.5  # from when all have met until the rank dies: the others are in the collective by then
-_COLLECTIVE_S = 10.0  # which ends ranks that no launcher can reach; torch's watchdog can sleep a minute first (ProcessGroupNCCL.cpp)
-_ABORT_S = 5  # an abort freed what waited for the GPU in 0.5 s on H200s; torchrun sends SIGKILL 30 s after SIGTERM
+_COLLECTIVE_S = 10.0  # for ranks that no launcher can reach; torch's watchdog can sleep a minute first (ProcessGroupNCCL.cpp)
+_ABORT_S = 5  # an abort took 0.5 s on H200s; torchrun sends SIGKILL 30 s after SIGTERM
 _POLL_S = 0.02
 
 
 def main(way: str, backend: str, folder: Path) -> NoReturn:
-    """Writes when the last rank is to die, by the clock of this host (time.monotonic()), to a file of this rank."""
+    """Write when the last rank dies, by the clock of this host (time.monotonic()), to a file of this rank; then play its part."""
     rank, world_size, node, num_nodes = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"))
     tensor = _met(backend)
     signal.signal(signal.SIGTERM, _end_at_sigterm)
-    _write(folder / f"rank-{rank}", str(time.monotonic() + AHEAD_S))
+    part = folder / f"rank-{rank}.part"
+    part.write_text(str(time.monotonic() + AHEAD_S), encoding="ascii")
+    part.replace(part.with_suffix(""))  # whole or not at all
     if rank == world_size - 1:
         time.sleep(AHEAD_S)
         _die(way)
@@ -50,7 +52,7 @@ def main(way: str, backend: str, folder: Path) -> NoReturn:
 
 
 def _met(backend: str) -> torch.Tensor:
-    """What all ranks have summed up: from here on they are connected. With `nccl` each opens the GPU of its local rank. Collective."""
+    """Connect all ranks by a first collective, and return its tensor. With `nccl` each opens the GPU of its local rank. Collective."""
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if backend == "nccl" else None
     if device:
         torch.cuda.set_device(device)
@@ -62,16 +64,16 @@ def _met(backend: str) -> torch.Tensor:
 
 
 def _wait_for_the_dead(tensor: torch.Tensor) -> None:
-    """Until the collective has failed, or for so long. In Python, where a signal handler can run: within a call of CUDA it cannot."""
+    """Wait until the collective has failed, at most 10 s. In Python, where a signal handler can run: within a call of CUDA it cannot."""
     end = time.monotonic() + _COLLECTIVE_S
-    with contextlib.suppress(RuntimeError):  # what the network told before the collective began
+    with contextlib.suppress(RuntimeError):  # a network error before the collective began
         work = dist.all_reduce(tensor, async_op=True)
         while not work.is_completed() and time.monotonic() < end:
             time.sleep(_POLL_S)
 
 
 def _end_at_sigterm(number: int, _: FrameType | None) -> None:
-    """By this signal, as a process without a handler, and with its GPU idle."""
+    """Abort the group, so that the GPU is idle, then end by this signal as a process without a handler does."""
     try:
         _abort()
     finally:
@@ -80,19 +82,12 @@ def _end_at_sigterm(number: int, _: FrameType | None) -> None:
 
 
 def _abort() -> None:
-    """Ends the collective; or the process, where that does not come back: SIGALRM does so whoever holds the interpreter."""
+    """End the collective; or the process, where the abort hangs: SIGALRM works even while another thread holds the interpreter."""
     signal.alarm(_ABORT_S)
     assert dist.group.WORLD
     dist.group.WORLD.abort()  # of NCCL's kernels; gloo ends nothing by it
     if dist.get_backend() == "nccl":
         torch.cuda.synchronize()
-
-
-def _write(path: Path, text: str) -> None:
-    """All of it or nothing."""
-    part = path.with_suffix(".part")
-    part.write_text(text, encoding="ascii")
-    part.replace(path)
 
 
 def _die(way: str) -> NoReturn:

@@ -1,0 +1,346 @@
+"""A directory that all nodes should share: visibility, rename, locks, owners, and rates."""
+
+import contextlib
+import errno
+import fcntl
+import os
+import random
+import stat
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+from typing import TypeVar
+
+BLOCK_BYTES = 4 * 2**20
+SMALL_BYTES = 4096
+_POLL_S = 0.01
+_VERSION_BYTES = 64 * 1024  # more than a page, and than a block of most protocols
+_TOKEN_POLL_S = 0.2
+_MOST_BYTES = 4096
+T = TypeVar("T")
+
+
+class Place:
+    """A folder which every rank makes or finds. A rank removes its own files and folders, and the folder once that is empty."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._mine: list[Path] = []
+        self._folders: list[Path] = []
+        self.folder.mkdir(mode=0o700, exist_ok=True)
+
+    def mine(self, name: str) -> Path:
+        """Return a path that this rank is about to write, and that it will remove."""
+        path = self.folder / name
+        self._mine.append(path)
+        return path
+
+    def make_folder(self, name: str) -> None:
+        """Make a folder in it for this rank alone. Raises OSError."""
+        path = self.folder / name
+        path.mkdir(mode=0o700)
+        self._folders.append(path)
+
+    def clear(self) -> None:
+        """Remove all that is this rank's. Does not communicate: the last rank finds the folder empty. Errors are ignored."""
+        for path in self._mine:
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+        for folder in (*self._folders, self.folder):
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file that is on disk when this returns; readers see all of it or nothing, as rename(2) promises."""
+    new = path.with_name(f"{path.name}.new")
+    try:
+        with new.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            new.unlink(missing_ok=True)
+        raise
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """A file written or read by this rank."""
+
+    num_bytes: int
+    seconds: float  # of a write with fsync and close, of a read without comparing
+    num_wrong: int = 0  # blocks that were read and are not as they were written, or are not there
+
+
+def write(path: Path, rank: int, num_bytes: int) -> Transfer:
+    """Write blocks that rank and place make unlike all others; they are on the server when this returns. Raises OSError."""
+    body, num_blocks = _body(), max(1, num_bytes // BLOCK_BYTES)
+    begin_s = time.monotonic()
+    fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    try:
+        for number in range(num_blocks):
+            view = memoryview(_block(body, rank, number))
+            while view:
+                view = view[os.write(fd, view) :]
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    return Transfer(num_blocks * BLOCK_BYTES, time.monotonic() - begin_s)
+
+
+def read(path: Path, rank: int, num_bytes: int) -> Transfer:
+    """Read the file of `rank`, on another node if there is one: this node's cache is told to drop it first. Raises OSError."""
+    body, num_blocks, num_wrong, seconds = _body(), max(1, num_bytes // BLOCK_BYTES), 0, 0.0
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        for number in range(num_blocks):
+            begin_s = time.monotonic()
+            parts, left = [], BLOCK_BYTES
+            while left and (part := os.read(fd, left)):
+                parts.append(part)
+                left -= len(part)
+            content = b"".join(parts)
+            seconds += time.monotonic() - begin_s
+            num_wrong += content != _block(body, rank, number)
+    finally:
+        os.close(fd)
+    return Transfer(num_blocks * BLOCK_BYTES, seconds, num_wrong)
+
+
+def _body() -> bytes:
+    """Return the same bytes on all ranks; random, so that no compression makes a server look faster than it is."""
+    return random.Random(BLOCK_BYTES).randbytes(BLOCK_BYTES - 16)  # noqa: S311
+
+
+def _block(body: bytes, rank: int, number: int) -> bytes:
+    return f"{rank:06d}{number:010d}".encode() + body
+
+
+def small_files(place: Place, rank: int, number: int) -> float:
+    """Return the seconds to make so many files of 4 KiB, to get the size of each, and to remove them. Raises OSError."""
+    paths = [place.mine(f"small-{rank:05d}-{index:06d}") for index in range(number)]
+    content = bytes(SMALL_BYTES)
+    begin_s = time.monotonic()
+    for path in paths:
+        path.write_bytes(content)
+    for path in paths:
+        path.stat()
+    for path in paths:
+        path.unlink()
+    return time.monotonic() - begin_s
+
+
+@dataclass(frozen=True)
+class Replaced:
+    """A reader's counts for a file that was replaced again and again."""
+
+    num_reads: int
+    num_torn: int  # reads that gave no whole version, or no file at all
+    num_stale: int  # ESTALE: the server had removed the open file; NFS allows it, and a second open finds the new file
+    is_last_seen: bool
+
+
+def replace_often(path: Path, num_versions: int, pause_s: float = 5 * _POLL_S) -> None:
+    """Replace version 0, which exists, by all others in turn. One rank does it while others `read_often`. Raises OSError."""
+    for version in range(1, num_versions):
+        time.sleep(pause_s)
+        write_whole(path, content_of(version))
+
+
+def read_often(path: Path, num_versions: int, patience_s: float) -> Replaced:
+    """Read until the last version is there or patience is over. Version 0 must be visible when it begins. Raises OSError."""
+    end_s = time.monotonic() + patience_s
+    num_reads = num_torn = num_stale = 0
+    version: int | None = None
+    while version != num_versions - 1 and time.monotonic() < end_s:
+        num_reads += 1
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
+            content = b""
+        except OSError as error:
+            if error.errno != errno.ESTALE:
+                raise
+            num_stale += 1
+            continue
+        word = content[:8]
+        version = int(word) if word.isdigit() and content == word * (_VERSION_BYTES // 8) else None
+        num_torn += version is None
+        time.sleep(_POLL_S)
+    return Replaced(num_reads, num_torn, num_stale, version == num_versions - 1)
+
+
+def content_of(version: int) -> bytes:
+    """Return the version's number again and again: a file is whole if all of it is one number."""
+    return f"{version:08d}".encode() * (_VERSION_BYTES // 8)
+
+
+def is_first(path: Path) -> bool:
+    """Try to make a file, as all ranks do at once; return True on the rank that made it. Raises OSError."""
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        return False
+    return True
+
+
+class Lock:
+    """A lock on a whole file, which must exist, until the block is left. Raises OSError where the file cannot be opened."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("r+b", buffering=0)
+
+    def __enter__(self) -> "Lock":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()  # any close of the file by this process releases its lock (fcntl(2))
+
+    def is_given(self) -> bool:
+        """Return True if this process has it now; does not wait. Raises OSError where locks are not supported."""
+        return _try_lock(self._file)
+
+
+def _try_lock(file: FileIO) -> bool:
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):  # EAGAIN or EACCES: another process has it (fcntl(2))
+        return False
+    return True
+
+
+def count_up(path: Path, times: int, patience_s: float) -> int:
+    """Add 1 to the number in the file so often, under a lock of all of it; return how many additions were made.
+
+    The file must exist, and be empty or hold a number. A lock that is not given is asked for again: a call that waits for it could wait
+    for ever on a server that lost it. Raises OSError where locks are not supported.
+    """
+    end_s = time.monotonic() + patience_s
+    done = 0
+    with path.open("r+b", buffering=0) as file:
+        while done < times and time.monotonic() < end_s:
+            if not _try_lock(file):
+                time.sleep(_POLL_S)
+                continue
+            try:
+                number = int(os.pread(file.fileno(), 32, 0) or b"0")
+                os.pwrite(file.fileno(), f"{number + 1}".encode(), 0)
+                os.fsync(file.fileno())  # before the lock is released
+            finally:
+                fcntl.lockf(file, fcntl.LOCK_UN)
+            done += 1
+    return done
+
+
+def counted(path: Path) -> int:
+    """Return the number in the file; a lock around it makes a network file system ask its server. Raises OSError, ValueError."""
+    with path.open("r+b", buffering=0) as file:
+        fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        try:
+            return int(os.pread(file.fileno(), 32, 0) or b"0")
+        finally:
+            fcntl.lockf(file, fcntl.LOCK_UN)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The tokens that one rank saw. A network file system may show a new file late; a directory that is not shared never does."""
+
+    missing: tuple[int, ...]  # ranks whose token did not appear until patience was over
+    wrong: tuple[int, ...]  # ranks with another content in place of their token
+    delay_s: float  # until the look that found the last of the tokens: 0 where it was the first one
+
+
+def prepare(place: Place, rank: int) -> None:
+    """Make the folder of this rank's token. Raises OSError."""
+    place.make_folder(_folder_name(rank))
+
+
+def look_before(folder: Path, num_ranks: int, patience_s: float) -> float:
+    """Look for the folders of all ranks, and then for their tokens, which none has left yet; return the delay of the last folder.
+
+    A folder that does not appear is no error: its token will be missing. Raises OSError for any error that is not a delay.
+    """
+
+    def is_folder(rank: int) -> bool | None:
+        try:
+            return stat.S_ISDIR((folder / _folder_name(rank)).lstat().st_mode)
+        except FileNotFoundError:
+            return None
+
+    _, delay_s = _await(range(num_ranks), is_folder, patience_s)
+    for rank in range(num_ranks):
+        _read_token(folder, rank)
+    return delay_s
+
+
+def leave(place: Place, rank: int, token: str) -> None:
+    """Write this rank's token into its folder. Raises OSError."""
+    write_whole(place.mine(_token_name(rank)), token.encode())
+
+
+def look(folder: Path, tokens: Sequence[str], patience_s: float) -> Seen:
+    """Look for all tokens, which every rank has left by now. `tokens`: by rank. Raises OSError for any error that is not a delay."""
+    found, delay_s = _await(range(len(tokens)), lambda rank: _read_token(folder, rank), patience_s)
+    missing = tuple(rank for rank in range(len(tokens)) if rank not in found)
+    return Seen(missing, tuple(rank for rank, text in sorted(found.items()) if text != tokens[rank]), delay_s)
+
+
+def _await(ranks: Iterable[int], ask: Callable[[int], T | None], patience_s: float) -> tuple[dict[int, T], float]:
+    """Ask for each rank until all have an answer, or patience is over; return the answers, and seconds until the last new one."""
+    begin_s = time.monotonic()
+    found: dict[int, T] = {}
+    left, delay_s = set(ranks), 0.0
+    while True:
+        looked_s = time.monotonic() - begin_s
+        came = {rank: answer for rank in sorted(left) if (answer := ask(rank)) is not None}
+        if came:
+            found |= came
+            left -= came.keys()
+            delay_s = round(looked_s, 3)
+        if not left or looked_s >= patience_s:
+            return found, delay_s
+        time.sleep(_TOKEN_POLL_S)
+
+
+def users(folder: Path, num_ranks: int) -> dict[int, int]:
+    """Return, by rank, the owner of its token as this node sees it; ranks without a token are left out. Raises OSError."""
+    found = {}
+    for rank in range(num_ranks):
+        with contextlib.suppress(FileNotFoundError):
+            found[rank] = (folder / _token_name(rank)).lstat().st_uid
+    return found
+
+
+def await_file(path: Path, patience_s: float) -> bool:
+    """Return True once this node sees a file that another one has made, False when patience is over. Raises OSError."""
+    end_s = time.monotonic() + patience_s
+    while not path.exists():
+        if time.monotonic() >= end_s:
+            return False
+        time.sleep(_TOKEN_POLL_S)
+    return True
+
+
+def _folder_name(rank: int) -> str:
+    return f"rank-{rank:05d}"
+
+
+def _token_name(rank: int) -> str:
+    return f"{_folder_name(rank)}/token"
+
+
+def _read_token(folder: Path, rank: int) -> str | None:
+    """Return a token; None while there is no such file. A link is not followed: another user could point it anywhere."""
+    try:
+        fd = os.open(folder / _token_name(rank), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    with os.fdopen(fd, "rb") as file:
+        return file.read(_MOST_BYTES).decode("utf-8", "backslashreplace")

@@ -1,0 +1,310 @@
+"""Training alone and with DistributedDataParallel: the rate, the cost of its communication, and ranks that compute more slowly than others.
+
+Alone, each GPU trains by itself, all at the same time: jobs of many GPUs are compared with that.
+
+With DDP, blocks of steps that reduce gradients take turns with blocks that do not (`no_sync`), so that the clocks of the GPUs are the same
+for both. Blocks without reduction show the time of each rank by itself while all others work too. Where gradients are reduced all ranks
+wait for a slow GPU, which hides it. These blocks are undone. Their optimizer runs as well: it is no communication.
+"""
+
+import functools
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.flop_counter import FlopCounterMode
+
+from gpu_acceptance.measure.collectives import Group, largest, over_ranks
+from gpu_acceptance.measure.timing import Blocks, Span, cv_percent, p99, time_block, time_blocks, time_each
+from gpu_acceptance.measure.train.data import ON_DEVICE, Feed
+from gpu_acceptance.measure.train.models import build, digest, replicated
+from gpu_acceptance.measure.train.shapes import ResNet, Shape, Workload
+from gpu_acceptance.measure.train.step import Part, Phases, TrainStep, data_wait_fraction, median
+from gpu_acceptance.measure.train.tuned import peak_bytes, tuned
+
+_META = torch.device("meta")
+_NUM_SAMPLES = 2  # normalisation over a batch wants more than one
+_LAST = 10  # steps whose mean loss counts
+_SEED = 0  # of the weights, the same on all ranks
+_NUM_SINGLES = 40  # steps that are timed one by one
+
+
+@functools.cache
+def flops_per_sample(shape: Shape) -> int:
+    """Return the FLOPs of forward and backward over one sequence or image: torch counts two for each multiplication of matrix products.
+
+    Attention counts whole, without the half that causality spares, and nothing is recomputed: for a decoder that is
+    6 (N - N_embedding) + 12 L d s for a token (PaLM, appendix B). Counted on `meta`, where nothing runs.
+    """
+    if isinstance(shape, ResNet):
+        inputs = torch.empty(_NUM_SAMPLES, 3, shape.image_size, shape.image_size, device=_META)
+        targets = torch.empty(_NUM_SAMPLES, dtype=torch.int64, device=_META)
+    else:
+        inputs = targets = torch.empty(_NUM_SAMPLES, shape.sequence, dtype=torch.int64, device=_META)
+    with FlopCounterMode(display=False) as counter:
+        build(shape, _META)(inputs, targets).backward()
+    return int(counter.get_total_flops()) // _NUM_SAMPLES
+
+
+def num_parameters(shape: Shape) -> int:
+    return sum(parameter.numel() for parameter in build(shape, _META).parameters())
+
+
+@dataclass(frozen=True)
+class Times:
+    """Length of a training: blocks of at least so long and of at least so many steps, after a warm-up."""
+
+    warmup_s: float
+    block_s: float
+    num_blocks: int
+    min_steps: int
+
+
+@dataclass(frozen=True)
+class Trained:
+    """One workload, trained in blocks. Losses and memory are those of this rank."""
+
+    workload: Workload
+    data: str  # their source
+    step_s: float  # median block
+    block_cv_percent: float
+    first_step_s: float  # from nothing: weights, data, compiling, one step
+    begin_s: float  # of the blocks, by time.monotonic
+    end_s: float
+    losses: tuple[float, ...]
+    num_parameters: int  # of the whole model
+    optimizer_bytes: int
+    peak_bytes: int  # allocated on the device since the training began; 0 on a CPU
+
+    @property
+    def samples_per_s(self) -> float:
+        """The rate of one rank."""
+        return self.workload.batch_size / self.step_s
+
+    @property
+    def items_per_s(self) -> float:
+        """The rate of one rank in images, or in tokens, of which none is padding."""
+        return self.samples_per_s * self.workload.items_per_sample
+
+    @property
+    def gflop_per_sample(self) -> float:
+        """The cost of one sample, as `flops_per_sample` counts."""
+        return flops_per_sample(self.workload.shape) / 1e9
+
+    @property
+    def tflop_per_s(self) -> float:
+        """The rate of one rank."""
+        return self.samples_per_s * self.gflop_per_sample / 1e3
+
+    @property
+    def loss_ratio(self) -> float:
+        """The mean loss of the last steps over the first loss."""
+        return statistics.mean(self.losses[-_LAST:]) / self.losses[0]
+
+
+class Training:
+    """One workload that begins here: `module` is `wrap` of its model, and one step has been made. Collective where that module is.
+
+    `rank`: its part of `feed`. `autocast`: see TrainStep.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        rank: int,
+        device: torch.device,
+        wrap: Callable[[nn.Module], nn.Module],
+        *,
+        feed: Feed = ON_DEVICE,
+        autocast: bool = True,
+    ) -> None:
+        begin_s = time.monotonic()
+        torch.manual_seed(_SEED)
+        self.workload, self.device, self.source = workload, device, feed.source
+        self.module = wrap(build(workload.shape, device))
+        steps: Iterator[Sequence[Part]] = ([(1, batch)] for batch in feed.batches(workload, rank, device))
+        self.step = TrainStep(self.module, steps, device=device, autocast=autocast)
+        self.first_step_s = time_block(self.step, 1, device).end_s - begin_s
+
+    def time_blocks(self, times: Times, agree: Callable[[int], int]) -> Blocks:
+        """Time blocks of steps that begin together. `agree` returns the largest of one number from each rank. Collective, in `agree`."""
+        return time_blocks(
+            self.step,
+            device=self.device,
+            num_blocks=times.num_blocks,
+            block_s=times.block_s,
+            min_iterations=times.min_steps,
+            warmup_s=times.warmup_s,
+            before_block=lambda: agree(0),
+            agree=agree,
+        )
+
+    def result(self, step_s: float, block_cv_percent: float, begin_s: float, end_s: float) -> Trained:
+        """Return the result of blocks between two moments of time.monotonic. Waits for the device."""
+        return Trained(
+            workload=self.workload,
+            data=self.source,
+            step_s=step_s,
+            block_cv_percent=block_cv_percent,
+            first_step_s=self.first_step_s,
+            begin_s=begin_s,
+            end_s=end_s,
+            losses=tuple(self.step.losses),
+            num_parameters=sum(parameter.numel() for parameter in self.module.parameters()),
+            optimizer_bytes=self.step.optimizer_bytes,
+            peak_bytes=peak_bytes(self.device),
+        )
+
+
+@dataclass(frozen=True)
+class SingleResult:
+    """One model on this rank alone."""
+
+    trained: Trained
+    steps_s: tuple[float, ...]  # single ones, one after the other
+
+    @property
+    def p50_s(self) -> float:
+        return statistics.median(self.steps_s)
+
+    @property
+    def p99_s(self) -> float:
+        """The nearest rank: of 40 steps the longest."""
+        return p99(self.steps_s)
+
+
+def measure_alone(
+    workload: Workload,
+    *,
+    rank: int,
+    device: torch.device,
+    compiled: bool,
+    times: Times,
+    agree: Callable[[int], int],
+    feed: Feed = ON_DEVICE,
+) -> SingleResult:
+    """Train in blocks that begin together. `agree` returns the largest of one number from each rank. Collective, in `agree` alone."""
+
+    def wrap(model: nn.Module) -> nn.Module:
+        if compiled:
+            model.compile()
+        return model
+
+    with tuned(workload, device):
+        training = Training(workload, rank, device, wrap, feed=feed)
+        blocks = training.time_blocks(times, agree)
+        steps_s = tuple(time_each(training.step, _NUM_SINGLES, device))
+        trained = training.result(blocks.median_s, blocks.cv_percent, blocks.spans[0].begin_s, blocks.spans[-1].end_s)
+    return SingleResult(trained, steps_s)
+
+
+@dataclass(frozen=True)
+class DdpResult:
+    """One model on all ranks of a group.
+
+    Every rank gets the same numbers, except its own `compute_s`, phases, digest, losses and memory.
+    """
+
+    trained: Trained  # gradients reduced; the step of the slowest rank, the variation of the rank where it is largest
+    compute_s: float  # a step without reduction, this rank
+    slowest_compute_s: float
+    mean_compute_s: float
+    phases: Phases  # of the steps of this rank that reduce, medians
+    data_wait_fraction: float  # of the time of all its steps together: a rare stall counts as well
+    gradient_bytes: int
+    digest: str  # of this rank's weights, bit for bit
+
+    @property
+    def compute_items_per_s(self) -> float:
+        """The rate of this rank without reduction."""
+        workload = self.trained.workload
+        return workload.batch_size * workload.items_per_sample / self.compute_s
+
+    @property
+    def exposed_s(self) -> float:
+        """The time that reduction adds to a step."""
+        return self.trained.step_s - self.slowest_compute_s
+
+    @property
+    def communication_efficiency(self) -> float:
+        """The part of the slowest rank's rate that is left with reduction: weak scaling without the spread of GPUs."""
+        return self.slowest_compute_s / self.trained.step_s
+
+    @property
+    def spread_efficiency(self) -> float:
+        """The part of the mean rate that is left where all wait for the slowest rank."""
+        return self.mean_compute_s / self.slowest_compute_s
+
+
+def measure_ddp(
+    workload: Workload, *, device: torch.device, compiled: bool, times: Times, group: Group = None, feed: Feed = ON_DEVICE
+) -> DdpResult:
+    """Train in blocks of each kind by turns, after a warm-up, over a process group: all ranks unless one is given. Collective there."""
+
+    def wrap(model: nn.Module) -> nn.Module:
+        wrapped = replicated(model, group=group)
+        if compiled:
+            wrapped.compile()
+        return wrapped
+
+    with tuned(workload, device):
+        return _measured(Training(workload, dist.get_rank(), device, wrap, feed=feed), times, group)
+
+
+def _measured(training: Training, times: Times, group: Group) -> DdpResult:
+    module, run = cast(DistributedDataParallel, training.module), _Run(training.step, training.device, group)
+    run.block(run.steps_filling(times.warmup_s, times.min_steps))
+    num_steps = run.steps_filling(times.block_s, times.min_steps)
+    reduced, alone = list[_Block](), list[_Block]()
+    for _ in range(times.num_blocks):
+        reduced.append(run.block(num_steps))
+        with training.step.undone():
+            alone.append(run.block(num_steps, module.no_sync))
+    reduced_s, alone_s = ([block.span.elapsed_s / num_steps for block in blocks] for blocks in (reduced, alone))
+    compute_s = statistics.median(alone_s)
+    own = [statistics.median(reduced_s), compute_s, cv_percent(reduced_s)]
+    steps_s, computes_s, cvs_percent = over_ranks(own, training.device, group)
+    return DdpResult(
+        trained=training.result(max(steps_s), max(cvs_percent), reduced[0].span.begin_s, alone[-1].span.end_s),
+        compute_s=compute_s,
+        slowest_compute_s=max(computes_s),
+        mean_compute_s=statistics.mean(computes_s),
+        phases=median([step for block in reduced for step in block.steps]),
+        data_wait_fraction=data_wait_fraction([step for block in (*reduced, *alone) for step in block.steps]),
+        gradient_bytes=sum(parameter.nbytes for parameter in module.parameters()),
+        digest=digest(module),
+    )
+
+
+@dataclass(frozen=True)
+class _Block:
+    span: Span
+    steps: list[Phases]
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Blocks of one step, over the ranks of a group. All is collective there."""
+
+    step: TrainStep
+    device: torch.device
+    group: Group
+
+    def block(self, num_steps: int, around: Callable[[], AbstractContextManager[None]] = nullcontext) -> _Block:
+        """Run one block, which begins on all ranks together. `around`: a context for each step."""
+        largest(0, self.device, self.group)
+        self.step.marks.begin()
+        span = time_block(lambda: self.step(around()), num_steps, self.device)
+        return _Block(span, self.step.marks.steps())
+
+    def steps_filling(self, seconds: float, min_steps: int) -> int:
+        """Return a number of steps that takes so long, the same on all ranks; runs a few of them."""
+        step_s = self.block(min_steps).span.elapsed_s / min_steps
+        return largest(max(min_steps, round(seconds / step_s)), self.device, self.group)

@@ -65,7 +65,7 @@ def test_a_gpu_of_another_model_is_not_accused_and_excuses_no_other(hash_of_rank
     why = Missing(Why.NOT_THERE, odd_kind("an H100", kinds))
     judgement = judged({0: "a", 1: why, 2: "a", 3: hash_of_rank_3})
     assert (judgement.status, judgement.ranks) == (status, ranks)
-    told = "corruption.peers.hash is no value but not there (not compared: this is an H100; most ranks are an H200)"
+    told = "corruption.peers.hash has no value: not there (not compared: this is an H100; most ranks are an H200)"
     assert told in judgement.message
 
 

@@ -168,7 +168,7 @@ def test_a_rank_of_which_something_else_was_judged_than_it_told_objects(tmp_path
     (suite / "acceptance" / "conftest.py").write_text(OTHER_JUDGEMENT)
     ended = torchrun(suite)
     assert ended.rank_exit_codes == {0: 3, 1: 3}, ended.output
-    assert ended.verdict_line.startswith("INCOMPLETE: not confirmed by its journals, 1 rank told otherwise")
+    assert ended.verdict_line.startswith("INCOMPLETE: not confirmed by its journals, records disputed by 1 rank")
     (disputed,) = ended.record.control.disputed
     assert (disputed.rank, disputed.nodeid, disputed.attempt) == (1, "acceptance/test_passes.py::test_value", 1)
     assert [said.split(" (")[0] for said in (disputed.told, disputed.judged)] == ["failed", "passed"]

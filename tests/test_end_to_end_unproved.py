@@ -80,7 +80,7 @@ def test_outcome_and_message(unproved, subject, outcome, message):
 def test_what_is_no_value_is_an_error(unproved, kind, said):
     row = unproved.row(f"test_value[{kind}]")
     assert row.outcome == "error"
-    assert row.message.startswith(f"no_values.value is no value but {said}, need >= 1 GB/s [cpu.yaml: ")
+    assert row.message.startswith(f"no_values.value has no value: {said}, need >= 1 GB/s [cpu.yaml: ")
     assert row.message.endswith("and 1 more: rank 1")
 
 

@@ -123,7 +123,7 @@ def test_without_a_clock_there_is_no_efficiency_and_no_pass(what):
     statuses = {judgement.bound: judgement.status for judgement in row.judgements}
     assert statuses == {"at_least": Status.INVALID, "peers": Status.NOT_APPLICABLE}  # one rank has none
     assert row.outcome is Outcome.ERROR
-    assert f"{EFFICIENCY} is no value but {said}, need >= 0.793 relative" in row.message
+    assert f"{EFFICIENCY} has no value: {said}, need >= 0.793 relative" in row.message
 
 
 def test_a_gpu_that_no_datasheet_tells_of_has_no_efficiency(monkeypatch):

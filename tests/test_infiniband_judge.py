@@ -108,7 +108,7 @@ def test_a_value_that_may_not_be_read_is_no_pass_and_its_port_is_named(path, jud
     rows, conclusion = judged(changed(HEALTHY, path, NOT_PERMITTED))
     (topic,) = bad_rows(rows)
     assert conclusion.verdict == "INCOMPLETE"
-    assert f"is no value but not permitted ({'' if topic == 'gpudirect' else 'mlx5_3 port 1: '}a file), need " in rows[topic].message
+    assert f"has no value: not permitted ({'' if topic == 'gpudirect' else 'mlx5_3 port 1: '}a file), need " in rows[topic].message
 
 
 def test_a_device_that_one_gpu_lacks(judged):
@@ -150,14 +150,14 @@ def test_no_device_is_rejected(judged):
     assert bad_rows(rows) == {"devices", "ports", "counters"}
     assert conclusion.exit_code == 1
     assert "infiniband.devices.per_gpu = 0 count, need >= 1 count [" in rows["devices"].message
-    assert "infiniband.ports.state is no value but not there (no RDMA device that the job uses has a port), need " in rows["ports"].message
+    assert "infiniband.ports.state has no value: not there (no RDMA device that the job uses has a port), need " in rows["ports"].message
 
 
 def test_no_rdma_driver_is_incomplete(judged):
     rows, conclusion = judged(changed(HEALTHY, "node.infiniband.devices", NOWHERE))
     assert bad_rows(rows) == {"devices", "ports", "counters"}
     assert conclusion.exit_code == 6
-    said = "is no value but not there (no RDMA driver is loaded: no /sys/class/infiniband), need "
+    said = "has no value: not there (no RDMA driver is loaded: no /sys/class/infiniband), need "
     assert f"infiniband.devices.per_gpu {said}>= 1 count [base.yaml: " in rows["devices"].message
     assert f"infiniband.ports.state {said}== ACTIVE [base.yaml: " in rows["ports"].message
 
@@ -230,7 +230,7 @@ def test_roce_counters(name, judged_roce):
 def test_a_network_without_roce_must_say_so(judged_roce):
     rows, conclusion = judged_roce(HEALTHY)
     assert (bad_rows(rows), conclusion.verdict) == ({"roce"}, "INCOMPLETE")
-    assert "is no value but not there (no port is RoCE; link layers: InfiniBand), need <= 0 count [" in rows["roce"].message
+    assert "has no value: not there (no port is RoCE; link layers: InfiniBand), need <= 0 count [" in rows["roce"].message
 
 
 def test_a_counter_that_the_driver_does_not_have(judged):
@@ -238,7 +238,7 @@ def test_a_counter_that_the_driver_does_not_have(judged):
     kept = [one for one in values if one["name"] != "symbol_error"]
     rows, conclusion = judged(changed(HEALTHY, f"{PORT}.counters", kept))
     assert (bad_rows(rows), conclusion.verdict) == ({"counters"}, "INCOMPLETE")
-    said = "infiniband.counters.symbol_error is no value but not there (mlx5_3 port 1: it has no counter symbol_error), need <= 0"
+    said = "infiniband.counters.symbol_error has no value: not there (mlx5_3 port 1: it has no counter symbol_error), need <= 0"
     assert said in rows["counters"].message
 
 
@@ -268,7 +268,7 @@ def test_every_value_that_any_row_judges_has_a_damage_of_its_own(judged):
 def test_a_gpu_of_unknown_place(judged):
     rows, conclusion = judged(changed(HEALTHY, "node.gpu_places", HEALTHY["node"]["gpu_places"][1:]))
     assert (bad_rows(rows), conclusion.verdict) == ({"devices"}, "INCOMPLETE")
-    assert "infiniband.devices.distance is no value but not there (the PCI bus was not asked for it), need " in rows["devices"].message
+    assert "infiniband.devices.distance has no value: not there (the PCI bus was not asked for it), need " in rows["devices"].message
 
 
 def test_the_machine_without_rdma_that_was_read_is_not_asked_for_it():

@@ -155,17 +155,17 @@ def incomplete(judged, plain, topics, *says):
     [
         (
             lambda plain: with_path(changed(plain, f"{LOG}.pcie_errors", [pcie("fatal", PORT)]), NOT_PERMITTED),
-            *("errors", "errors.pcie is no value but not permitted (/dev/kmsg), need <= 0 count"),
+            *("errors", "errors.pcie has no value: not permitted (/dev/kmsg), need <= 0 count"),
         ),
         (
             lambda plain: changed(plain, f"{LOG}.pcie_errors", [pcie(NO_SEVERITY)]),
-            *("errors", f"errors.pcie is no value but unreadable ({ADDRESS}: not there (the line names no severity)), need"),
+            *("errors", f"errors.pcie has no value: unreadable ({ADDRESS}: not there (the line names no severity)), need"),
         ),
         (
             lambda plain: changed(plain, f"{LOG}.sxids", [sxid(10002, {"missing": "not there", "detail": "neither"})]),
             *(
                 "elsewhere",
-                "elsewhere.sxids is no value but unreadable (SXid 10002 of nvidia-nvswitch0: not there (neither)), need",
+                "elsewhere.sxids has no value: unreadable (SXid 10002 of nvidia-nvswitch0: not there (neither)), need",
             ),
         ),
     ],
@@ -177,14 +177,14 @@ def test_a_message_in_doubt_is_no_pass(change, topic, said, judged):
 
 def test_a_line_in_an_unknown_format_may_be_of_any_gpu(judged):
     plain = changed(IDLE, f"{LOG}.unreadable", [{"at_s": 9.0, "text": "NVRM: Xid ???"}])
-    said = "kernel_log.errors.xids is no value but unreadable (in no known form: NVRM: Xid ???), need <= 0 count"
+    said = "kernel_log.errors.xids has no value: unreadable (in no known form: NVRM: Xid ???), need <= 0 count"
     incomplete(judged, plain, {"errors", "elsewhere"}, said, "on rank 0 (node-00, GPU 0, serial 1650000000000) and 7 more")
 
 
 def test_a_log_that_does_not_reach_back_to_boot_proves_nothing_good(judged):
     reach = IDLE["node"]["kernel_log"]["reach"] | {"first_sequence": 900, "first_s": 86400.4, "is_since_boot": False}
     plain = changed(IDLE, f"{LOG}.reach", reach)
-    said = "is no value but not there (not all of the kernel log since boot is there: it begins 86400 s after it), need <= 0 count"
+    said = "has no value: not there (not all of the kernel log since boot is there: it begins 86400 s after it), need <= 0 count"
     incomplete(judged, plain, {"errors", "elsewhere"}, f"kernel_log.errors.xids {said}", f"kernel_log.elsewhere.sxids {said}")
 
 
@@ -197,14 +197,14 @@ def test_a_message_in_a_log_that_does_not_reach_back_counts(judged):
 
 def test_a_log_that_may_not_be_read_is_not_measured(judged):
     plain = changed(IDLE, LOG, dict.fromkeys(IDLE["node"]["kernel_log"], NOT_PERMITTED))
-    incomplete(judged, plain, {"errors", "elsewhere"}, "kernel_log.errors.lost is no value but not permitted (/dev/kmsg), need <= 0 count")
+    incomplete(judged, plain, {"errors", "elsewhere"}, "kernel_log.errors.lost has no value: not permitted (/dev/kmsg), need <= 0 count")
 
 
 def test_a_gpu_without_an_address_has_no_messages_and_is_not_fine(judged):
     plain = changed(IDLE, f"node.gpus.gpus.{BAD}.pci_bus_id", {"missing": "unreadable", "detail": "GPU is lost"})
-    incomplete(judged, plain, {"errors"}, "kernel_log.errors.xids is no value but unreadable (GPU is lost), need <= 0 count")
+    incomplete(judged, plain, {"errors"}, "kernel_log.errors.xids has no value: unreadable (GPU is lost), need <= 0 count")
     incomplete(
-        judged, changed(plain, f"{LOG}.xids", [xid(79)]), {"errors", "elsewhere"}, "kernel_log.elsewhere.gpus is no value but unreadable"
+        judged, changed(plain, f"{LOG}.xids", [xid(79)]), {"errors", "elsewhere"}, "kernel_log.elsewhere.gpus has no value: unreadable"
     )
 
 

@@ -91,7 +91,7 @@ def test_nodes_without_a_readable_fact_are_not_alike():
     row = row_of([unread] * NODES)
     assert row.outcome is Outcome.ERROR
     (judgement,) = (one for one in row.judgements if one.status is not Status.HELD)
-    assert judgement.message.startswith("environment.node.memory is no value but not permitted (/proc/meminfo), need equal on all [")
+    assert judgement.message.startswith("environment.node.memory has no value: not permitted (/proc/meminfo), need equal on all [")
 
 
 def test_one_node_without_a_readable_fact_is_an_error():

@@ -306,7 +306,7 @@ def test_peers_without_an_answer_are_not_reached(kept, silent):
     peers = [peer for peer in IDLE["node"]["gpus"]["peers"] if kept(peer)]
     rows, conclusion = rows_of(changed(IDLE, "node.gpus.peers", peers))
     assert bad_rows(rows) == {"peers"}
-    assert f"peers.without_read is no value but not there (NVML gave no link to GPU {silent})" in rows["peers"].message
+    assert f"peers.without_read has no value: not there (NVML gave no link to GPU {silent})" in rows["peers"].message
     assert conclusion.verdict == "INCOMPLETE"
 
 

@@ -107,7 +107,7 @@ def test_gpus_that_this_process_may_not_use_do_not_count():
 def test_without_nvml_the_promise_is_unknown():
     found = row("gpu", [rank_on(UUIDS[0], gpus=Missing(Why.NOT_THERE, "NVML does not start"))])
     assert found.outcome is Outcome.ERROR
-    assert "binding.gpu.unexpected is no value but not there (NVML does not start), need <= 0 count [" in found.message
+    assert "binding.gpu.unexpected has no value: not there (NVML does not start), need <= 0 count [" in found.message
 
 
 @pytest.mark.parametrize(("cpu_list", "numa", "share"), [("0-1,4-5", 0, 100.0), ("2", 1, 100.0), ("0-7", 1, 50.0), ("0-2", 1, 100 / 3)])
@@ -137,7 +137,7 @@ def test_an_unknown_numa_node_of_several_is_not_measured():
     found = row("affinity", [binding.affinity(allowed("0-7"), at(UNKNOWN))])
     assert found.outcome is Outcome.ERROR
     why = "not supported (0000:18:00.0: the kernel knows no NUMA node of it; there are NUMA nodes 0-1)"
-    assert f"binding.affinity.own_node is no value but {why}, need >= 1 % [base.yaml: " in found.message
+    assert f"binding.affinity.own_node has no value: {why}, need >= 1 % [base.yaml: " in found.message
 
 
 HIDDEN = Missing(Why.NOT_PERMITTED, "cpulist")

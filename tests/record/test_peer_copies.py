@@ -123,7 +123,7 @@ def test_without_a_measurement_no_limit_holds_and_the_reason_is_given():
     missing = Missing(Why.NOT_THERE, "rank 0 sees 1 GPU")
     found = judged(missing, 4)
     assert {judgement.status for judgement in found.values()} == {Status.INVALID}
-    assert all(" is no value but not there (rank 0 sees 1 GPU), need " in judgement.message for judgement in found.values())
+    assert all(" has no value: not there (rank 0 sees 1 GPU), need " in judgement.message for judgement in found.values())
     assert PeerCopies(missing, (0, 1), 0).to_peers == {}
 
 

@@ -12,7 +12,7 @@ from gpu_acceptance.report.summary_text import annotations
 from tests.report import samples
 from tests.report.pages import parse
 
-MESSAGE = "counters.nvlink.replays is no value but not supported"
+MESSAGE = "counters.nvlink.replays has no value: not supported"
 UNREAD = samples.held(
     "counters.nvlink.replays", None, "count", "<= 0", None, ranks=tuple(range(8)), status=Status.INVALID, bound="at_most", message=MESSAGE
 )

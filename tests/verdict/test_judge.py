@@ -132,7 +132,7 @@ def test_nothing_hides_a_miss():
     judgement = the_one(judge_values({0: 50, 1: math.nan}, make_limit(), job=make_job(3)))
     assert judgement.status is Status.MISSED
     assert judgement.message.startswith(f"{METRIC} = 50 GB/s, need >= 100 GB/s")
-    assert f"; also: {METRIC} is no value but nan" in judgement.message
+    assert f"; also: {METRIC} has no value: nan" in judgement.message
     assert f"; also: {METRIC}: no figure" in judgement.message
 
 
@@ -175,17 +175,17 @@ def test_figures_of_a_stranger_do_not_count():
 @pytest.mark.parametrize(
     ("value", "limit", "unit", "fault"),
     [
-        (math.nan, {}, "GB/s", "is no value but nan"),
-        (math.inf, {}, "GB/s", "is no value but inf"),
-        (None, {}, "GB/s", "is no value but NoneType"),
-        ([1], {}, "GB/s", "is no value but list"),
+        (math.nan, {}, "GB/s", "has no value: nan"),
+        (math.inf, {}, "GB/s", "has no value: inf"),
+        (None, {}, "GB/s", "has no value: NoneType"),
+        ([1], {}, "GB/s", "has no value: list"),
         (120.0, {}, "GiB/s", "= 120 GiB/s: its unit is 'GiB/s', the limit's is 'GB/s'"),
         ("fast", {}, "GB/s", "= fast GB/s: a text cannot be compared with a number"),
         (True, {}, "GB/s", "= true GB/s: a bool cannot be compared with a number"),
         (True, {"equals": 1}, "GB/s", "= true GB/s: a bool cannot be compared with a number"),
         (1, {"equals": True}, "GB/s", "= 1 GB/s: a number cannot be compared with a bool"),
         (1, {"equals": "1"}, "GB/s", "= 1 GB/s: a number cannot be compared with a text"),
-        (10**400, {}, "GB/s", "is no value but an integer beyond 64 bits"),
+        (10**400, {}, "GB/s", "has no value: an integer beyond 64 bits"),
         (450.5, {"ceiling": 450}, "GB/s", "= 450.5 GB/s, above what is physically possible (450): a measuring error"),
         (-5, {}, "GB/s", "= -5 GB/s, below what is physically possible (0): a measuring error"),
         (-5, {"equals": 1}, "GB/s", "= -5 GB/s, below what is physically possible (0): a measuring error"),

@@ -94,7 +94,7 @@ def test_a_formation_that_failed_tells_first_which_rank_was_set_up_otherwise():
     died = with_record(formed, make_record(0, Outcome.DIED, phase="forming the group", message="SIGSEGV"))
     job = with_environment(make_job(4, 2), {1: {"NCCL_P2P_DISABLE": "1"}})
     assert row_of(died, job=job, nodeid="world_formation").message.splitlines() == [
-        "ranks of one node differ in what NCCL is told: NCCL_P2P_DISABLE is not set on rank 0 (node-00, GPU 0, serial 165390000), "
+        "ranks of one node have different NCCL variables: NCCL_P2P_DISABLE is not set on rank 0 (node-00, GPU 0, serial 165390000), "
         "'1' on rank 1 (node-00, GPU 1, serial 165390001)",
         "rank 0 (node-00, GPU 0, serial 165390000): died in forming the group: SIGSEGV",
     ]

@@ -75,7 +75,7 @@ class Cause(StrEnum):
     GPU_MEMORY_HELD = "GPU memory held"  # after the last worker ended
     IN_THE_KERNEL = "in the kernel"  # and cannot be interrupted
     STOPPED = "stopped"
-    UNLIKE_VARIABLES = "unlike variables"  # ranks of one node differ in what NCCL is told
+    UNLIKE_VARIABLES = "unlike variables"  # ranks of one node have different NCCL variables
     TORCH_SEES_NO_GPU = "torch sees no GPU"  # on a node that has some
     NO_HEARTBEAT = "no heartbeat"
     NOT_SHARED = "not shared"  # a directory in which ranks do not see each other's files

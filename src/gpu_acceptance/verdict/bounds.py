@@ -284,7 +284,7 @@ def classify(readings: Sequence[Reading], bound: str, limit: Limit, gpus_per_nod
 def _fault(figure: Figure, wanted: str | None, unit: str, spread_at_most: float | None) -> str | None:
     """Return why a figure cannot be compared with a bound of type `wanted` (None: any), in this unit."""
     if figure.value is None or figure.anomaly:
-        return f"is no value but {figure.anomaly or 'nothing'}"
+        return f"has no value: {figure.anomaly or 'nothing'}"
     if figure.unit != unit:
         return f"= {quantity(figure)}: its unit is {figure.unit!r}, the limit's is {unit!r}"
     if (kind := kind_of(figure.value)) != (wanted or kind):

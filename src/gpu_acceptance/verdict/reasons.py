@@ -127,8 +127,8 @@ def broken_messages(control: ControlMessages | None) -> Iterator[Found]:
         sentence = f"{number} deleted or overwritten in the control store by a stranger ({kinds})"
         yield Found(Kind.MESSAGES_LOST, "control messages lost", sentence)
     for one in control.disputed if control else ():
-        what = f"{one.nodeid} (attempt {one.attempt}): it told {one.told}, and {one.judged} was judged"
-        part = f"{plural(len(control.disputed), 'rank')} told otherwise" if control else ""
+        what = f"{one.nodeid} (attempt {one.attempt}): it reported {one.told}, and {one.judged} was judged"
+        part = f"records disputed by {plural(len(control.disputed), 'rank')}" if control else ""
         yield Found(Kind.TOLD_OTHERWISE, part, f"rank {one.rank} objects to {what}")
 
 

@@ -189,7 +189,7 @@ def _causes_of_attempts(nodeid: str, attempts: Sequence[Attempt], profile: Profi
 def _why_not_formed(job: Job) -> Iterator[str]:
     """Explain a group that did not form. It comes first: a rank that crashes meanwhile is seldom the one with another set-up."""
     if mismatch := environment_mismatch(job):
-        yield f"ranks of one node differ in what NCCL is told: {mismatch}"
+        yield f"ranks of one node have different NCCL variables: {mismatch}"
     # Nodes at whose own name gloo offers a loopback address. Many clusters work all the same, through other interfaces.
     first = [ranks[0] for ranks in job.by_node.values() if job.num_nodes > 1]
     found = [one for one in first if one.own_loopback_address and "GLOO_SOCKET_IFNAME" not in one.environment]

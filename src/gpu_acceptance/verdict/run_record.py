@@ -113,11 +113,11 @@ def _misplaced(record: RunRecord) -> Iterator[str]:
         if row.deadline_s != (due := deadlines.get(row.nodeid, row.deadline_s)):
             yield f"{row.nodeid} has a deadline of {row.deadline_s:g} s, and was planned with {due:g} s"
         if row.subject != subject_of(row.nodeid):
-            yield f"{row.nodeid} is told to be of subject {row.subject}"
+            yield f"{row.nodeid} is recorded with subject {row.subject}"
         for number, attempt in enumerate(row.attempts, start=1):
             where = f"attempt {number} of {row.nodeid}"
             if attempt.number != number:
-                yield f"{where} is told to be attempt {attempt.number}"
+                yield f"{where} is recorded as attempt {attempt.number}"
             for one in attempt.ranks:
                 if (one.nodeid, one.attempt) != (row.nodeid, number):
                     yield f"{where} has what rank {one.rank} did in attempt {one.attempt} of {one.nodeid}"

@@ -113,7 +113,7 @@ def test_a_rank_that_trains_the_data_of_another(two):
 def test_a_loss_that_is_no_number_is_no_pass(two):
     found = judged(two, "rank 1 loses a loss")
     assert {found[metric].status for metric in ("ddp.loss", "fsdp.loss")} == {Status.INVALID}
-    assert found["ddp.loss"].message.startswith("parity.fp32.ddp.loss is no value but nan, need <= 0.0001 relative [base.yaml: policy: ")
+    assert found["ddp.loss"].message.startswith("parity.fp32.ddp.loss has no value: nan, need <= 0.0001 relative [base.yaml: policy: ")
 
 
 @pytest.mark.parametrize("values", [(1.0, math.nan, 2.0), (1.0, 2.0, math.nan), (math.nan, 1.0, 2.0)])

@@ -28,13 +28,9 @@ def text_of(path):
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_each_link_leads_somewhere(path):
+def test_each_link_and_each_path_of_this_checkout_leads_somewhere(path):
     links = [link for link in _LINK.findall(text_of(path)) if "://" not in link]
     assert [link for link in links if not (path.parent / link).exists()] == []
-
-
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_each_path_of_this_checkout_is_there(path):
     text = re.sub(r"(?:reports/)(?:<run-id>|slurm-JOBID|\d{8}-\d{6}-\w{4,8})\S*", "", text_of(path))
     names = {name.rstrip(".") for name in _PATH.findall(re.sub(r"\S*<\w+>\S*", "", text))}
     assert sorted(name for name in names if not (ROOT / name).exists()) == []

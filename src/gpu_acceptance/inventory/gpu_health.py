@@ -6,7 +6,7 @@ A missing answer stays missing, and never counts as a pass.
 from collections.abc import Callable, Iterator
 
 from gpu_acceptance.base.text import first_few
-from gpu_acceptance.inventory.answer import Answer, Missing, Why, all_of, combine, detail_of, then
+from gpu_acceptance.inventory.answer import Answer, Missing, Why, all_of, as_cpu_list, combine, detail_of, then
 from gpu_acceptance.inventory.gpu import GpuProcess, GpuReading, GpusReading, GpuUse, NvLink
 
 Finding = tuple[str, Answer[bool] | Answer[int] | Answer[float] | Answer[str], str]  # metric, value, unit
@@ -128,13 +128,11 @@ def modes(gpu: GpuReading) -> Findings:
 def peers(reading: GpusReading, index: int) -> Findings:
     """Yield the number of other GPUs that this one cannot reach directly; missing where a link to one was not read."""
     links = [link for link in reading.peers if link.source == index]
-    read = {index, *(link.target for link in links)}
-    unread = then(reading.gpus, lambda gpus: [str(gpu.index) for gpu in gpus if gpu.index not in read])
-    if unread and not isinstance(unread, Missing):
-        unread = Missing(Why.NOT_THERE, f"NVML gave no link to GPU {', '.join(unread)}"[:200])
+    others = then(reading.gpus, lambda gpus: {gpu.index for gpu in gpus} - {index, *(link.target for link in links)})
+    unread = then(others, lambda others: Missing(Why.NOT_THERE, f"NVML gave no link to GPU {as_cpu_list(others)}"[:200]) if others else 0)
     for name in ("read", "write", "nvlink"):
-        answers = [getattr(link, name) for link in links]
-        number = combine(lambda *answers: sum(answer != "ok" for answer in answers[:-1]), *answers, unread)
+        answers = all_of([*(getattr(link, name) for link in links), unread])
+        number = then(answers, lambda answers: sum(answer != "ok" for answer in answers[:-1]))
         yield f"gpu_health.peers.without_{name}", number, "count"
 
 

@@ -74,11 +74,11 @@ class SampleReader:
 
     def _fast(self) -> dict[str, Answer[float]]:
         fields = self._fields(_FAST)
+        power_w = then(fields["power_mw"], lambda milliwatts: milliwatts / 1000)
+        if not self.power_is_instant:  # of all samples: a mean over 1 s in place of an instant value would be another quantity
+            power_w = self._asker.watts("nvmlDeviceGetPowerUsage", self._handle)
         return {
-            # One source for all samples: a mean over 1 s in place of an instant value would be another quantity.
-            "power_w": then(fields["power_mw"], lambda milliwatts: milliwatts / 1000)
-            if self.power_is_instant
-            else self._asker.watts("nvmlDeviceGetPowerUsage", self._handle),
+            "power_w": power_w,
             "memory_temperature_c": fields["memory_temperature_c"],
             "sm_clock_mhz": self._integer("nvmlDeviceGetClockInfo", _SM),
             "event_reasons": self._integer("nvmlDeviceGetCurrentClocksEventReasons"),

@@ -66,11 +66,11 @@ _OFF_WITH_0 = [name for one in VARIABLES for name in one.names if not one.bad.fu
 
 
 @pytest.mark.parametrize("off", ["", "0", "OFF", "off", "no", "False"])
-def test_what_says_off_is_off(off):
+def test_a_value_that_says_off_is_off(off):
     assert find_debugging(dict.fromkeys(_OFF_WITH_0, off)) is None
 
 
-def test_what_0_turns_on():
+def test_variables_that_0_turns_on():
     assert {name for one in VARIABLES for name in one.names} - set(_OFF_WITH_0) == {"NVIDIA_TF32_OVERRIDE", "PYTORCH_JIT"}
 
 
@@ -98,5 +98,5 @@ def test_what_0_turns_on():
         },
     ],
 )
-def test_what_does_no_harm_is_no_reason(environ):
+def test_harmless_variables_are_allowed(environ):
     assert find_debugging(environ) is None

@@ -75,7 +75,7 @@ def refused(error, reports, own=None, identity=IDENTITY, launcher=None):
     return refuse_start(error, own, reports, identity, launcher)
 
 
-def test_who_was_told_leaves_who_it_is_and_why_nothing_ran(tmp_path, told_to_end):
+def test_a_refused_rank_leaves_its_identity_and_the_reason(tmp_path, told_to_end):
     error = RefusedError(*TOLD)
     assert refused(error, tmp_path / "reports", launcher=os.getpid()) is error
     content = read_journal(tmp_path / "reports" / RUN_ID / "journal" / "rank-00001.jsonl")
@@ -86,7 +86,7 @@ def test_who_was_told_leaves_who_it_is_and_why_nothing_ran(tmp_path, told_to_end
     assert (told_to_end, getattr(error, "__notes__", [])) == ([], [])
 
 
-def test_who_hears_nobody_names_the_folder_with_the_other_ranks_of_its_node(tmp_path, told_to_end):
+def test_ranks_without_a_store_share_the_folder_of_their_node(tmp_path, told_to_end):
     for rank in (0, 1):
         refused(UnmetError(NO_STORE, is_cut_off=True), tmp_path, identity=make_identity(rank, 2, 2), launcher=os.getpid())
     (folder,) = tmp_path.iterdir()
@@ -104,23 +104,23 @@ def test_a_launcher_of_a_node_that_reaches_the_store_is_left_alone(tmp_path, tol
 
 
 @pytest.mark.parametrize("error", [RefusedError("--waive=...: no such limit"), RefusedError("not writable", 3), interrupted("SIGTERM")])
-def test_of_other_refusals_nothing_is_left(tmp_path, error):
+def test_other_refusals_leave_nothing(tmp_path, error):
     assert refused(error, tmp_path) is error
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_mistyped_option_is_said_where_nobody_can_be_reached_and_leaves_nothing(tmp_path, told_to_end):
+def test_a_mistyped_option_is_reported_without_a_store_and_leaves_nothing(tmp_path, told_to_end):
     own = RefusedError("leave out -n and --dist")
     assert refused(UnmetError(NO_STORE, is_cut_off=True), tmp_path, own, make_identity(0, 2, 2), os.getpid()) is own
     assert (list(tmp_path.iterdir()), told_to_end) == ([], [os.getpid()])  # a launcher that waits for ever is no better for it
 
 
-def test_but_ranks_that_did_not_come_are_told_first(tmp_path):
+def test_absent_ranks_are_reported_before_a_mistyped_option(tmp_path):
     error = RefusedError(*TOLD)
     assert refused(error, tmp_path, own=RefusedError("leave out -n and --dist")) is error
 
 
-def test_a_folder_that_cannot_be_written_changes_neither_words_nor_exit_code(tmp_path):
+def test_a_folder_that_cannot_be_written_changes_neither_text_nor_exit_code(tmp_path):
     (tmp_path / "reports").touch()
     error = refused(RefusedError(*TOLD), tmp_path / "reports")
     assert (str(error), error.exit_code) == (ABSENT, 6)
@@ -158,13 +158,13 @@ def test_and_not_with_any_other(journal, error):
     assert len(journal.path.read_text().splitlines()) == 1
 
 
-def test_where_none_could_be_begun_that_is_said():
+def test_a_journal_that_could_not_be_begun_is_reported():
     error = UnmetError("rank 0 lost: no heartbeat for 15 s", is_cut_off=False)
     note_refusal(error, None, [RefusedError("cannot write to reports/first: no room", 3)])
     assert error.__notes__ == ["this rank left no journal: cannot write to reports/first: no room"]
 
 
-def test_a_disk_that_is_full_by_then_is_said(journal, monkeypatch):
+def test_a_full_disk_is_reported(journal, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 

@@ -118,7 +118,7 @@ def test_set_up_comes_first_and_teardown_last(outcome):
 
 
 @pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.DIED, Outcome.STUCK])
-def test_what_rejects_is_a_failure_of_the_call(outcome):
+def test_a_rejecting_outcome_is_a_failure_of_the_call(outcome):
     assert phases(outcome) == [("setup", "passed"), ("call", "failed"), ("teardown", "passed")]
 
 
@@ -137,7 +137,7 @@ def test_only_what_is_not_applicable_is_a_skip():
 @pytest.mark.parametrize(
     "outcome", sorted(set(Outcome) - {Outcome.PASSED, Outcome.NOT_APPLICABLE, Outcome.FAILED, Outcome.DIED, Outcome.STUCK})
 )
-def test_what_proves_nothing_is_an_error(outcome):
+def test_an_outcome_without_proof_is_an_error(outcome):
     assert phases(outcome) == [("setup", "failed"), ("teardown", "passed")]
 
 

@@ -55,13 +55,13 @@ def test_a_limit_that_does_not_apply_names_its_jobs(limit, shapes):
     assert line == f"  hbm.copy.bandwidth: does not apply to this job ({shapes})"
 
 
-def test_what_is_waived_or_not_applicable_says_why():
+def test_waived_and_not_applicable_limits_say_why():
     limits = [limit_of("hbm.copy.bandwidth", at_least=1), limit_of("p2p.copy.bandwidth", uniform=True)]
     lines = plan(limits, waivers={"hbm.*": "agreed"}, not_applicable={"p2p.*": "one GPU"})[3:-1]
     assert lines == ["  hbm.copy.bandwidth: waived (agreed)", "  p2p.copy.bandwidth: not applicable (one GPU)"]
 
 
-def test_a_limit_nobody_requires_says_so():
+def test_a_limit_that_is_not_required_says_so():
     (line,) = plan([limit_of("p2p.copy.bandwidth", uniform=True)])[3:-1]
     assert line == "  p2p.copy.bandwidth: equal on all GB/s (rank, not required) [x.yaml: policy: for a test]"
 
@@ -87,7 +87,7 @@ def test_training_data_and_the_reason_for_the_size_are_said():
     assert (trained, tuned) == ("training data: gpt2: tokens.npy", "fine-tuning: a model: on calls.jsonl")
 
 
-def test_what_the_level_leaves_out_is_not_tested():
+def test_subjects_outside_the_level_are_not_tested():
     levels = {"quick": {"hbm": 5.0}, "full": {"hbm": 5.0, "p2p": 5.0}}
     lines = plan([limit_of("hbm.copy.bandwidth", at_least=1), limit_of("p2p.copy.bandwidth", at_least=1)], levels=levels, level="quick")
     assert "  p2p.copy.bandwidth: not tested: not part of level quick" in lines
@@ -123,7 +123,7 @@ def planned_contract(num_nodes, waivers=None):
     return list(contract_lines(contract, SHORT_PROFILE, JobShape(8, num_nodes), waivers or {}))
 
 
-def test_what_is_asked_for_will_answer_and_of_the_rest_it_says_why_not():
+def test_lines_of_a_contract_are_answered_or_say_why_not():
     assert planned_contract(1) == [
         "contract c.yaml: 4 lines",
         "  1: hbm.*, >= 120 GB/s",
@@ -133,7 +133,7 @@ def test_what_is_asked_for_will_answer_and_of_the_rest_it_says_why_not():
     ]
 
 
-def test_more_nodes_answer_more_and_a_waiver_takes_an_answer_away():
+def test_more_nodes_answer_more_lines_and_a_waiver_fewer():
     assert planned_contract(2, {"hbm.*": "agreed"})[1:3] == [
         "  1: will not be tested: waived (agreed): hbm.triad.bandwidth: never measured",
         "  2: nccl.*",

@@ -65,7 +65,7 @@ def test_reruns():
 @pytest.mark.parametrize(
     ("options", "text"), [({"timeout": 60}, "pytest-timeout would end one rank alone"), ({"usepdb": True}, "--pdb would")]
 )
-def test_what_stops_one_rank_alone_is_refused_above_one_rank(options, text):
+def test_settings_that_stop_one_rank_alone_are_refused_above_one_rank(options, text):
     assert find_refusal(make_config(**options), world_size=2).startswith(text)
     assert find_refusal(make_config(**options), world_size=1) is None
 
@@ -201,7 +201,7 @@ def test_the_right_hardware():
 
 
 @pytest.mark.parametrize("name", ["python_functions", "python_files", "addopts", "filterwarnings"])
-def test_settings_that_decide_what_runs_are_not_overridden(name):
+def test_settings_of_the_collection_are_not_overridden(name):
     text = f"-o {name}=... would change what is collected or how: leave it out; the suite's own settings hold"
     assert find_refusal(make_config(override_ini=["log_level=INFO", f"{name}=test_1*"]), 2) == text
     assert find_refusal(make_config(override_ini=["log_level=INFO"]), 2) is None

@@ -55,7 +55,7 @@ def test_the_exit_code_is_that_of_the_run_and_never_0_without_an_ending(tmp_path
         ({"ending": Ending(1, "REJECTED", ("REJECTED", "why"))}, "REJECTED"),
     ],
 )
-def test_torchrun_is_told_the_verdict_or_why_there_is_none(tmp_path, monkeypatch, state, text):
+def test_torchrun_gets_the_verdict_or_the_reason_for_its_absence(tmp_path, monkeypatch, state, text):
     monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
     run = make_run(tmp_path, 1, **state)
     run.supervisor.stop_signals.reason = None
@@ -84,7 +84,7 @@ def test_only_a_torchrun_whose_node_is_cut_off_is_told_to_end_and_once(tmp_path,
     assert ended == told
 
 
-def test_what_the_leader_wrote_is_taken_back_when_it_could_not_tell_it(tmp_path):
+def test_a_written_verdict_is_taken_back_when_it_could_not_be_sent(tmp_path):
     run = make_run(tmp_path, plan=Mock(), leader=Mock(rows=[]))
     run._confirmed = lambda: concluded(told())
     run.supervisor.await_broadcast.side_effect = ControlError("the control store is gone: it is")
@@ -101,7 +101,7 @@ def test_a_follower_without_a_control_plane_has_no_verdict(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_what_a_lost_leader_wrote_at_the_last_moment_counts(tmp_path):
+def test_a_record_of_a_lost_leader_counts(tmp_path):
     written = write_ending(tmp_path, samples.rejected())
     run = make_run(tmp_path, 1, plan=Mock())
     assert run._end_as_standby() == written
@@ -116,7 +116,7 @@ def test_a_rank_that_goes_wrong_before_the_end_asks_the_leader_to_stop(tmp_path)
     assert run.exit_code(0) == 3
 
 
-def test_what_goes_wrong_on_a_follower_after_the_end_changes_nothing(tmp_path):
+def test_a_problem_of_a_follower_after_the_end_changes_nothing(tmp_path):
     run = make_run(tmp_path, 1, plan=Mock(), ending=Ending(0, "ACCEPTED", ("ACCEPTED",)), finished=True)
     run.go_wrong("its terminal is closed")
     assert (run.exit_code(0), run.last_lines) == (0, ("ACCEPTED",))
@@ -135,7 +135,7 @@ def test_event_files_are_for_the_rank_that_reports_where_they_were_asked_for(tmp
     assert epilogues.leave_event_files(run) == []
 
 
-def test_event_files_that_cannot_be_written_are_said_and_change_nothing(tmp_path):
+def test_event_files_that_cannot_be_written_are_reported_and_change_nothing(tmp_path):
     record = with_curves(samples.accepted())
     record = record.model_copy(update={"plan": record.plan.model_copy(update={"started_at": "yesterday"})})
     run = make_run(tmp_path, record=record, ending=Ending(0, "ACCEPTED", ("ACCEPTED",)))
@@ -150,7 +150,7 @@ def test_a_manifest_is_for_the_rank_that_reports(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_manifest_that_cannot_be_written_is_said_and_changes_nothing(tmp_path):
+def test_a_manifest_that_cannot_be_written_is_reported_and_changes_nothing(tmp_path):
     (tmp_path / "SHA256SUMS").mkdir()
     run = make_run(tmp_path, record=samples.accepted(), ending=Ending(0, "ACCEPTED", ("ACCEPTED",)))
     (said,) = epilogues.leave_manifest(run)

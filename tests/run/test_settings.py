@@ -286,7 +286,7 @@ def test_a_soak_that_the_profile_finds_too_short_is_refused(suite):
     assert choose_profile(settings(suite, soak="4h"), None).parameters["soak.duration_s"] == 14_400
 
 
-def test_who_asks_to_localise_requires_it(suite):
+def test_the_option_localise_requires_its_subject(suite):
     parameters = 'parameters: {localise.asked: false, localise.expected_s: 5}\nnot_applicable: {"localise.*": nobody asked}\n'
     limit = 'localise.node.deficit: {at_most: 3, unit: "%", scope: node, source: "policy: what this test asks for"}\n'
     (suite / "thresholds" / "base.yaml").write_text(f"deadline_s: 60\n{parameters}limits:\n  {limit}")
@@ -296,5 +296,5 @@ def test_who_asks_to_localise_requires_it(suite):
     assert asked.expected_s["localise"] == 5
 
 
-def test_what_nothing_would_judge_is_not_localised(suite):
+def test_localise_without_a_limit_is_refused(suite):
     assert refusal(suite, localise=True) == "--localise: profile cpu has no limit localise.node.deficit: nothing would judge it"

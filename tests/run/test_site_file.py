@@ -89,7 +89,7 @@ RACK = "a label of 1 to 64 printable ASCII characters, in quotes where it looks 
         ("gpus_per_node: 8\nnodes:\n  a:", "line 3, column 5: no value is given; leave the key out or write one"),
     ],
 )
-def test_what_is_wrong_is_said_with_key_line_value_and_what_is_allowed(tmp_path, text, says):
+def test_a_mistake_is_reported_with_key_line_value_and_what_is_allowed(tmp_path, text, says):
     with pytest.raises(LimitsError, match=f"^{re.escape(f'site.yaml: {says}')}$"):
         site(tmp_path, text)
 

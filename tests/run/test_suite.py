@@ -88,7 +88,7 @@ def test_a_part_that_is_not_there_is_none(tmp_path):
     assert parts(suite_digest(tmp_path))["acceptance"] == "none"
 
 
-def test_a_profile_is_told_by_the_digest_of_the_report_and_by_its_files():
+def test_the_digest_of_a_profile_names_the_digests_of_its_files():
     profile = load_profile("cpu", shipped_dir())
     found = parts(profile_digest(profile))
     assert found.pop("") == profile.digest[:12]

@@ -1,4 +1,4 @@
-"""What a suite is compared with: a commit, a bundle, or nothing."""
+"""A suite is compared with a commit, a bundle, or nothing."""
 
 import json
 import subprocess
@@ -51,7 +51,7 @@ def test_a_checkout(root):
 
 
 @pytest.mark.needs("git")
-def test_a_checkout_of_which_git_tells_nothing_is_unknown(root, monkeypatch):
+def test_a_checkout_that_git_does_not_know_is_unknown(root, monkeypatch):
     commit_all(root)
     monkeypatch.setenv("PATH", "/nowhere")
     assert look(root) == SuiteState()

@@ -43,7 +43,7 @@ WRITTEN = ("ddp/__0_0.distcp", "ddp/.metadata", "ddp/.metadata.tmp", "ddp/part-0
 
 @pytest.fixture
 def folder(tmp_path):
-    """Of a run, with a checkpoint in it."""
+    """The folder of a run, with a checkpoint in it."""
     return made_folder(tmp_path, "a-run")
 
 
@@ -64,7 +64,7 @@ def all_under(folder):
 
 
 @pytest.mark.parametrize("patience_s", [60, 0])
-def test_it_is_removed_by_a_process_for_which_nobody_waits_longer(folder, patience_s):
+def test_a_checkpoint_is_removed_by_a_process_that_is_awaited_for_a_limited_time(folder, patience_s):
     remove_within(folder, patience_s)
     if patience_s:
         assert not folder.exists()
@@ -159,7 +159,7 @@ def test_without_room_for_its_marker_nothing_is_left(tmp_path):
     assert all_under(tmp_path) == []
 
 
-def test_a_file_of_somebody_else_stays_and_so_does_its_folder(folder):
+def test_a_foreign_file_stays_and_so_does_its_folder(folder):
     (folder / "ddp" / "notes.txt").touch()
     (folder / "ddp" / "part-1.json").symlink_to(folder / "ddp" / "notes.txt")
     (folder / "mine").mkdir()
@@ -277,7 +277,7 @@ def test_without_the_option_there_is_nothing_to_say():
     assert refuse_unusable_data(None) == ""
 
 
-def test_what_is_trained_on_what_is_said_of_every_model(tmp_path, with_tokens):
+def test_training_data_of_every_model_are_named(tmp_path, with_tokens):
     always = "parity, checkpoint, lora_convergence and lora_modes: always synthetic"
     tokens = f"gpt2 and llama: {tmp_path}/tokens.npy (1,500 tokens)"
     assert refuse_unusable_data(tmp_path) == f"{tokens}; resnet: synthetic; {always}"
@@ -295,7 +295,7 @@ def test_a_folder_without_data(tmp_path):
         assert data_refusal(tmp_path / name) == f"--data-dir: {tmp_path}/{name}: no folder that can be read; {WANTED}"
 
 
-def test_what_is_wrong_with_one_kind_of_data_is_refused_where_the_other_is_sound(with_tokens, with_images):
+def test_one_kind_of_wrong_data_is_refused_beside_sound_data(with_tokens, with_images):
     (with_images / "images" / "a" / "0.jpg").unlink()
     assert data_refusal(with_tokens).startswith(f"--data-dir: {with_tokens}/images: 1 class folders, and no image in them; wanted: ")
     (with_tokens / "tokens.npy").unlink()
@@ -303,7 +303,7 @@ def test_what_is_wrong_with_one_kind_of_data_is_refused_where_the_other_is_sound
     assert data_refusal(with_tokens).startswith(f"--data-dir: {with_tokens}/tokens.npy: cannot be read: ")
 
 
-def test_images_without_what_decodes_them(with_images, monkeypatch):
+def test_images_without_a_decoder(with_images, monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
     install = f"{sys.executable} -m pip install Pillow"
     assert data_refusal(with_images) == f"--data-dir: {with_images}/images: images are decoded by Pillow, which is not installed: {install}"
@@ -340,7 +340,7 @@ def test_without_the_options_there_is_nothing_to_say():
     assert refuse_unusable_lora_files(None, None) == ""
 
 
-def test_what_is_trained_on_what(model, data):
+def test_checkpoint_and_data_of_a_fine_tuning_are_named(model, data):
     num_calls = look(model, data).read.num_calls
     of_model = "Qwen2ForCausalLM (44 parameters, 100 bytes in BF16 and F32, sequences to 512 tokens)"
     of_data = f"40 dialogues with {num_calls} calls; dropped: neither messages, nor system and chat (1)"

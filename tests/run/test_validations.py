@@ -87,7 +87,7 @@ def test_a_marker_that_cannot_be_right(wrong, text):
     assert str(caught.value) == f"{NODEID}: {text}"
 
 
-def test_of_many_the_right_ones_are_read_and_the_others_are_told():
+def test_problems_of_markers_do_not_hide_other_validations():
     validations, problems = read_validations([item(), item(mark("no_group", 1))], 60.0)
     assert list(validations) == [NODEID]
     assert [str(problem) for problem in problems] == [f"{NODEID}: marker no_group wants no arguments, got no_group(1)"]
@@ -96,7 +96,7 @@ def test_of_many_the_right_ones_are_read_and_the_others_are_told():
 PARAMETERS = {"soak.duration_s": 3600, "gemm.dtype": "bf16", "some.flag": True, "some.none": 0}
 
 
-def test_what_lasts_has_its_deadline_later_by_as_much():
+def test_the_deadline_includes_what_a_validation_lasts():
     found = read_validation(item(mark("lasts", "soak.duration_s")), 60.0, PARAMETERS)
     assert (found.lasts_s, found.deadline_s) == (3600, 3660)
     assert found.expected_s(knows({"hbm": 5.0}), 2, 1) == 3605
@@ -106,7 +106,7 @@ def test_what_lasts_has_its_deadline_later_by_as_much():
 
 
 @pytest.mark.parametrize(("name", "ranks_per_node", "num_nodes"), [("min_ranks", 2, 1), ("min_ranks_per_node", 2, 2), ("min_nodes", 8, 2)])
-def test_what_a_job_is_too_small_for_takes_no_time_in_it(name, ranks_per_node, num_nodes):
+def test_a_validation_that_needs_a_larger_job_takes_no_time(name, ranks_per_node, num_nodes):
     found = read_validation(item(mark(name, 3)), 60.0)
     assert found.expected_s(knows({"hbm": 5.0}), ranks_per_node, num_nodes) == 0
     assert found.expected_s(knows({"hbm": 5.0}), 3, 3) == 5.0
@@ -120,7 +120,7 @@ def test_a_rank_that_does_not_know_the_profile_leaves_it_to_rank_0():
     assert read_validation(item(mark("lasts", "soak.duration_s")), 60.0).deadline_s == 60
 
 
-def test_what_a_file_and_a_function_need_is_added_up():
+def test_needs_of_a_file_and_a_function_add_up():
     found = read_validation(item(mark("needs", "transformers"), mark("needs", "transformers", "numpy")), 60.0, PARAMETERS)
     assert found.needs == ("numpy", "transformers")
     assert read_validation(item(), 60.0, PARAMETERS).needs == ()
@@ -133,7 +133,7 @@ def test_a_compiler_is_needed_where_training_is_compiled(compiled, needs):
 
 
 @pytest.mark.parametrize("name", ["no.such", "gemm.dtype", "some.flag", "some.none", 5, None])
-def test_what_lasts_names_a_parameter_of_seconds(name):
+def test_the_marker_lasts_names_a_parameter_of_seconds(name):
     with pytest.raises(pytest.UsageError) as caught:
         read_validation(item(mark("lasts", name)), 60.0, PARAMETERS)
     assert str(caught.value) == f"{NODEID}: {LASTS}lasts({name!r})"

@@ -18,7 +18,7 @@ def vote(outcome, reason):
 
 
 class Casts(list):
-    """What the state said, as JSON has it, by type."""
+    """Broadcasts of the state as JSON."""
 
     def append(self, message):
         super().append(message.model_dump(mode="json"))
@@ -88,7 +88,7 @@ def test_a_rank_that_is_gone_before_its_vote_keeps_all_out(state, casts):
     assert enter["reason"] == "not entered: the set-up of rank 1 did not succeed"
 
 
-def test_a_rank_that_goes_on_without_a_worker_keeps_nobody_out(casts):
+def test_a_rank_without_a_worker_keeps_no_other_rank_out(casts):
     state = AttemptState(GO.model_copy(update={"absent": (1,)}), 3, casts.append)
     state.vote(0, PASSED)
     state.vote(2, PASSED)
@@ -113,7 +113,7 @@ def test_the_first_vote_and_the_first_record_of_a_rank_count(state, casts):
     assert outcomes(state)[0] is Outcome.ERROR
 
 
-def test_a_bad_rank_is_told_to_all_once(state, casts):
+def test_a_bad_rank_is_broadcast_once(state, casts):
     publish(state, 1, Outcome.DIED, phase="call")
     publish(state, 2)
     state.advance()

@@ -63,7 +63,7 @@ def ask(watch, uuid=FIRST):
     return answer(watch)
 
 
-def test_the_first_reading_is_what_later_ones_are_compared_with(nvml):
+def test_later_readings_are_compared_with_the_first(nvml):
     watch = CounterWatch(reads_ports=False)
     assert ask(watch) == {}
     assert ask(watch) == {"pcie.replays": (0, ""), "xids": (0, "")}
@@ -88,7 +88,7 @@ def test_of_another_gpu_there_is_nothing_to_compare_with(nvml):
     assert ask(watch, SECOND)["pcie.replays"] == (1, "")
 
 
-def test_a_driver_that_hangs_is_not_waited_for_and_what_rose_is_told_later(nvml, monkeypatch):
+def test_a_driver_that_hangs_is_not_awaited_and_its_counters_come_later(nvml, monkeypatch):
     monkeypatch.setattr("gpu_acceptance.supervisor.gpu_watch.LONGEST_S", 0.2)
     late = "unreadable (NVML has not answered for 0.2 s)"
     watch = CounterWatch(reads_ports=False)
@@ -117,7 +117,7 @@ def test_a_counter_that_was_not_read_once_rises_with_the_next_reading(nvml):
     assert ask(watch)["pcie.replays"] == (4, "")
 
 
-def test_a_reading_that_breaks_is_told_as_such_and_the_next_one_counts(nvml, monkeypatch):
+def test_a_reading_that_fails_is_reported_and_the_next_one_counts(nvml, monkeypatch):
     monkeypatch.setattr(read_counters, "read_ports", lambda _devices: {("infiniband.link_downed", "mlx5_0 port 1"): 3})
     watch, limited = CounterWatch(reads_ports=True), REPLAYS | {"counters.infiniband.link_downed"}
     watch.ask(FIRST, limited, each_link=False)
@@ -171,7 +171,7 @@ def test_a_poll_is_nothing_to_compare_with(nvml):
     assert ask(watch) == {"pcie.replays": (0, ""), "xids": (0, "")}
 
 
-def test_what_a_poll_saw_is_told_again_and_by_its_link(nvml, monkeypatch):
+def test_counters_of_a_poll_are_reported_again_by_link(nvml, monkeypatch):
     links: dict[tuple[str, int], int] = {}
     monkeypatch.setattr(nvml, "_fields", lambda *arguments: fields(nvml.values, links)(*arguments))
     install(monkeypatch, nvmlDeviceGetFieldValues=lambda *arguments: nvml._fields(*arguments), nvmlEventSetWait_v2=nvml.events.wait)
@@ -216,7 +216,7 @@ def wait_for_samples(watch, number):
     assert wait_until(lambda: so_far(watch).num_samples >= number)
 
 
-def test_what_the_gpu_did(watch):
+def test_telemetry_of_a_window(watch):
     watch.watch(FIRST)
     wait_for_samples(watch, 1)
     begin_s = time.monotonic()
@@ -247,7 +247,7 @@ def test_without_a_gpu_there_is_nothing(watch):
     assert so_far(watch) is None
 
 
-def test_of_less_than_a_second_nothing_is_told(watch, monkeypatch):
+def test_less_than_a_second_has_no_telemetry(watch, monkeypatch):
     watch.watch(FIRST)
     wait_for_samples(watch, 2)
     monkeypatch.setattr(gpu_watch, "LEAST_S", 1.0)
@@ -256,7 +256,7 @@ def test_of_less_than_a_second_nothing_is_told(watch, monkeypatch):
     assert watch.during(now_s - 1.001, now_s) is not None
 
 
-def test_a_machine_without_nvml_is_told_as_missing(watch, monkeypatch):
+def test_without_nvml_the_values_are_missing(watch, monkeypatch):
     monkeypatch.setattr(pynvml, "nvmlInit", lambda: (_ for _ in ()).throw(pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)))
     watch.watch(FIRST)
     assert wait_until(lambda: "Library Not Found" in str(so_far(watch).missing.get("sm_clock_mhz")))
@@ -294,7 +294,7 @@ def samplers():
     return [thread for thread in threading.enumerate() if thread.name == "telemetry"]
 
 
-def test_the_hold_samples_what_its_worker_opened_until_all_is_over(hold):
+def test_the_slot_samples_the_gpu_that_its_worker_opened(hold):
     assert (lately(hold), samplers()) == (None, [])
     hold.opened(FIRST)
     assert len(samplers()) == 1
@@ -314,7 +314,7 @@ def sample(number, **changes):
     return Sample(0.05 * number, **{**dict.fromkeys(SOURCES, 1), **changes})
 
 
-def test_throttling_is_told_by_its_reason_and_what_is_missing_by_its_channel():
+def test_throttling_has_its_reason_and_a_missing_value_its_channel():
     braked = itertools.chain((gpu.HW_POWER_BRAKE | 0x4000,) * 20, (0,) * 21)
     lacks = Missing(Why.NOT_SUPPORTED, "Not Supported")
     window = series(*(sample(number, event_reasons=mask, power_w=lacks) for number, mask in enumerate(braked))).window(0.0, 2.0)
@@ -325,7 +325,7 @@ def test_throttling_is_told_by_its_reason_and_what_is_missing_by_its_channel():
     assert (found.length_s, found.seen_s, found.num_samples) == (2.0, pytest.approx(2.0), 40)
 
 
-def test_a_window_of_which_nothing_was_read_has_no_level():
+def test_a_window_without_samples_has_no_level():
     found = told(series(*(unread(0.05 * number, "x" * 1000) for number in range(21))).window(0.0, 1.0))
     assert found.levels == found.throttled_s == {}
     assert set(found.missing) >= {"sm_clock_mhz", "event_reasons"}
@@ -355,7 +355,7 @@ def test_a_minute_in_points():
     assert {point.length_s for point in found} == {1.0}
 
 
-def test_of_what_was_not_sampled_there_is_no_point():
+def test_times_without_samples_have_no_point():
     gone = Missing(Why.UNREADABLE, "gone")
     assert [point.means["power_w"] for point in minute(power_w=lambda second: gone if second < 59 else 700)] == [*[None] * 59, 700]
     made = series(*(sample(number) for number in (*range(40), *range(800, 1200))))
@@ -364,7 +364,7 @@ def test_of_what_was_not_sampled_there_is_no_point():
     assert [point.means for point in points((), 0.0, 60.0, 2, ("power_w",))] == [{"power_w": None}] * 2
 
 
-def test_what_is_kept_of_a_minute_or_longer(watch):
+def test_a_minute_or_longer_has_a_series(watch):
     watch.watch(FIRST)
     wait_for_samples(watch, 3)
     now_s = time.monotonic()
@@ -376,7 +376,7 @@ def test_what_is_kept_of_a_minute_or_longer(watch):
     assert len(kept.model_dump_json()) < 16_000
 
 
-def test_a_series_names_why_clocks_were_held_down_and_where_but_not_what_every_healthy_gpu_has():
+def test_a_series_names_throttle_reasons_but_not_those_of_a_healthy_gpu():
     reasons = (gpu.GPU_IDLE, gpu.SW_POWER_CAP, gpu.HW_THERMAL | 0x4000, gpu.HW_THERMAL)
     means = dict.fromkeys(("sm_clock_mhz", "power_w", "gpu_temperature_c", "memory_temperature_c", "utilisation_percent"), 1.0)
     kept = kept_series([Point(15.0, means, one) for one in reasons])

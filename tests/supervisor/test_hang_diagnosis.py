@@ -45,7 +45,7 @@ def of(*counts: int) -> list[dict]:
     return [rank(number, 1000 + number, AllReduce=count, AllGather=2) for number, count in enumerate(counts)]
 
 
-def test_who_launched_less_than_the_others_is_told():
+def test_ranks_that_launched_less_than_others_are_named():
     assert describe(answer(communicator(of(4, 4, 3, 4))), 1000) == "4 ranks: AllReduce 4 on ranks 0-1,3, 3 on rank 2"
 
 
@@ -53,7 +53,7 @@ def test_where_all_launched_the_same_it_says_what():
     assert describe(answer(communicator(of(4, 4))), 1000) == "2 ranks: all have launched the same (AllGather 2, AllReduce 4)"
 
 
-def test_what_nccl_answered_on_two_gpus_is_read():
+def test_an_answer_of_nccl_on_two_gpus_is_read():
     text = (Path(__file__).parents[2] / "reports" / "evidence" / "nccl-ras.txt").read_bytes()
     real = text[text.index(b"'TIMEOUT 3") : text.index(b"\nFR ")]
     assert describe(real, 2731) == "2 ranks: AllReduce 4 on rank 0, 3 on rank 1"
@@ -63,7 +63,7 @@ def test_before_any_collective():
     assert describe(answer(communicator([rank(0, 1000), rank(1, 1001)])), 1000) == "2 ranks: no collectives"
 
 
-def test_who_does_not_answer_and_who_has_an_error_come_first():
+def test_silent_ranks_and_ranks_with_errors_come_first():
     ranks = [rank(0, 1000, AllReduce=4), rank(1, 1001, async_error=6, AllReduce=4)]
     told = describe(answer(communicator(ranks, [{"rank": 2, "host": "192.0.2.2", "pid": 1002}])), 1000)
     assert told == "3 ranks: no answer from rank 2; NCCL error 6 on rank 1; all have launched the same (AllReduce 4)"
@@ -109,7 +109,7 @@ def test_an_answer_that_is_none_tells_nothing(text):
     assert describe(text, 1000) == ""
 
 
-def test_names_from_the_wire_are_shown_as_what_they_are():
+def test_names_from_the_wire_are_escaped():
     hostile = communicator([rank(0, 1000, **{"\x1b[31m<b>": 1}), rank(1, 1001)])
     assert describe(answer(hostile), 1000) == r"2 ranks: all have launched the same (\x1b[31m<b> 1)"
 
@@ -156,7 +156,7 @@ def serve():
         server.close()
 
 
-def test_a_service_is_asked_and_its_answer_told(serve):
+def test_the_service_is_asked_and_its_answer_read(serve):
     address, asked = serve(lambda peer: peer.sendall(answer(communicator(of(4, 3)))))
     query = RasQuery(address, 1000)
     assert wait_until(query.poll)
@@ -200,7 +200,7 @@ def test_one_that_does_not_stop_is_listened_to_no_more(serve):
     query.close()
 
 
-def test_where_nobody_listens_it_is_done_at_once():
+def test_without_a_listener_it_is_done_at_once():
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = server.getsockname()[:2]
     query = RasQuery(address, 1000)

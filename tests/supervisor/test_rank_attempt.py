@@ -55,7 +55,7 @@ class FakeWorker:
 
 
 class FakeHost:
-    """A supervisor and its hold on a worker in one; its GPU memory is free or not, as a test says."""
+    """A supervisor and its worker slot in one; its GPU memory is free or not, as a test says."""
 
     def __init__(self, worker: FakeWorker | None) -> None:
         self.slot = self
@@ -137,7 +137,7 @@ def clock(monkeypatch):
 
 
 def go(**changes) -> tuple[Go, int, int]:
-    """An attempt as its rank 3 of 4 is told of it."""
+    """An attempt on rank 3 of 4."""
     base = {
         "seq": 1,
         "kind": "run",
@@ -151,7 +151,7 @@ def go(**changes) -> tuple[Go, int, int]:
 
 
 def broadcast(kind: str, **more):
-    """What rank 0 says of the attempt in progress."""
+    """A broadcast of rank 0 about the attempt in progress."""
     return read_message(TO_ALL, json.dumps({"type": kind, "seq": 1, **more}).encode())
 
 
@@ -318,7 +318,7 @@ def test_the_record_of_a_stuck_rank_holds_what_was_found(clock, worker, ras, mor
     assert (host.record.ras, host.record.message) == (ras, f"deadline of 10 s passed{more}")
 
 
-def test_whoever_is_asked_where_it_is_is_not_listened_to_any_more(clock):
+def test_messages_during_a_diagnosis_are_ignored(clock):
     host, attempt = to_be_killed(clock)
     attempt.on_worker(said("done", outcome="passed", phase="", message="", duration_s=10.1, figures=[]))
     attempt.tick()
@@ -349,7 +349,7 @@ def test_how_a_worker_ended_is_a_fact_of_its_record(clock, status, cause):
     assert [(record.cause, record.returncode) for record, _ in host.published] == [(cause, status.returncode)]
 
 
-def test_one_that_dies_while_it_is_asked_was_stuck(clock):
+def test_a_worker_that_dies_during_its_diagnosis_was_stuck(clock):
     host, attempt = to_be_killed(clock, stack="inside wait")
     host.worker = None
     attempt.on_exit(ExitStatus(-signal.SIGUSR1), "the end of its log")
@@ -525,7 +525,7 @@ def test_the_poisoned_worker_goes_first_and_its_memory_is_seen_free(clock):
     assert not host.published
 
 
-def test_an_old_worker_that_the_kernel_keeps_is_not_awaited_until_the_deadline_nor_twice(clock):
+def test_an_old_worker_that_the_kernel_keeps_is_not_awaited_to_the_deadline_or_twice(clock):
     stays = "the last worker is still there 30 s after it was killed: no new one can start beside it; its process is in the kernel (D)"
     host = FakeHost(FakeWorker(state=(Cause.IN_THE_KERNEL, "in the kernel (D)")))
     attempt = FormAttempt(host, *go(deadline_s=1000.0))
@@ -591,7 +591,7 @@ def test_a_healthy_worker_says_goodbye_and_leaves(clock):
     assert host.record.outcome is Outcome.PASSED
 
 
-def test_what_went_wrong_at_the_end_is_an_error(clock):
+def test_problems_at_the_end_are_an_error(clock):
     host, attempt = started(EndAttempt)
     attempt.on_worker(said("bye", errors=["OSError: corrupted"], late=["test_a gave a.b.c after it had ended"]))
     attempt.on_exit(ExitStatus(0), "")
@@ -693,7 +693,7 @@ def run_rounds(attempt: RunAttempt, clock, number: int) -> None:
         attempt.tick()
 
 
-def test_each_round_of_what_lasts_has_a_time_of_its_own(clock):
+def test_each_round_of_a_long_validation_has_a_deadline(clock):
     host, attempt = entered(**HOUR)
     run_rounds(attempt, clock, 5)
     assert host.worker.sent[-5:] == [{"type": "round", "alarm": ""}] * 5

@@ -1,4 +1,4 @@
-"""What one supervisor tells its leader, over a real control store."""
+"""Messages of one supervisor to its leader, over a real control store."""
 
 import os
 import queue
@@ -40,7 +40,7 @@ def test_facts_that_are_too_large_to_send_are_an_error_of_the_rank_and_end_no_ru
     assert record.message.startswith("record not sent: a published message of ")
 
 
-def test_who_is_no_rank_of_this_job_may_say_hello_and_nothing_else(supervisor):
+def test_a_stranger_may_say_hello_and_nothing_else(supervisor):
     """Hello is how a rank that was told another number of ranks is found."""
     supervisor.control.incoming.put((7, JournalTold(problem="", shared=True, told=None, round=0)))
     supervisor.control.incoming.put((7, StopRequest(reason="SIGTERM")))
@@ -65,7 +65,7 @@ def published(supervisor):
     return RankRecord.model_validate_json(message.line).counters
 
 
-def test_a_record_waits_for_what_rose_meanwhile(supervisor):
+def test_a_record_waits_for_its_counters(supervisor):
     answers = [None, None, RISEN]
     supervisor.slot.counters = lambda: answers.pop(0)
     supervisor.publish(make_record(0, Outcome.PASSED), {})

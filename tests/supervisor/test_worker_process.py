@@ -1,4 +1,4 @@
-"""The hold of a supervisor on a child: real processes, real signals."""
+"""Worker processes of a supervisor: real processes, real signals."""
 
 import os
 import re
@@ -214,7 +214,7 @@ def test_a_worker_that_cannot_say_where_it_is(start, tmp_path):
     assert diagnosis.collectives == ()
 
 
-def test_a_stopped_worker_is_said_to_be_stopped_and_not_waited_for(start):
+def test_a_stopped_worker_is_reported_and_not_awaited(start):
     worker = start(STUCK)
     assert read_message(worker) == Ready()
     os.kill(worker.pid, signal.SIGSTOP)
@@ -247,7 +247,7 @@ def test_a_worker_that_comes_back_from_the_kernel_is_waited_for(start, monkeypat
     assert diagnosis.state == (None, "")
 
 
-def test_a_worker_that_stays_in_the_kernel_is_said_to_be_there(start, monkeypatch):
+def test_a_worker_that_stays_in_the_kernel_is_reported(start, monkeypatch):
     monkeypatch.setattr("gpu_acceptance.supervisor.hang_diagnosis.LONGEST_S", 0.6)  # a first poll that comes late takes 0.5 s of it
     worker = start(in_the_kernel(for_s=600))
     assert read_message(worker) == Ready()
@@ -300,7 +300,7 @@ def test_telling_a_dead_worker_is_no_error(start):
     worker.send(Quit(seq=1))
 
 
-def test_a_worker_that_reads_nothing_blocks_nobody(start):
+def test_a_worker_that_reads_nothing_does_not_block_its_supervisor(start):
     worker = start("import signal; signal.pause()")
     for _ in range(100):
         worker.send(Gathered(seq=1, values=("x" * 10_000,), absent=()))
@@ -309,7 +309,7 @@ def test_a_worker_that_reads_nothing_blocks_nobody(start):
     worker.flush()
 
 
-def test_what_the_pipe_did_not_take_comes_later(start):
+def test_bytes_that_the_pipe_did_not_take_come_later(start):
     code = "import os, time; time.sleep(1); fd = int(os.environ['GPU_ACCEPTANCE_CHANNEL'].split(',')[0])\nn = 0\n"
     worker = start(code + "while n < 1_000_000: n += len(os.read(fd, 65536))\nprint(n, flush=True)")
     worker.send(Gathered(seq=1, values=("x" * 1_000_000,), absent=()))
@@ -318,7 +318,7 @@ def test_what_the_pipe_did_not_take_comes_later(start):
     assert int(worker.log_tail()) >= 1_000_000
 
 
-def test_where_the_kernel_does_not_tell_what_it_killed_a_worker_starts_and_its_end_is_named(start, monkeypatch, tmp_path):
+def test_without_counts_of_oom_kills_a_worker_starts_and_its_end_is_named(start, monkeypatch, tmp_path):
     monkeypatch.setattr(processes, "_VMSTAT", tmp_path / "vmstat")
     worker = start("import signal; signal.pause()")
     worker.kill()

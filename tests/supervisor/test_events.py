@@ -1,4 +1,4 @@
-"""What a supervisor waits for: a real worker that writes more than anybody can read."""
+"""Events of a supervisor, with a real worker that writes faster than they can be read."""
 
 import re
 import subprocess
@@ -39,7 +39,7 @@ print(got[-1].status)
 
 
 @pytest.mark.slow
-def test_a_worker_that_floods_keeps_nobody_and_is_believed_no_more(tmp_path):
+def test_a_worker_that_floods_blocks_no_loop_and_is_not_trusted(tmp_path):
     (tmp_path / "floods.py").write_text(FLOODS)
     command = [sys.executable, "-c", SUPERVISES]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=180, check=False)

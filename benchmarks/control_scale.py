@@ -1,6 +1,6 @@
 """What the control plane costs a validation on 8 to 1,024 ranks: our own supervisor leads, over a TCPStore in a process of its own.
 
-There are no workers. Each other rank is a `Control` and a `Heartbeats`, as in a run, that answers at once; some of them share a process, as
+There are no workers. Each other rank has a `Control` and `Heartbeats`, as in a run, and answers at once; some of them share a process, as
 few as this machine has cores for: those in one process wait for each other's turn at Python, which no rank of a run does.
 So what is left is messages, heartbeats, and the judgement of ten limits. Wall time is that of all ranks on this one machine, and too
 long by what they do on its cores; CPU time of the leader and of the store is what one machine of a cluster would have to give, and that
@@ -25,9 +25,22 @@ from gpu_acceptance.base.model import encode
 from gpu_acceptance.base.process import gc_paused
 from gpu_acceptance.control.control import Control
 from gpu_acceptance.control.heartbeats import Heartbeats
+from gpu_acceptance.control.messages import (
+    Enter,
+    Fence,
+    FenceReady,
+    Go,
+    Hello,
+    Leave,
+    Message,
+    OfAttempt,
+    Published,
+    StoreLost,
+    Verdict,
+    Vote,
+)
 from gpu_acceptance.control.rank import Rank
 from gpu_acceptance.control.secret import Secret
-from gpu_acceptance.control.session import Message
 from gpu_acceptance.record.figure import make_figure
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome
@@ -41,7 +54,6 @@ GPUS_PER_NODE = 8
 NUM_VALIDATIONS = 20
 METRICS = tuple(f"made.metric{number}" for number in range(10))
 COUNTERS = tuple(f"counters.counter{number}" for number in range(12))
-GO = {"nodeid": NODEID, "deadline_s": 600, "generation": 1, "attempt": 1, "absent": []}
 SECRET = Secret(b"of a benchmark", is_of_run=True)
 _MEET_S = 600.0
 _LEAST, _MOST = 8, 128  # ranks in a process: each needs a quarter of a GiB for torch alone
@@ -76,12 +88,12 @@ def place_of(rank: int, world_size: int, port: int) -> Rank:
     return Rank(rank, local_rank, world_size, GPUS_PER_NODE, node, -(-world_size // GPUS_PER_NODE), "127.0.0.1", port, "bench")
 
 
-def record_of(rank: int, go: Message) -> RankRecord:
+def record_of(rank: int, go: Go) -> RankRecord:
     """What a rank tells of a validation that went well: ten figures, and the counters that are read round each."""
     return RankRecord(
         nodeid=NODEID,
         attempt=1,
-        generation=go["generation"],
+        generation=go.generation,
         rank=rank,
         outcome=Outcome.PASSED,
         duration_s=1.0,
@@ -96,20 +108,21 @@ class AnswersAtOnce:
     def __init__(self, control: Control) -> None:
         self._control = control
         self._rank = control.place.rank
-        self._go: Message = {}
+        self._go: Go | None = None
 
     def hear(self, message: Message) -> None:
-        match message["type"]:
-            case "go":
+        match message:
+            case Go():
                 self._go = message
-                self._tell({"type": "vote", "outcome": Outcome.PASSED, "reason": ""})
-            case "enter":
-                self._tell({"type": "fence_ready"})
-            case "fence":
-                self._tell({"type": "published", "facts": {}, "problem": None}, encode(record_of(self._rank, self._go)))
+                self._post(Vote(seq=message.seq, outcome=Outcome.PASSED))
+            case Enter():
+                self._post(FenceReady(seq=message.seq))
+            case Fence():
+                assert self._go
+                self._post(Published(seq=message.seq, problem=None, facts={}, line=encode(record_of(self._rank, self._go))))
 
-    def _tell(self, message: Message, line: str = "") -> None:
-        self._control.post({**message, "seq": self._go["seq"]}, line)
+    def _post(self, message: OfAttempt) -> None:
+        self._control.post(message)
 
 
 class Leader(Supervisor):
@@ -119,32 +132,36 @@ class Leader(Supervisor):
         super().__init__(place, control, StopSignals("this machine", has_launcher=False))
         self._own = AnswersAtOnce(control)
 
-    def _take_casts(self, wanted: str) -> Message | None:
-        while self._casts:
-            message = self._casts.popleft()
-            if message["type"] == wanted:
+    def _take_broadcasts(self, *wanted: type[Message]) -> Message | None:
+        while self._broadcasts:
+            message = self._broadcasts.popleft()
+            if isinstance(message, wanted):
                 return message
             self._own.hear(message)
         return None
 
 
+def hello_of(rank: int, world_size: int, control: Control) -> Hello:
+    return Hello(identity=make_identity(rank, world_size, min(GPUS_PER_NODE, world_size)), refusal=None, nonce=control.nonce)
+
+
 def follow(first: int, number: int, world_size: int, port: int) -> None:
     controls = [Control(place_of(rank, world_size, port), SECRET) for rank in range(first, first + number)]
-    lookouts = [Heartbeats(control.client(), control.session, control.place.rank, control.facts) for control in controls]
+    heartbeats = [Heartbeats(control.client(), control.session, control.place.rank, control.facts) for control in controls]
     ranks = {control.wake_fd: (control, AnswersAtOnce(control)) for control in controls}
     poll = select.poll()
     for control in controls:
         poll.register(control.wake_fd, select.POLLIN)
-        control.send(0, {"type": "hello"})
-    for lookout in lookouts:
-        lookout.watch([0], 0)
+        control.send(0, hello_of(control.place.rank, world_size, control))
+    for one in heartbeats:
+        one.watch([0], 0)
     while True:
         for fd, _ in poll.poll():
             control, rank = ranks[fd]
             control.drain_wake()
             while not control.incoming.empty():
                 _, message = control.incoming.get()
-                if message["type"] in {"leave", "store_lost"}:
+                if isinstance(message, Leave | StoreLost):
                     os._exit(0)  # hundreds of threads wait in the store; nothing of them is wanted any more
                 rank.hear(message)
 
@@ -158,8 +175,8 @@ def lead(world_size: int, port: int, store_pid: int) -> None:
     gc.freeze()  # as the plugin does once all is imported
     control = Control(place_of(0, world_size, port), SECRET)
     leader = Leader(control.place, control)
-    control.send(0, {"type": "hello"})
-    assert len(leader.await_mail("hello", _MEET_S)) == world_size
+    control.send(0, hello_of(0, world_size, control))
+    assert len(leader.await_mail(Hello, _MEET_S)) == world_size
     leader.lookout.watch(range(world_size), 0)
     profile = make_profile(*(make_limit(metric, at_least=900) for metric in METRICS))
     job = Job(tuple(make_identity(rank, world_size, min(GPUS_PER_NODE, world_size)) for rank in range(world_size)))
@@ -169,16 +186,13 @@ def lead(world_size: int, port: int, store_pid: int) -> None:
         if number == 2:  # the first one warms up
             before = [cpu_s(group) for group in groups]
         begin_s = time.monotonic()
-        board = leader.lead_attempt(
-            {"type": "go", "seq": number, "nodeid": NODEID, "deadline_s": 600, "generation": 1, "attempt": 1, "absent": []}
-        )
+        go = Go(seq=number, kind="run", nodeid=NODEID, deadline_s=600.0, lasts_s=0.0, generation=1, attempt=1)
+        state = leader.lead_attempt(go)
         with gc_paused():  # as supervisor/leader.py does
-            row = make_row(NODEID, [Attempt(number=1, ranks=board.records())], profile, job, {}, 600)
+            row = make_row(NODEID, [Attempt(number=1, ranks=state.records())], profile, job, {}, 600)
         assert row.outcome is Outcome.PASSED, row.message
-        control.broadcast(
-            {"type": "verdict", "nodeid": NODEID, "outcome": row.outcome, "message": row.message, "duration_s": 1.0, "ended": None}
-        )
-        while leader._take_casts("verdict") is None:
+        control.broadcast(Verdict(nodeid=NODEID, outcome=row.outcome, message=row.message, duration_s=1.0, ended=None))
+        while leader._take_broadcasts(Verdict) is None:
             leader.pump()
         took.append(time.monotonic() - begin_s)
     after = [cpu_s(group) for group in groups]
@@ -190,7 +204,7 @@ def lead(world_size: int, port: int, store_pid: int) -> None:
         f"of the others {1e3 * others_s:7.1f} ms on {os.cpu_count()} cores; leader {peak:.2f} GiB",
         flush=True,
     )
-    control.broadcast({"type": "leave"})
+    control.broadcast(Leave())
     leader.lookout.end()
     control.close(timeout_s=30)
 

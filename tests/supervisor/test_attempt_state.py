@@ -61,31 +61,26 @@ def test_all_enter_once_all_voted(state, casts):
     assert casts == [{"type": "enter", "seq": 7, "ok": True, "outcome": Outcome.PASSED, "reason": ""}]
 
 
-def test_one_skip_is_a_skip_for_all(state, casts):
-    state.vote(0, PASSED)
-    state.vote(1, vote(Outcome.SKIPPED, "no port"))
-    state.vote(2, vote(Outcome.SKIPPED, "no cable"))
+SKIPS, FAILS = vote(Outcome.SKIPPED, "no port"), vote(Outcome.ERROR, "no room")
+
+
+@pytest.mark.parametrize(
+    ("votes", "outcome", "reason"),
+    [
+        ((PASSED, SKIPS, vote(Outcome.SKIPPED, "no cable")), Outcome.SKIPPED, "rank 1 skipped: no port"),
+        ((SKIPS, PASSED, FAILS), Outcome.NOT_RUN, "not entered: the set-up of rank 2 did not succeed"),
+        ((PASSED, None, PASSED), Outcome.NOT_RUN, "not entered: the set-up of rank 1 did not succeed"),
+    ],
+    ids=["one skip is a skip for all", "a failure comes before a skip", "a rank that died before its vote"],
+)
+def test_one_vote_keeps_all_out(state, casts, votes, outcome, reason):
+    for rank, one in enumerate(votes):
+        if one:
+            state.vote(rank, one)
+        else:
+            publish(state, rank, Outcome.DIED)
     state.advance()
-    assert casts == [{"type": "enter", "seq": 7, "ok": False, "outcome": Outcome.SKIPPED, "reason": "rank 1 skipped: no port"}]
-
-
-def test_a_failed_set_up_keeps_all_out_and_comes_before_a_skip(state, casts):
-    state.vote(0, vote(Outcome.SKIPPED, "no port"))
-    state.vote(1, PASSED)
-    state.vote(2, vote(Outcome.ERROR, "no room"))
-    state.advance()
-    (enter,) = casts
-    assert (enter["ok"], enter["outcome"]) == (False, Outcome.NOT_RUN)
-    assert enter["reason"] == "not entered: the set-up of rank 2 did not succeed"
-
-
-def test_a_rank_that_is_gone_before_its_vote_keeps_all_out(state, casts):
-    state.vote(0, PASSED)
-    state.vote(2, PASSED)
-    publish(state, 1, Outcome.DIED)
-    state.advance()
-    (enter,) = casts.of("enter")
-    assert enter["reason"] == "not entered: the set-up of rank 1 did not succeed"
+    assert casts.of("enter") == [{"type": "enter", "seq": 7, "ok": False, "outcome": outcome, "reason": reason}]
 
 
 def test_a_rank_without_a_worker_keeps_no_other_rank_out(casts):
@@ -169,39 +164,26 @@ def test_a_record_of_another_rank_is_an_error_of_its_sender(state):
     assert (error.outcome, error.message) == (Outcome.ERROR, f"its record could not be read: {said}")
 
 
-def test_gather_answers_in_rank_order_once_all_gave_a_value(state, casts):
-    for rank, value in ((2, "c"), (0, "a")):
-        state.gather(rank, Gather(seq=7, key="place", value=value))
-    assert casts == []
-    state.gather(1, Gather(seq=7, key="place", value="b"))
-    assert casts == [{"type": "gathered", "seq": 7, "values": ["a", "b", "c"], "absent": []}]
-
-
-def test_a_key_can_be_gathered_again(state, casts):
-    for value in (1, 2):
-        for rank in range(3):
+def test_gather_answers_in_rank_order_once_all_gave_a_value_and_again(state, casts):
+    for number in (1, 2):
+        for rank, value in ((2, "c"), (0, "a"), (1, "b")):
+            assert len(casts) == number - 1
             state.gather(rank, Gather(seq=7, key="place", value=value))
-    assert [message["values"] for message in casts] == [[1, 1, 1], [2, 2, 2]]
+    assert casts == [{"type": "gathered", "seq": 7, "values": ["a", "b", "c"], "absent": []}] * 2
 
 
-def test_the_collective_that_must_pair_comes_once_all_passed(state, casts):
+@pytest.mark.parametrize("ok", [True, False])
+def test_the_collective_that_must_pair_comes_once_all_passed_and_is_not_entered_where_one_did_not(state, casts, ok):
     for rank in range(3):
         state.vote(rank, PASSED)
     state.fence_ready(0)
-    state.fence_ready(1)
+    state.fence_ready(2)
     state.advance()
     assert casts.of("fence") == []
-    state.fence_ready(2)
+    if ok:
+        state.fence_ready(1)
+    else:
+        publish(state, 1, Outcome.FAILED, phase="call")
     state.advance()
     state.advance()
-    assert casts.of("fence") == [{"type": "fence", "seq": 7, "ok": True}]
-
-
-def test_where_one_rank_did_not_pass_the_others_do_not_wait_for_it_in_a_collective(state, casts):
-    for rank in range(3):
-        state.vote(rank, PASSED)
-    state.fence_ready(0)
-    publish(state, 1, Outcome.FAILED, phase="call")
-    state.fence_ready(2)
-    state.advance()
-    assert casts.of("fence") == [{"type": "fence", "seq": 7, "ok": False}]
+    assert casts.of("fence") == [{"type": "fence", "seq": 7, "ok": ok}]

@@ -34,32 +34,37 @@ def test_a_plain_run_is_not_refused():
     assert find_refusal(make_config(dist="no", numprocesses=None, timeout=None, usepdb=False, reruns=0), world_size=8) is None
 
 
-@pytest.mark.parametrize("options", [{"numprocesses": 2}, {"dist": "load"}])
-def test_xdist(options):
-    text = "pytest-xdist may not share out an acceptance run, every rank runs every validation: leave out -n and --dist"
-    assert find_refusal(make_config(**options), world_size=1) == text
+XDIST = "pytest-xdist may not share out an acceptance run, every rank runs every validation: leave out -n and --dist"
+RANDOM = "a random order differs between ranks: add -p no:randomly (or -p no:random_order)"
+MULTIPLIES = "would multiply the validations, and no worker knows the copies: leave it out; --confirm=N measures a missed limit again"
+RERUNS = "--reruns would run a validation until it passes: leave it out; repeats are announced and recorded by the suite itself"
+SHOWS = "shows fixtures, and none runs in this process: leave it out; --plan shows what would run"
+OVERRIDES = "=... would change what is collected or how: leave it out; the suite's own settings hold"
+REFUSED = [
+    ({"numprocesses": 2}, XDIST),
+    ({"dist": "load"}, XDIST),
+    ({"plugins": ["randomly"]}, RANDOM),
+    ({"random_order_bucket": "module"}, RANDOM),
+    ({"random_order": True}, RANDOM),
+    *(({name: 2}, f"--{name} {MULTIPLIES}") for name in ("hours", "minutes", "seconds")),
+    ({"leaks": ":"}, f"-R {MULTIPLIES}"),
+    ({"reruns": 1}, RERUNS),
+    *(({f"setup{name}": True}, f"--setup-{name} {SHOWS}") for name in ("plan", "only", "show")),
+    *(
+        ({"override_ini": ["log_level=INFO", f"{name}=test_1*"]}, f"-o {name}{OVERRIDES}")
+        for name in ("python_functions", "python_files", "addopts", "filterwarnings")
+    ),
+]
 
 
-@pytest.mark.parametrize("changes", [{"plugins": ["randomly"]}, {"random_order_bucket": "module"}, {"random_order": True}])
-def test_random_order(changes):
-    text = "a random order differs between ranks: add -p no:randomly (or -p no:random_order)"
+@pytest.mark.parametrize(("changes", "text"), REFUSED)
+def test_options_of_pytest_that_change_what_is_measured(changes, text):
     assert find_refusal(make_config(**changes), world_size=1) == text
 
 
-@pytest.mark.parametrize(("option", "flag"), [("hours", "--hours"), ("minutes", "--minutes"), ("seconds", "--seconds")])
-def test_hours_of_the_same(option, flag):
-    text = f"{flag} would multiply the validations, and no worker knows the copies: leave it out; --confirm=N measures a missed limit again"
-    assert find_refusal(make_config(**{option: 2}), world_size=1) == text
-    assert find_refusal(make_config(**{option: 0}), world_size=1) is None
-
-
-def test_a_search_for_leaks():
-    assert find_refusal(make_config(leaks=":"), world_size=1).startswith("-R would multiply the validations")
-    assert find_refusal(make_config(leaks=None), world_size=1) is None
-
-
-def test_reruns():
-    assert find_refusal(make_config(reruns=1), world_size=1).startswith("--reruns would run a validation until it passes: leave it out")
+@pytest.mark.parametrize("changes", [{"hours": 0}, {"minutes": 0}, {"seconds": 0}, {"leaks": None}, {"override_ini": ["log_level=INFO"]}])
+def test_options_of_pytest_that_change_nothing(changes):
+    assert find_refusal(make_config(**changes), world_size=2) is None
 
 
 @pytest.mark.parametrize(
@@ -68,12 +73,6 @@ def test_reruns():
 def test_settings_that_stop_one_rank_alone_are_refused_above_one_rank(options, text):
     assert find_refusal(make_config(**options), world_size=2).startswith(text)
     assert find_refusal(make_config(**options), world_size=1) is None
-
-
-@pytest.mark.parametrize(("option", "name"), [("setupplan", "plan"), ("setuponly", "only"), ("setupshow", "show")])
-def test_fixtures_of_a_process_that_runs_none_are_not_shown(option, name):
-    text = f"--setup-{name} shows fixtures, and none runs in this process: leave it out; --plan shows what would run"
-    assert find_refusal(make_config(**{option: True}), world_size=1) == text
 
 
 def test_a_run_inside_a_validation():
@@ -151,20 +150,16 @@ def test_a_gpu_that_is_lost_is_no_mistake_of_the_start():
     assert find_mismatch(seeing([0, 1], [0, 1], rank0="0", rank1="0"), None) is None
 
 
-@pytest.mark.parametrize(("expected", "num_nodes"), [(None, 3), (3, 3), (4, 3)])
-def test_no_more_nodes_than_were_expected(expected, num_nodes):
-    assert find_surplus(list(make_job(num_nodes, 1).ranks), expected) is None
-
-
 @pytest.mark.parametrize(
-    ("num_nodes", "text"),
+    ("expected", "num_nodes", "text"),
     [
-        (3, "--expect-nodes=2, and 3 nodes take part: node-00, node-01, node-02"),
-        (20, f"--expect-nodes=2, and 20 nodes take part: {', '.join(f'node-{node:02d}' for node in range(8))} and 12 more"),
+        *((expected, 3, None) for expected in (None, 3, 4)),
+        (2, 3, "--expect-nodes=2, and 3 nodes take part: node-00, node-01, node-02"),
+        (2, 20, f"--expect-nodes=2, and 20 nodes take part: {', '.join(f'node-{node:02d}' for node in range(8))} and 12 more"),
     ],
 )
-def test_more_nodes_than_were_expected(num_nodes, text):
-    assert find_surplus(list(make_job(num_nodes, 1).ranks), 2) == text
+def test_more_nodes_than_were_expected(expected, num_nodes, text):
+    assert find_surplus(list(make_job(num_nodes, 1).ranks), expected) == text
 
 
 def test_one_node_has_nothing_to_be_compared_with():
@@ -174,15 +169,13 @@ def test_one_node_has_nothing_to_be_compared_with():
     assert find_lone_node([lone[0], lone[1].model_copy(update={"node": 1})], is_localising=True) is None
 
 
-def test_the_cpu_profile_where_nvml_shows_gpus():
-    text = find_wrong_hardware("cpu", identities(2, 2)[0], None, named=True)
-    assert text == "the cpu profile is for machines without GPUs; the PCI bus or NVML shows 2 on node-00: leave --hardware out"
-
-
-def test_the_cpu_profile_where_only_the_bus_shows_gpus():
-    first = identities(2, 0, on_bus=2)[0].model_copy(update={"nvml_problem": "no driver"})
-    text = find_wrong_hardware("cpu", first, None, named=False)
-    assert text.endswith("shows 2 on node-00: is its driver loaded? NVML shows none of them (no driver)")
+@pytest.mark.parametrize(
+    ("num_gpus", "hint"), [(2, "leave --hardware out"), (0, "is its driver loaded? NVML shows none of them (no driver)")]
+)
+def test_the_cpu_profile_on_a_machine_with_gpus(num_gpus, hint):
+    first = identities(2, num_gpus, on_bus=2)[0].model_copy(update={"nvml_problem": "no driver"})
+    text = find_wrong_hardware("cpu", first, None, named=True)
+    assert text == f"the cpu profile is for machines without GPUs; the PCI bus or NVML shows 2 on node-00: {hint}"
 
 
 @pytest.mark.parametrize(
@@ -198,10 +191,3 @@ def test_the_right_hardware():
     assert find_wrong_hardware("h200-sxm", identities(8, 8)[0], "NVIDIA H200", named=True) is None
     assert find_wrong_hardware("h200-sxm", identities(8, 8)[0], "NVIDIA H200", named=False) is None
     assert find_wrong_hardware("cpu", identities(2, 0)[0], None, named=True) is None
-
-
-@pytest.mark.parametrize("name", ["python_functions", "python_files", "addopts", "filterwarnings"])
-def test_settings_of_the_collection_are_not_overridden(name):
-    text = f"-o {name}=... would change what is collected or how: leave it out; the suite's own settings hold"
-    assert find_refusal(make_config(override_ini=["log_level=INFO", f"{name}=test_1*"]), 2) == text
-    assert find_refusal(make_config(override_ini=["log_level=INFO"]), 2) is None

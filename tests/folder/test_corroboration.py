@@ -26,7 +26,7 @@ def record_of(run: Told, journals=(0, 1, 2, 3), **fields):
 
 
 def leave(folder, run, record=None, *left_out, closed_with=None):
-    """What a run leaves: journals, results and a manifest that names them. `closed_with`: the record that the ranks heard of."""
+    """Leave journals, results and a manifest of a run. `closed_with`: the record that the ranks heard of."""
     run.leave(folder, *left_out, closing=(closed_with or record_of(run)).closing).mkdir(exist_ok=True)
     write_results(folder, record or record_of(run))
     write_manifest(folder)
@@ -56,7 +56,7 @@ def test_a_run_as_it_was_left_is_confirmed(tmp_path, run):
 
 
 def with_other_limits(run, change):
-    """The same figures, judged by other limits under the name and the digest of the same profile."""
+    """Return the run with other limits under the name and the digest of the same profile."""
     limits = {metric: changed for metric, limit in run.plan.profile.limits.items() if (changed := change(limit))}
     return Told(run.plan.model_copy(update={"profile": replace(run.plan.profile, limits=limits)}), 4, run.attempts)
 

@@ -412,7 +412,7 @@ def test_the_order_of_the_journals_does_not_matter(run, seed):
 @given(run=runs(), data=st.data())
 @settings(max_examples=150)
 def test_a_missing_journal_never_helps(run, data):
-    """Nothing more is held, nobody is accused who was not, and what the others prove still rejects."""
+    """No more limits hold, no other rank is accused, and a fault of the other ranks still rejects."""
     gone = data.draw(st.integers(0, run.world_size - 1))
     before, after = rebuilt(run.contents()), rebuilt(run.contents(gone))
     assert after.conclusion.verdict != "ACCEPTED"

@@ -113,7 +113,7 @@ class Tab:
 
     @property
     def complaints(self):
-        """What the console says, and each address that was asked for."""
+        """Return the messages of the console, and each address that was requested."""
         self.ask("0")
         said = []
         for one in (event for event in self.browser.events if event.get("sessionId") == self.session):

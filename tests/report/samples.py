@@ -76,7 +76,7 @@ def identity(rank, gpus_per_node=8, nodes=1, local_world_size=None):
 
 
 def record(rows, ranks, *limits, profile="h200-sxm", device_name="NVIDIA H200", required=("gemm", "hbm", "nccl"), **more):
-    """What a run of these ranks leaves: the plan with the limits that the rows name and these, and all that follows from it.
+    """Return the record of a run of these ranks: its plan has the limits of the rows and these.
 
     `more`: of the plan, or of the profile.
     """
@@ -120,12 +120,12 @@ def objections(*texts, kind=ObjectionKind.NODES_ABSENT):
 
 
 def of_ranks(record, ranks):
-    """The same record of other ranks, for what only looks at them."""
+    """Return the record with other ranks."""
     return record.model_copy(update={"ranks": tuple(ranks)})
 
 
 def leave(folder, record):
-    """What a run leaves: the results, and a journal of each rank."""
+    """Leave the files of a run: its results, and a journal of each rank."""
     for rank, identity in Job(record.ranks).by_rank.items():
         with Journal(folder / "journal" / f"rank-{rank:05d}.jsonl") as journal:
             journal.append(identity)
@@ -138,7 +138,7 @@ def leave(folder, record):
 
 
 def planned(row):
-    """What did not apply was for a larger job."""
+    """Return a plan for a row; one that did not apply was for a larger job."""
     is_larger = row.outcome is Outcome.NOT_APPLICABLE and not row.attempts
     return PlannedValidation(nodeid=row.nodeid, deadline_s=row.deadline_s, min_nodes=2 if is_larger else 1)
 

@@ -1,4 +1,4 @@
-"""What the report says is to be done: whose names stand in the commands, in which order, and that nothing wrong is left without it."""
+"""Advice of the report: the names in its commands, its order, and no failure without advice."""
 
 import shlex
 from pathlib import Path

@@ -53,7 +53,7 @@ axe.run().then(found => found.violations.filter(one => ["serious", "critical"].i
 
 
 def faults(tab):
-    """What axe-core finds that is serious or critical, all unfolded."""
+    """Return the serious and critical findings of axe-core, with everything unfolded."""
     tab.ask(resources.files("axe_core_python").joinpath("axe.min.js").read_text(encoding="utf-8"))
     return tab.ask(AXE)
 

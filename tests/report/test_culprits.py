@@ -1,4 +1,4 @@
-"""What is wrong by culprit, on the first screen: one line each with figure, bound, deviation and what to do; the rest is folded."""
+"""Culprits on the first screen: one line each with figure, bound, deviation and what to do; the rest is folded."""
 
 import re
 
@@ -23,7 +23,7 @@ def suspects(record):
 
 
 def short(record):
-    """The text of the section, blanks folded; empty where there is none."""
+    """Return the text of the section, blanks folded; empty without a section."""
     found = [one.text for one in parse(build_page(record)).all("section") if one.attributes["id"] == "short"]
     return re.sub(r"\s+", " ", "".join(found))
 

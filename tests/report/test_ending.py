@@ -1,4 +1,4 @@
-"""What a run leaves on disk at its end: everything, or nothing that says too much."""
+"""The files of a run at its end: all of them, or none that claims too much."""
 
 import pytest
 from journals import concluded, told

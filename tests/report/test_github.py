@@ -1,4 +1,4 @@
-"""What GitHub Actions is told: lines that no text of a machine can add to, and a summary whose fence nothing closes."""
+"""Output for GitHub Actions: lines to which no text of a machine can add, and a summary whose fence nothing closes."""
 
 import re
 

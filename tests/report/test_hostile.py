@@ -43,8 +43,8 @@ hostile = st.lists(st.sampled_from(PIECES) | st.text(st.characters(), max_size=2
 
 
 def tainted(value, taint, key=""):
-    """The same data with `taint` before every text in it, keys of free tables included."""
-    if isinstance(value, str) and key == "metric":  # of its own subject still: what a subject is told with is no matter of its text
+    """Return the data with `taint` before every text in it, keys of free tables included."""
+    if isinstance(value, str) and key == "metric":  # the subject stays: it is not free text
         subject, dot, rest = value.partition(".")
         return f"{subject}{dot}{taint}{rest}"
     if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""What a reader does with the page in a real browser: find, sort, unfold, by keyboard too; and what of it goes onto paper."""
+"""The page in a real browser: find, sort and unfold, also by keyboard, and print."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What is wrong is told once: validations that only the same limits speak against are one problem, and a declared skip is none."""
+"""Problems are shown once: validations with the same limits not held are one, and a declared skip is none."""
 
 from dataclasses import replace
 

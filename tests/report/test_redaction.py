@@ -74,7 +74,7 @@ def test_no_name_of_a_machine_is_left(tmp_path, capsys):
     assert (code, out, err) == (0, says, "")
     journals = {f"journal/rank-{rank:05d}.jsonl" for rank in range(8)}
     assert set(texts) == {"SHA256SUMS", "logs/log", "redaction.json", "report.html", "results.json", *journals, *EXPORTS}
-    kept = {f"node-{node:02d}" for node in range(2)}  # what stands for a host may be its name
+    kept = {f"node-{node:02d}" for node in range(2)}  # a stand-in for a host may be its name
     assert not [name for name in names - kept for text in texts.values() if name in text]
     assert read_results(tmp_path / "out").conclusion.coverage == record.conclusion.coverage
     assert run(capsys, "report", "verify", f"--sha256={digest}", tmp_path / "out")[0] == 0
@@ -205,7 +205,7 @@ def test_the_same_name_has_the_same_stand_in_in_a_later_run(tmp_path, capsys):
     assert {one.host for one in read_results(tmp_path / "out-a").ranks} == {"node-00", "node-01"}
     assert {one.host for one in read_results(tmp_path / "out-b").ranks} == {"node-01", "node-02"}
     told = json.loads((tmp_path / "out-b" / "redaction.json").read_text())["replaced"]
-    assert "node-00" not in {one["stand_in"] for one in told}  # of a machine that was no part of it
+    assert "node-00" not in {one["stand_in"] for one in told}  # a machine that was not in this run
 
 
 def test_the_owner_proves_one_name_and_gives_no_other_away(tmp_path, capsys):
@@ -270,7 +270,7 @@ def test_hosts_that_are_named_like_words_of_the_format_are_replaced_and_the_reco
     written = json.loads((tmp_path / "out" / "results.json").read_text())
     text = written["conclusion"]["line"] + "".join(row["message"] for row in written["rows"])
     assert not re.search(rf"(?<![^\W_])({hosts[0]}|{hosts[1]})(?![^\W_])", re.sub(r"node-0[01]", "", text))
-    assert " on rank 5 (node-01, GPU 5, serial 1650000" in told.rows[1].message  # whoever reads it makes its words anew
+    assert " on rank 5 (node-01, GPU 5, serial 1650000" in told.rows[1].message  # its words are made anew when it is read
     assert run(capsys, "report", "verify", tmp_path / "out")[0] == 0
 
 

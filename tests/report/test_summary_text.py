@@ -57,7 +57,7 @@ REASONS = ("acceptance/test_x.py: not collected: SyntaxError", "interrupted: SIG
 
 
 def of_the_job(record):
-    """The same run, with two reasons that are of no validation, and a contract line that was missed."""
+    """Return the run with two reasons of the whole run, and a contract line that was missed."""
     line = samples.CONTRACT.lines[1].model_copy(update={"at_least": 10_000})
     contract = judge_contract(samples.CONTRACT.model_copy(update={"lines": (line,)}), record.conclusion.limits, 1, {})
     objections = (*record.conclusion.objections, *samples.objections(*REASONS)["objections"])

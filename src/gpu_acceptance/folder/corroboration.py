@@ -136,7 +136,7 @@ def _unlike_fields(one: object, other: object) -> str:
 def _unlike_records(contents: Mapping[int, JournalContent], record: RunRecord) -> Iterator[Unlike]:
     told = {(row.nodeid, attempt.number): {one.rank: one for one in attempt.ranks} for row in record.rows for attempt in row.attempts}
     kept = {rank: {(one.nodeid, one.attempt): one for one in content.records} for rank, content in contents.items()}
-    due = {}  # what the reporter had to make of each attempt, by what the ranks kept
+    due = {}  # the attempts as the reporter had to judge them, from the journals
     for key, ranks in told.items():
         believed = (_believed(one, kept.get(rank, {}).get(key)) for rank, one in ranks.items())
         due[key] = {one.rank: one for one in causes_before_victims(believed)}

@@ -167,7 +167,7 @@ def _parse_plan(line: bytes) -> JournalLine:
 class NeverBegan:
     """A run that ranks refused before they agreed what to run."""
 
-    path: Path  # of the journal of the lowest rank
+    path: Path  # the journal of the lowest rank
     run_id: str
     why: str
     exit_code: int

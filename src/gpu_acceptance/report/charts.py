@@ -165,7 +165,7 @@ class Chart:
     title: str
     svg: Markup
     legend: tuple[tuple[Markup, str], ...] = ()
-    name: str = ""  # of what the table has
+    name: str = ""  # of the values in the table
     note: str = ""
     columns: tuple[str, ...] = ()
     rows: tuple[tuple[str, ...], ...] = ()

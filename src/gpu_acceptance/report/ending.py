@@ -98,7 +98,7 @@ def _complete(folder: Path, record: RunRecord, *, has_results: bool) -> Ending:
             _write_page(folder, record)
         if not has_results:
             write_results(folder, record)
-    except Exception as error:  # of a page or a disk, whatever it is
+    except Exception as error:  # a page or a disk can fail in any way
         return spoil(folder, record, f"the report could not be written to {folder}: {describe(error)}")
     return _ending(record, record.conclusion.exit_code, write_exports(folder, record))
 

@@ -26,7 +26,7 @@ from gpu_acceptance.report.words import count, parse_moment
 
 FOLDER = "tensorboard"
 _PACKAGE = "tensorboardX"
-_VERSION = "brain.Event:2"  # of the format, as the first event of each file says it
+_VERSION = "brain.Event:2"  # the format, in the first event of each file
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9._-]")
 _LONGEST_NAME = 100  # characters of a host in the name of a folder
 

@@ -298,7 +298,7 @@ def write_exports(run_dir: Path, record: RunRecord) -> tuple[str, ...]:
         try:
             (run_dir / name).unlink(missing_ok=True)
             write_atomically(run_dir / name, build(record))
-        except Exception as error:  # of any writer or disk; the verdict does not depend on it
+        except Exception as error:  # a writer or a disk can fail in any way; the verdict does not depend on it
             problems.append(f"{run_dir / name} could not be written: {clip(f'{type(error).__name__}: {error}', 1_000)}")
     return tuple(problems)
 

@@ -21,8 +21,8 @@ _OWN = ("product_serial", "chassis_serial")  # each node has its own
 _NOT_TOLD = "not told"
 _NCCL = ("nccl.*.algorithm", "nccl.transport.*")
 _STYLES = {"PIX": "near", "PXB": "near", "PHB": "middle", "NODE": "middle", "SYS": "far"}  # in style.css, by the way to the card
-_MOST_KINDS = 8  # of nodes
-_MOST_RANKS = 32  # of one node
+_MOST_KINDS = 8  # kinds of nodes
+_MOST_RANKS = 32  # ranks of one node
 _WIDTH = 600
 _ROW, _HEAD, _GAP, _EDGE = 30.0, 26.0, 10.0, 2.0  # heights; between two NUMA nodes; around all
 
@@ -212,7 +212,7 @@ def _usual(values: Iterable[str]) -> str:
 
 def fabric(record: RunRecord) -> str:
     """`NVLinks up on each GPU: 18; fabric: completed; NCCL: NVLS, P2P; RDMA devices: none`. Where ranks differ, all values."""
-    inventories = [identity.inventory for identity in record.ranks if identity.inventory]  # of the first rank of each node
+    inventories = [identity.inventory for identity in record.ranks if identity.inventory]  # the first rank of each node has one
     parts = [
         ("NVLinks up on each GPU", _figures_text(record, "gpu_health.nvlink.active")),
         ("fabric", _figures_text(record, "gpu_health.fabric.state")),
@@ -242,8 +242,8 @@ class Place:
     pci_bus_id: str
     numa_node: str
     cpus: str
-    card: str  # the nearest, or why there is none
-    distance: str  # to it, in the words of `nvidia-smi topo -m`; empty where there is none
+    card: str  # the nearest card, or the reason why there is none
+    distance: str  # to the card, in the words of `nvidia-smi topo -m`
 
 
 @dataclass(frozen=True)

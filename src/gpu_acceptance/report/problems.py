@@ -27,14 +27,14 @@ class Culprit:
     attempt: int
     mark: Mark
     essence: str
-    kinds: tuple[str, ...]  # of failure
+    kinds: tuple[str, ...]  # kinds of failure
     frame: str
     is_cause: bool
 
 
 @dataclass(frozen=True)
 class OwnRemedy:
-    """What to do about a miss, in the words of the limit itself."""
+    """The remedy for a miss, in the words of the limit itself."""
 
     metric: str
     text: str
@@ -202,7 +202,7 @@ class Suspect:
 
     @property
     def to_do(self) -> str:
-        """What to do, in the words of the limit that it missed, else of the table of remedies."""
+        """The action to take, in the words of the limit that it missed, else of the table of remedies."""
         line = self.worst.line
         own = next((one.text for one in self.remedies if line and one.metric == line.metric), "")
         return own or (self.kind.remedy.do if self.kind else "")

@@ -66,7 +66,17 @@ _PATH = re.compile(rf"(?<![\w./<@-])/(?!(?:{_SAME_EVERYWHERE}|tmp/torch(?:elasti
 _IN_FULL = re.compile(r"(?<![\w.-])([A-Za-z0-9-]+)(?:\.[a-z0-9-]+)+\.[a-z]{2,}(?![\w-])")
 _BREAKS = re.compile(r'["\n]')  # no name has one in it
 _USER = re.compile(r"(?<![\w.])/(?:home|Users)/([A-Za-z_][\w.-]{2,31})(?![\w.-])")
-_COMMON_USERS = {"admin", "nvidia", "python", "root", "runner", "test", "torch", "ubuntu", "user"}  # of no person, and in many texts
+_COMMON_USERS = {
+    "admin",
+    "nvidia",
+    "python",
+    "root",
+    "runner",
+    "test",
+    "torch",
+    "ubuntu",
+    "user",
+}  # names of no person, which stand in many texts
 _NODES = {"kubernetes.node.name", "kubernetes.nodes.untested_names", "slurm.partition.untested_nodes"}
 STEERS = re.compile(r"((?:\x1b|\\x1b|\\u001b)\[[0-9;?]*[A-Za-z]|\\[nrt])")  # its last letter does not belong to the word that follows
 
@@ -116,7 +126,7 @@ class StandIns:
 
     def __init__(self, names: tuple[Name, ...] = ()) -> None:
         self.names = {one.name: one for one in names}
-        self.used: set[str] = set()  # of names, by this run
+        self.used: set[str] = set()  # names that this run has
         self._taken: dict[str, set[str]] = {}  # stand-ins by kind
         for one in names:
             self._taken.setdefault(one.kind, set()).add(one.stand_in)
@@ -261,7 +271,7 @@ class Redaction(Model):
 
     schema_version: int = 1
     run_id: str
-    manifest_sha256: str  # of the run's own; empty where it had none
+    manifest_sha256: str  # empty where the run had no manifest
     results_sha256: str
     replaced: tuple[Replaced, ...]
 

@@ -1,4 +1,4 @@
-"""What to do about a failure: the table of remedies, the kinds of failure that a row or a run shows, and commands for its first culprit.
+"""Advice about failures: the table of remedies, the kinds of failure that a row or a run shows, and commands for the first culprit.
 
 A limit's own `remedy:` says what to do about one figure; the table is by kind of failure, whatever figure or outcome shows it.
 What our own code saw of a rank comes first; then the words of libraries and of the kernel (`says`); then its outcome.
@@ -32,10 +32,10 @@ REMEDIES_FILE = Path(__file__).with_name("remedies.yaml")
 XID_METRICS = frozenset({"counters.xids", "kernel_log.errors.xids"})
 PLACEHOLDERS = ("HOST", "UUID", "BUS", "DEVICE", "PORT", "RUN", "PID", "POD")  # only a person at the machine knows the last two
 _PLACEHOLDER = re.compile(r"<([A-Z]+)>")
-_LONGEST_NAME = 255  # of a host; a longer one is not pasted into a shell
+_LONGEST_NAME = 255  # characters of a host; a longer name is not pasted into a shell
 _LONG_DOMAIN = re.compile(r"0000([0-9A-Fa-f]{4}:[0-9A-Fa-f:.]+)")  # a PCI address as NVML writes it
 _END_OF_LOG = 4_000  # characters: 1,000 ranks may have died, each with a log of its own
-_MOST_KINDS = 3  # of one text: a log with more names none of them as the cause
+_MOST_KINDS = 3  # in one text: a log with more kinds does not name the cause
 _WORST_FIRST = ("replace", "reboot", "reset", "watch")
 _DRILL = "planted_fault"  # told before what it has planted, so that no good GPU is taken out
 _BROKE_OFF = {Outcome.DIED, Outcome.STUCK, Outcome.LOST}
@@ -48,7 +48,7 @@ _List = Annotated[list[str], Field(default_factory=list)]
 
 
 class Severity(Model):
-    """What to do with the node. `commands`: each with what it changes."""
+    """The action to take on the node. `commands`: each with the change that it makes."""
 
     means: _Words
     commands: dict[_Words, _Words]
@@ -66,14 +66,14 @@ class FoundBy(Model):
 
     metrics: _List  # globs over the metrics of missed limits
     xids: _List  # remedies of inventory/xids.py
-    statuses: _List  # of limits
-    mistakes: list[Annotated[Mistake, Field(strict=False)]] = Field(default_factory=list)  # of a validation, in its figures
-    missing: _List  # why a figure has no value (Why of inventory/answer.py)
+    statuses: _List  # states of limits
+    mistakes: list[Annotated[Mistake, Field(strict=False)]] = Field(default_factory=list)  # mistakes of a validation in its figures
+    missing: _List  # reasons of figures without a value (Why of inventory/answer.py)
     outcomes: _List
     causes: list[Annotated[Cause, Field(strict=False)]] = Field(default_factory=list)  # seen by our own code on a rank
     objections: list[Annotated[ObjectionKind, Field(strict=False)]] = Field(default_factory=list)  # to a run as a whole
     control_lost: bool = False  # ranks lost each other, at the end of a run
-    lacks: _List  # what a rank lacks for a validation, as inventory/needs.py names it
+    lacks: _List  # needs of a validation that a rank lacks, as inventory/needs.py names them
     says: _List  # regular expressions over messages and the ends of logs
     says_of_run: _List  # the same, only over objections to a run as a whole
     before_a_run: bool = False  # nothing of ours was started: a run cannot find it

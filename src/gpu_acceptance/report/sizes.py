@@ -14,7 +14,7 @@ from gpu_acceptance.thresholds.limit import subject_of_metric, with_unit
 from gpu_acceptance.thresholds.parameter_relations import Curve, size_reference
 
 _SIZES = {2**30: "GiB", 2**20: "MiB", 2**10: "KiB", 1: "B"}
-_LABELS = {  # what was measured, and how it is drawn
+_LABELS = {  # label of a line -> style
     "nccl_sizes": "first",
     "nccl": "second",
     "nccl, called one by one": "second",
@@ -29,7 +29,7 @@ _SCALING = {
 
 @dataclass(frozen=True)
 class _Quantity:
-    """What a panel of a collective shows: times or rates."""
+    """The quantity that a panel of a collective shows: times or rates."""
 
     title: str
     unit: str

@@ -1,4 +1,4 @@
-"""What was not tested, and everything that weakens the verdict."""
+"""The things that were not tested, and everything that weakens the verdict."""
 
 import re
 from collections import Counter

@@ -34,7 +34,7 @@ from gpu_acceptance.thresholds.limit import COUNTERS, RESERVED_SUBJECTS, Value, 
 
 MOST_RANKS = 64  # with a line each; all others are in results.json and figures.csv
 MAX_PLACES = 8  # named in full in one cell; the others by number
-_NOISE = 0.01  # of a bound
+_NOISE = 0.01  # as a part of the bound
 _QUIET = {Status.HELD, Status.NOT_APPLICABLE}
 _TONES = ("bad", "open", "good", "quiet")  # in this order
 _UNPROVED = (Status.INVALID, Status.UNSTABLE, Status.NO_LIMIT, Status.NOT_MEASURED)
@@ -64,7 +64,7 @@ class Line:
     spread: str
     is_near_miss: bool  # missed by no more than a second measurement may differ
     who: tuple[str, ...]
-    median: str  # of the ranks, in the last attempt; empty where fewer than three have a number
+    median: str  # in the last attempt; empty where fewer than three ranks have a number
     scope: str
     source: str
     message: str
@@ -81,7 +81,9 @@ def judgement_lines(judgements: Iterable[Judgement], names: Mapping[int, str], a
 
 
 def _line(judgement: Judgement, names: Mapping[int, str], spread_percent: float | None, median: str, attempts: tuple[Attempt, ...]) -> Line:
-    margin = None if judgement.status is Status.NOT_MEASURED else judgement.margin  # that of ranks that were measured, not of those named
+    margin = (
+        None if judgement.status is Status.NOT_MEASURED else judgement.margin
+    )  # it belongs to ranks that were measured, not to those named
     return Line(
         judgement=judgement,
         mark=STATUS[judgement.status],
@@ -136,7 +138,7 @@ def counter_lines(record: RunRecord) -> tuple[Line, ...]:
 
 @dataclass(frozen=True)
 class RankLine:
-    """What one rank measured in one attempt."""
+    """The figures of one rank in one attempt."""
 
     rank: int
     place: str
@@ -301,7 +303,7 @@ def _distances(attempt: Attempt) -> dict[int, float]:
 class Score:
     """The result of one subject; `counts` in words, what did not hold first."""
 
-    anchor: str  # of its place among all validations; empty where it has none
+    anchor: str  # its place among all validations; empty where it has none
     subject: str
     mark: Mark
     counts: str

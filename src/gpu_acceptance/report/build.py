@@ -71,6 +71,7 @@ def _environment() -> Environment:
         count=words.count,
         gibibytes=words.gibibytes,
         moment=words.moment,
+        duration=words.duration,
         use_text=use_text,
         first_line=words.first_line,
         need_text=words.need_text,

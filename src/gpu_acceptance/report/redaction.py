@@ -76,7 +76,7 @@ _COMMON_USERS = {
     "torch",
     "ubuntu",
     "user",
-}  # names of no person, which stand in many texts
+}  # in many texts
 _NODES = {"kubernetes.node.name", "kubernetes.nodes.untested_names", "slurm.partition.untested_nodes"}
 STEERS = re.compile(r"((?:\x1b|\\x1b|\\u001b)\[[0-9;?]*[A-Za-z]|\\[nrt])")  # its last letter does not belong to the word that follows
 

@@ -22,7 +22,6 @@ from gpu_acceptance.report.words import (
     Mark,
     by_margin,
     deviation,
-    duration,
     exact,
     judged_figure,
     percent,
@@ -65,9 +64,7 @@ class Line:
     is_near_miss: bool  # missed by no more than a second measurement may differ
     who: tuple[str, ...]
     median: str  # in the last attempt; empty where fewer than three ranks have a number
-    scope: str
     source: str
-    message: str
 
 
 def judgement_lines(judgements: Iterable[Judgement], names: Mapping[int, str], attempts: tuple[Attempt, ...] = ()) -> tuple[Line, ...]:
@@ -81,9 +78,7 @@ def judgement_lines(judgements: Iterable[Judgement], names: Mapping[int, str], a
 
 
 def _line(judgement: Judgement, names: Mapping[int, str], spread_percent: float | None, median: str, attempts: tuple[Attempt, ...]) -> Line:
-    margin = (
-        None if judgement.status is Status.NOT_MEASURED else judgement.margin
-    )  # it belongs to ranks that were measured, not to those named
+    margin = None if judgement.status is Status.NOT_MEASURED else judgement.margin  # of ranks that were measured
     return Line(
         judgement=judgement,
         mark=STATUS[judgement.status],
@@ -98,9 +93,7 @@ def _line(judgement: Judgement, names: Mapping[int, str], spread_percent: float 
         is_near_miss=_is_near_miss(judgement, attempts),
         who=name_ranks(judgement.ranks, names),
         median=median,
-        scope=judgement.scope,
         source=": ".join(part for part in (judgement.file, judgement.source) if part),
-        message=judgement.message,
     )
 
 
@@ -140,11 +133,9 @@ def counter_lines(record: RunRecord) -> tuple[Line, ...]:
 class RankLine:
     """The figures of one rank in one attempt."""
 
-    rank: int
+    record: RankRecord
     place: str
     mark: Mark
-    duration: str
-    duration_s: float
     cells: tuple[str, ...]
 
 
@@ -164,12 +155,8 @@ class Validation:
     """One row of the report."""
 
     anchor: str
-    nodeid: str
-    name: str
+    row: Row
     mark: Mark
-    message: str
-    duration: str
-    deadline: str
     lines: tuple[Line, ...]
     quiet_counters: str  # those that held have no line of their own
     attempts: tuple[AttemptTable, ...]
@@ -190,12 +177,8 @@ def _validation(anchor: str, row: Row, names: Mapping[int, str], record: RunReco
     num_quiet = len(row.judgements) - len(shown)
     return Validation(
         anchor=anchor,
-        nodeid=row.nodeid,
-        name=row.nodeid.split("::", 1)[-1],
+        row=row,
         mark=OUTCOME[row.outcome],
-        message=row.message,
-        duration=duration(row.duration_s),
-        deadline=duration(row.deadline_s) if row.deadline_s else "",
         lines=judgement_lines(shown, names, row.attempts),
         quiet_counters=f"{plural(num_quiet, 'counter')} of each GPU read before and after: within limits." if num_quiet else "",
         attempts=tuple(_attempt_table(attempt, row.judgements, names, record.plan.profile.parameters) for attempt in row.attempts),
@@ -222,14 +205,8 @@ def _rank_line(rank: RankRecord, metrics: tuple[tuple[str, str], ...], names: Ma
     figures: dict[tuple[str, str], list[str]] = {metric: [] for metric in metrics}
     for figure in shown_figures(rank):
         figures[figure.metric, figure.unit].append(_cell(figure))
-    return RankLine(
-        rank=rank.rank,
-        place=names.get(rank.rank, "unknown"),
-        mark=OUTCOME[rank.outcome],
-        duration=duration(rank.duration_s),
-        duration_s=rank.duration_s,
-        cells=(*("; ".join(texts) or "none" for texts in figures.values()), *gpu_cells),
-    )
+    cells = (*("; ".join(texts) or "none" for texts in figures.values()), *gpu_cells)
+    return RankLine(rank, names.get(rank.rank, "unknown"), OUTCOME[rank.outcome], cells)
 
 
 def _cell(figure: Figure) -> str:

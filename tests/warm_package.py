@@ -30,8 +30,11 @@ def import_package() -> None:
 
 
 def _read_once() -> None:
-    """The table of remedies and the templates of the page, which each run with a report would read and compile anew."""
-    remedies, build = (importlib.import_module(f"{_PACKAGE}.report.{name}") for name in ("remedies", "build"))
+    """The tables in YAML, the remedies and the templates of the page, which each run would read and compile anew."""
+    names = ("base.strict_yaml", "report.remedies", "report.build")
+    strict_yaml, remedies, build = (importlib.import_module(f"{_PACKAGE}.{name}") for name in names)
+    for path in (*_FOLDER.rglob("*.yaml"), *(_ROOT / "thresholds").glob("*.yaml")):
+        strict_yaml.parse(path.read_bytes())
     remedies.table()
     environment = build._environment()
     for path in (_FOLDER / "report").glob("*.html"):

@@ -279,7 +279,7 @@ def test_every_limit_says_what_to_do_about_a_miss():
 
 
 def test_every_value_that_any_row_judges_has_a_damage_of_its_own():
-    """Of one link, all."""
+    """All faults of one link."""
     asked = {ANY_LINK.sub("nvlinks", path) for topic, _, path in ASKED if topic not in UNDAMAGED}
     assert asked == {ANY_LINK.sub("nvlinks", path) for path, *_ in DAMAGES.values()}
 

@@ -1,4 +1,4 @@
-"""What the shipped limits make of copies between GPUs: who is named, in which words, and that what was not measured is not held."""
+"""Copies between GPUs under the shipped limits: which GPU is named, the message, and that no limit holds without a measurement."""
 
 from types import SimpleNamespace
 

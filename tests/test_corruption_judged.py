@@ -57,7 +57,7 @@ def test_a_gpu_of_another_model_is_not_accused_and_excuses_no_other(hash_of_rank
     ],
 )
 def test_the_drills_of_the_document_are_overlays_that_the_report_lists(tmp_path, number, subject, changed):
-    page = (shipped_dir().parent / "docs" / "limits.md").read_text(encoding="utf-8")
+    page = (shipped_dir().parent / "docs" / "methods.md").read_text(encoding="utf-8")
     drills = re.findall(r"```yaml\n(reason: \"a drill:.*?)```", page, re.DOTALL)
     assert len(drills) == 4
     (tmp_path / "drill.yaml").write_text(drills[number])

@@ -12,7 +12,7 @@ from gpu_acceptance.inventory import infiniband_health
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
 
-PAGE = (Path(__file__).parents[1] / "docs" / "limits.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[1] / "docs" / "methods.md").read_text(encoding="utf-8")
 HEALTHY = healthy_network()
 BAD = 3
 PORT = f"node.infiniband.devices.{BAD}.ports.0"

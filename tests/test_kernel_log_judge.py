@@ -10,7 +10,7 @@ from gpu_acceptance.cli.snapshot_file import judge_snapshot
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
 
-PAGE = (Path(__file__).parents[1] / "docs" / "limits.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[1] / "docs" / "methods.md").read_text(encoding="utf-8")
 IDLE = real()
 BAD = 3
 ADDRESS = IDLE["node"]["gpus"]["gpus"][BAD]["pci_bus_id"]

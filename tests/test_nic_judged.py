@@ -1,4 +1,4 @@
-"""Network cards under the overlay of docs/limits.md: from lines of NCCL's log, and from counters in a tree like sysfs."""
+"""Network cards under the overlay of docs/methods.md: from lines of NCCL's log, and from counters in a tree like sysfs."""
 
 import re
 import tempfile
@@ -15,7 +15,7 @@ from gpu_acceptance.thresholds.file import LimitsError
 from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
 from tests.judging import judge_findings
 
-PAGE = (Path(__file__).parents[1] / "docs" / "limits.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[1] / "docs" / "methods.md").read_text(encoding="utf-8")
 NUM_GPUS, NUM_BYTES = 8, 4 * 2**30
 CARDS = [f"mlx5_{card}" for card in range(NUM_GPUS)]
 USING = f"NET/IB : Using {' '.join(f'[{index}]{name}:1/IB' for index, name in enumerate(CARDS))} [RO]; OOB eth0:192.0.2.2<0>"

@@ -14,6 +14,7 @@ from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.ending import last_screen, where_it_is
 from gpu_acceptance.report.summary_text import summary_lines
 from gpu_acceptance.run.settings import OPTIONS, Option
+from tools.limits_page import limits_page
 from tools.markdown import MADE_BY, cell, escaped, with_block
 from tools.nfs_block import nfs_block
 from tools.remedies_page import remedies_page
@@ -168,6 +169,7 @@ PAGES: dict[Path, Callable[[], str]] = {
     Path("docs/commands.md"): commands_page,
     Path("docs/validations.md"): validations_page,
     Path("docs/parameters.md"): parameters_page,
+    Path("docs/limits.md"): limits_page,
     Path("docs/support.md"): support_page,
     Path("docs/remedies.md"): remedies_page,
     RESULTS_SCHEMA: results_schema,

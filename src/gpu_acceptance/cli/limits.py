@@ -74,10 +74,10 @@ def _rows(limits: Sequence[Limit]) -> Iterator[str]:
     for limit in limits:
         signs = tuple(name for name in (*_SIGNS, "uniform", "peers") if getattr(limit, name) not in (None, False))
         last = limit.metric.rpartition(".")[2]
-        families.setdefault((signs, limit.unit, _whose(limit), source_kind(limit.source), last), []).append(limit)
+        families.setdefault((signs, limit.unit, whose(limit), source_kind(limit.source), last), []).append(limit)
     rows: dict[tuple[str, str, str], list[str]] = {}
     for family in families.values():
-        row = (_bound(family), _whose(family[0]), source_kind(family[0].source))
+        row = (bound_of(family), whose(family[0]), source_kind(family[0].source))
         rows.setdefault(row, []).append(_folded([limit.metric.partition(".")[2].split(".") for limit in family]))
     for row, names in rows.items():
         start = "  " + "".join(f"{cell:{width}} " for cell, width in zip(row, _COLUMNS, strict=True))
@@ -90,7 +90,7 @@ def _rows(limits: Sequence[Limit]) -> Iterator[str]:
         )
 
 
-def _bound(family: Sequence[Limit]) -> str:
+def bound_of(family: Sequence[Limit]) -> str:
     """`>= 4044 to 4439 GB/s, peers 3 %`."""
     first = family[0]
     values = {name: [getattr(limit, name) for limit in family] for name in _SIGNS}
@@ -110,7 +110,8 @@ def _range(name: str, bounds: Sequence[Any]) -> str:
     return (" or " if name == "equals" else " to ").join(map(show, ends))
 
 
-def _whose(limit: Limit) -> str:
+def whose(limit: Limit) -> str:
+    """`job, one node`."""
     return limit.scope + {"any": "", "one": ", one node", "several": ", several nodes"}[limit.nodes]
 
 

@@ -20,7 +20,7 @@ REAL_CONTACT = Exchange._comes_to_cpu
 
 
 class Board:
-    """What `gather` is in a run: every rank tells all others one number, without the links that are measured."""
+    """Stands for `gather` of a run: every rank shares one number, without the links that are measured."""
 
     def __init__(self, rank: int, store: dist.Store) -> None:
         self._rank, self._store, self._number = rank, store, 0
@@ -61,7 +61,7 @@ def nothing_moves(self: Exchange, route, within_s) -> bool:
 
 
 def lost(rank: int, board: Board, nodes, scene, contact, contact_s: float = 60.0) -> dict[str, object]:
-    """Who had no contact, and how often this rank had timed anything by then."""
+    """Return the pairs without contact, and how often this rank had timed by then."""
     moved, timed = exchange(rank, board, Sizes(4_006, 3, 3, contact_s)), []
     real = moved._own_rate
     moved._own_rate = lambda route: timed.append(route) or real(route)
@@ -109,7 +109,7 @@ def of_two_nodes(rank: int, board: Board) -> dict[str, object]:
 
 
 def located(rank: int, board: Board) -> dict[str, object]:
-    """Of four nodes, the last of which is slow: all of its rates are a tenth of what they were."""
+    """Locate the last of four nodes, which is slow: its rates are a tenth."""
     moved = exchange(rank, board)
     real = moved._own_rate
     moved._own_rate = lambda route: real(route) and (1.0 if 3 in (rank, route.to) else 10.0)
@@ -130,7 +130,7 @@ def inside_nodes(rank: int) -> dict[str, object]:
 
 
 def takes_part(places: list[int], rank: int) -> int:
-    """How many groups this rank has made with the others."""
+    """Return how many groups this rank has made with the others."""
     before = len(dist.distributed_c10d._world.pg_names)
     nccl.group_of(places, rank)
     return len(dist.distributed_c10d._world.pg_names) - before

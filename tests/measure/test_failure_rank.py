@@ -1,4 +1,4 @@
-"""How ranks end whose peer died: real jobs under torchrun on gloo, in which they hear nothing of it, or do so before its launcher sees it.
+"""Survivors of a dead rank end in real jobs under torchrun on gloo: some learn nothing of the death, some learn it before the launcher.
 
 A child that holds the connections of the dead one keeps gloo in its collective, as NCCL is. For GPUs: tools/gpu/failure_xids.py.
 """
@@ -57,14 +57,14 @@ WAITS_FOR_A_SECOND = "rank._COLLECTIVE_S = 1.0"
 
 @pytest.fixture
 def said(monkeypatch):
-    """What launchers and ranks said, which is gone with the job's folder."""
+    """The output of launchers and ranks, which is lost with the job's folder."""
     texts, tail = [], job._tail
     monkeypatch.setattr(job, "_tail", lambda folder: texts.append(tail(folder)) or texts[-1])
     return texts
 
 
 def exit_codes(text):
-    """Of each rank that its launcher tells of: torch 2.9 tells of the first alone."""
+    """Return the exit code of each rank in the launcher's output: torch 2.9 names only the first."""
     return {int(rank): int(code) for rank, code in re.findall(r"\brank +: (\d+) .*?\bexitcode +: (-?\d+)", text, re.DOTALL)}
 
 
@@ -93,7 +93,7 @@ def test_a_rank_that_hears_of_the_death_before_its_launcher_is_not_named_for_it(
 
 
 def both(places, tmp_path, monkeypatch):
-    """What each of two nodes on this machine was left with."""
+    """Return the end of the job on each of two nodes on this machine."""
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     with ThreadPoolExecutor() as nodes_at_once:
         return list(nodes_at_once.map(lambda one: measure("exit", one, folder(tmp_path, one.node)), places))

@@ -132,7 +132,7 @@ def test_a_kernel_that_does_not_tell_is_not_guessed(monkeypatch, tmp_path):
 
 @pytest.fixture
 def driver(monkeypatch):
-    """What would be asked of CUDA, in order. `answers`: of registering and of the opposite; `synchronize`: what waiting raises."""
+    """Record the calls to CUDA, in order. `answers`: of registering and of the opposite; `synchronize`: what waiting raises."""
     asked = SimpleNamespace(answers=[0, 0], synchronize=None, calls=[])
 
     def register(start, num_bytes, flags):

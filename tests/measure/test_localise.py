@@ -129,7 +129,7 @@ def test_a_node_that_met_nobody_is_not_told_of():
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory):
-    """What each of four real ranks printed."""
+    """The output of four real ranks."""
     return answers_of("gloo_pairs.py", 4, tmp_path_factory.mktemp("gloo"))
 
 

@@ -47,7 +47,7 @@ def changing(changes, pattern=None):
 
 
 def aliased(line):
-    """What memory holds where an address line is stuck at 1: of two words that differ in it alone, the one with 0 is the other one."""
+    """Alias words as an address line that is stuck at 1 does: of two addresses that differ in it alone, only one exists."""
 
     def change(name, pieces):
         memory = torch.cat(pieces)

@@ -50,7 +50,7 @@ def test_a_world_of_one_is_refused(monkeypatch):
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory):
-    """What each of two real ranks printed."""
+    """The output of two real ranks."""
     return answers_of("gloo_world.py", 2, tmp_path_factory.mktemp("gloo"))
 
 

@@ -78,7 +78,7 @@ NUM_COPIES = {"h2d": 160, "d2h": 160, "bidirectional": 320}
 
 
 def skip(copies, is_skipped):
-    """Of the copies, numbered from 0, these do nothing."""
+    """Make some copies, numbered from 0, do nothing."""
     real = copies.real
     copies.real = lambda dst, src, *rest, **options: dst if is_skipped(len(copies.seen) - 1) else real(dst, src, *rest, **options)
 

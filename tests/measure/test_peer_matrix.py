@@ -1,4 +1,4 @@
-"""Who is named by a matrix of copies: planted slow GPUs and paths, of 2 to 16 GPUs."""
+"""Planted slow GPUs and paths are named by a matrix of copies, for 2 to 16 GPUs."""
 
 import math
 from itertools import permutations

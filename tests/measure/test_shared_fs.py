@@ -1,4 +1,4 @@
-"""What is looked for in a shared folder is found where it is: half files, wrong blocks, foreign tokens, and locks that work."""
+"""Faults of a shared folder are found: half files, wrong blocks, foreign tokens; and locks work."""
 
 import os
 import threading

@@ -127,21 +127,21 @@ def time_blocks(
             before_block()
         return time_block(operation, num_iterations, device)
 
-    def filling(target_s: float) -> int:
-        """Return how many operations take `target_s` on every rank, found by running them. The same on all ranks."""
-        num_iterations = min_iterations
-        for _ in range(_MAX_ROUNDS):
-            wanted = agree(_extended(target_s, block(num_iterations).elapsed_s, num_iterations))
-            if wanted <= num_iterations:
-                break
-            num_iterations = wanted
-        return num_iterations
-
     block(1)  # loads kernels, opens connections: never counted, not even as warm-up
-    filling(warmup_s)
-    num_iterations = filling(block_s)
+    _filling(warmup_s, block, min_iterations, agree)
+    num_iterations = _filling(block_s, block, min_iterations, agree)
     spans = tuple(block(num_iterations) for _ in range(num_blocks))
     return Blocks(tuple(span.elapsed_s / num_iterations for span in spans), num_iterations, spans)
+
+
+def _filling(target_s: float, block: Callable[[int], Span], num_iterations: int, agree: Callable[[int], int]) -> int:
+    """Return how many operations, at least `num_iterations`, take `target_s` on every rank. Found by running them; equal on all."""
+    for _ in range(_MAX_ROUNDS):
+        wanted = agree(_extended(target_s, block(num_iterations).elapsed_s, num_iterations))
+        if wanted <= num_iterations:
+            break
+        num_iterations = wanted
+    return num_iterations
 
 
 def _extended(target_s: float, elapsed_s: float, num_iterations: int) -> int:

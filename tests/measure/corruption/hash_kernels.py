@@ -13,7 +13,7 @@ CPU = torch.device("cpu")
 
 
 def hashes(name: str, size: str, seed: int) -> tuple[str, str, str]:
-    """Of the inputs, and of the outputs of two calls."""
+    """Return the hashes of the inputs, and of the outputs of two calls."""
     kernel = kernels.make(name, size, CPU, seed)
     inputs, *outputs = (as_text(hash_tensors(tensors)) for tensors in (kernel.inputs, kernel.run(), kernel.run()))
     assert inputs == as_text(hash_tensors(kernel.inputs)), f"{name} {size} changed its inputs"

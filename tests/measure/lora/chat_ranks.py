@@ -32,7 +32,7 @@ SHORT = {"asked": True, "num_steps": 3, "warmup_steps": 1, "num_parts": 2, "num_
 
 
 def figures(model: Path, data: Path, fault: AbstractContextManager[object] | None = None) -> dict[str, object]:
-    """What the shipped validation checks (metric, value, unit, detail), and the error that it ended with."""
+    """Return the figures that the shipped validation checks (metric, value, unit, detail), and its error."""
     checked, error = list[object](), ""
     changed = {f"lora_model.{name}": size for name, size in SHORT.items()}
     parameter = {**load_profile("cpu", shipped_dir()).parameters, **changed}.__getitem__

@@ -33,7 +33,7 @@ BAD_STEP = 12
 
 
 def figures(fault: AbstractContextManager[object] | None = None, **changes: object) -> dict[str, object]:
-    """What the shipped validation checks (metric, value, unit, detail), records, and shows as curves, with the sizes for CPUs."""
+    """Return the figures and curves of the shipped validation (metric, value, unit, detail), with the sizes for CPUs."""
     checked, recorded, curves = list[object](), {}, {}
     parameter = {**load_profile("cpu", shipped_dir()).parameters, **changes}.__getitem__
     ranks = SimpleNamespace(device=torch.device("cpu"), rank=dist.get_rank(), num_nodes=1)
@@ -59,7 +59,7 @@ def figures(fault: AbstractContextManager[object] | None = None, **changes: obje
 
 
 def own_gradients(change: Callable[[Tensor, int], None]) -> AbstractContextManager[object]:
-    """What was reduced is changed, with its step, before it is clipped."""
+    """Change the reduced gradients before they are clipped."""
     real = LrSchedule._prepare
 
     def prepare(self: LrSchedule, optimizer: torch.optim.Optimizer, *_: object) -> None:
@@ -107,7 +107,7 @@ def with_targets(change: Callable[[Tensor, Tensor], Tensor]) -> AbstractContextM
 
 
 def a_loss_that_is_no_number(num_calls: int) -> AbstractContextManager[object]:
-    """Of so many only the last is none."""
+    """Make only the last loss NaN."""
     real, losses = CrossEntropy.forward, iter([1.0] * (num_calls - 1) + [math.nan])
 
     def forward(self: CrossEntropy, logits: Tensor, targets: Tensor) -> Tensor:
@@ -122,7 +122,7 @@ def share_of_rank_0() -> AbstractContextManager[object]:
 
 
 def faults(rank: int) -> dict[str, dict[str, object]]:
-    """Of two ranks, each trained shortly but for what must be seen in the last losses."""
+    """Faults on two ranks, trained for a short time unless the last losses must show them."""
     return {
         "rank 1 adds noise": figures(own_gradients(add_noise) if rank else None, **SHORT),
         "scaled twice": figures(with_adapters_that_are(scaled_twice), **SHORT),

@@ -1,10 +1,25 @@
+"""Calls in generated text, their score, and the split of dialogues."""
+
 import json
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_acceptance.measure.lora.calls import MOST_CALLS, MOST_TEXT, Call, find_calls
+from gpu_acceptance.measure.lora.calls import (
+    MOST_CALLS,
+    MOST_TEXT,
+    Call,
+    Dialogue,
+    DialogueError,
+    Message,
+    ScoreError,
+    find_calls,
+    for_template,
+    score,
+    split,
+    tally,
+)
 
 ADD = Call("add", {"a": 1, "b": [2.5, None, True]})
 ADD_TEXT = '{"name": "add", "arguments": {"a": 1, "b": [2.5, null, true]}}'
@@ -132,3 +147,167 @@ def test_what_a_template_prints_is_found(calls, printed):
 def test_what_a_template_prints_without_fences_is_found(call, key, keeps_letters):
     text = json.dumps({"name": call.name, key: call.arguments}, ensure_ascii=not keeps_letters)
     assert find_calls(text).calls == (call,)
+
+
+NONE = Message("assistant", "No.")
+
+
+def asks(*calls):
+    return Message("assistant", "", tuple(Call(name, arguments) for name, arguments in calls))
+
+
+ADD_FUNCTIONAL = asks(("add", {"a": 1, "b": "x"}))
+
+
+def scored(expected, generated):
+    return score(tally(expected, generated))
+
+
+def says(name, arguments):
+    return f'<tool_call>{{"name": "{name}", "arguments": {arguments}}}</tool_call>'
+
+
+RIGHT = says("add", '{"b": "x", "a": 1.0}')
+WRONG_ARGUMENT = says("add", '{"a": 2, "b": "x"}')
+WRONG_FUNCTION = says("sub", '{"a": 1, "b": "x"}')
+BROKEN = "<tool_call>{</tool_call>"
+
+
+def test_each_figure_of_answers_that_differ():
+    """Ten prompts, six of which are to be answered with a call."""
+    answers = [RIGHT, RIGHT, WRONG_ARGUMENT, WRONG_FUNCTION, BROKEN, "No.", "No.", "I can not.", RIGHT, BROKEN]
+    found = scored([ADD_FUNCTIONAL] * 6 + [NONE] * 4, answers)
+    assert (found.parseable, found.right_function, found.right_arguments) == (4 / 6, 3 / 6, 2 / 6)
+    assert (found.precision, found.recall) == (5 / 7, 5 / 6)
+    assert found.f1 == pytest.approx(2 / (1 / found.precision + 1 / found.recall))
+    assert found.right == 4 / 10
+    counts = found.tally
+    assert (counts.num_prompts, counts.num_expected, counts.num_called, counts.num_parsed, counts.num_rightly_called) == (10, 6, 7, 5, 5)
+
+
+def test_all_right():
+    found = scored([ADD_FUNCTIONAL, NONE], [RIGHT, "No."])
+    assert {found.parseable, found.right_function, found.right_arguments, found.precision, found.recall, found.f1, found.right} == {1}
+
+
+def test_all_wrong_is_a_score_as_long_as_there_is_a_call():
+    found = scored([ADD_FUNCTIONAL, NONE], ["No.", RIGHT])
+    assert {found.parseable, found.right_function, found.right_arguments, found.precision, found.recall, found.f1, found.right} == {0}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told", "is_right"),
+    [
+        ({"a": 2}, '{"a": 2.0}', True),
+        ({"a": 2.5}, '{"a": 2.50}', True),
+        ({"a": 1}, '{"a": true}', False),
+        ({"a": 0}, '{"a": false}', False),
+        ({"a": 1}, '{"a": "1"}', False),
+        ({"a": "x"}, '{"a": "X"}', False),
+        ({"a": [1, 2]}, '{"a": [2, 1]}', False),
+        ({"a": {"b": 1, "c": [3]}}, '{"a": {"c": [3.0], "b": 1}}', True),
+        ({"a": 1}, '{"a": 1, "b": null}', False),
+        ({"a": "é"}, r'{"a": "\u00e9"}', True),
+        ({}, "{}", True),
+    ],
+)
+def test_arguments_are_equal_as_json_is(arguments, told, is_right):
+    assert scored([asks(("add", arguments))], [says("add", told)]).right_arguments == is_right
+
+
+def test_several_calls_are_right_in_any_order_and_as_often():
+    wanted = asks(("add", {"a": 1}), ("add", {"a": 2}), ("sub", {}))
+    one, two, three = says("add", '{"a": 1}'), says("add", '{"a": 2}'), says("sub", "{}")
+    assert scored([wanted], [three + two + one]).right == 1
+    for answer in (one + two, one + one + three, one + two + three + three):
+        found = scored([wanted], [answer])
+        assert (found.right_arguments, found.right, found.parseable) == (0, 0, 1)
+    assert scored([wanted], [one + one + three]).right_function == 1
+    assert scored([wanted], [one + two]).right_function == 0
+
+
+def test_nothing_expected_is_no_score():
+    with pytest.raises(ScoreError, match=r"^none of 2 prompts expects a call: there is nothing to score$"):
+        scored([NONE, NONE], [RIGHT, "No."])
+    with pytest.raises(ScoreError, match=r"^none of 0 prompts expects"):
+        scored([], [])
+
+
+def test_no_parsed_call_is_no_score():
+    text = "no call could be parsed, 1 of 3 answers try to call; 2 calls were expected: there is nothing to score"
+    with pytest.raises(ScoreError, match=f"^{text}$"):
+        scored([ADD_FUNCTIONAL, ADD_FUNCTIONAL, NONE], ["No.", BROKEN, "No."])
+
+
+def test_a_tally_may_be_of_nothing():
+    assert tally([ADD_FUNCTIONAL, NONE], ["No.", "No."]).num_right == 1
+    assert tally([], []).num_prompts == 0
+
+
+def test_as_many_answers_as_prompts():
+    with pytest.raises(ValueError, match=r"zip\(\) argument 2 is shorter"):
+        tally([ADD_FUNCTIONAL, NONE], ["No."])
+
+
+ANSWER = Message("assistant", "", (Call("add", {"a": 1}),))
+
+
+def dialogue(prompt, line=1, tools=(), answer=ANSWER, more=()):
+    return Dialogue(tools, (Message("system", "Be brief."), Message("user", prompt), answer, *more), line)
+
+
+MANY = [dialogue(f"number {number}", number) for number in range(1000)]
+
+
+def lines(dialogues):
+    return [one.line for one in dialogues]
+
+
+def test_each_is_on_one_side_in_its_order_and_about_the_part_is_held_out():
+    train, held_out = split(MANY, 0.1)
+    assert lines(train) == sorted(lines(train))
+    assert sorted(lines(train) + lines(held_out)) == list(range(1000))
+    assert 70 < len(held_out) < 130
+
+
+def test_the_side_does_not_depend_on_what_else_is_there_or_in_which_order():
+    _, held_out = split(MANY, 0.1)
+    _, of_half = split(MANY[::-2], 0.1)
+    assert set(lines(of_half)) == set(lines(held_out)) & set(range(1, 1000, 2))
+
+
+def test_more_held_out_are_held_out_still_where_the_part_is_larger():
+    assert set(lines(split(MANY, 0.1)[1])) < set(lines(split(MANY, 0.3)[1]))
+
+
+def test_one_prompt_is_never_on_both_sides():
+    """However it is spaced, answered, continued, or offered functions with."""
+    copies = [
+        dialogue(f" number  {number}\n", number, ({"type": "function"},), Message("assistant", "no"), [ANSWER]) for number in range(1000)
+    ]
+    train, held_out = split([*MANY, *copies], 0.1)
+    assert set(lines(train)).isdisjoint(lines(held_out))
+    assert len(train) == 2 * len(set(lines(train)))
+
+
+def test_a_side_without_a_call():
+    told = [dialogue(f"number {number}", answer=Message("assistant", "no")) for number in range(100)]
+    text = "100 dialogues, [678][0-9] of them to train, and no call in those: more dialogues are needed"
+    with pytest.raises(DialogueError, match=f"^{text}$"):
+        split(told, 0.3)
+    with pytest.raises(
+        DialogueError, match=r"^1 dialogues, 0 of them (to train|held out), and no call in those: more dialogues are needed$"
+    ):
+        split(MANY[:1], 0.3)
+
+
+def test_a_chat_template_takes_the_messages_of_a_dialogue():
+    said = dialogue("three", more=(Message("tool", "4"), Message("assistant", "It is 4.")))
+    assert said.first_answer == 2
+    assert for_template(said.messages) == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "three"},
+        {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": {"name": "add", "arguments": {"a": 1}}}]},
+        {"role": "tool", "content": "4"},
+        {"role": "assistant", "content": "It is 4."},
+    ]

@@ -27,13 +27,13 @@ EARLY = {"excess"}  # too few steps to come to the floor
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory):
-    """Of three ranks, of which the first two, and the third, train without the others as well."""
+    """Answers of three ranks; the first two, and the third, also train without the others."""
     return answers_of("lora/lora_ranks.py", 3, tmp_path_factory.mktemp("ranks"), "sound")
 
 
 @pytest.fixture(scope="module")
 def faults(tmp_path_factory):
-    """Of two ranks; started for themselves, so that neither of the two takes minutes where other tests run beside it."""
+    """Faults on two ranks, in a launch of their own, so that none takes minutes beside other tests."""
     return answers_of("lora/lora_ranks.py", 2, tmp_path_factory.mktemp("ranks"), "faults")
 
 

@@ -1,16 +1,33 @@
-"""Which samples a rank trains of a step, and how often each counts: the same step on any number of ranks."""
+"""Samples, courses, predicted losses and statistics of a curve."""
 
+import itertools
 import math
 from collections import Counter
+from dataclasses import replace
 from fractions import Fraction
 from itertools import product
+from statistics import fmean
 
 import pytest
 import torch
+from torch import nn
 
-from gpu_acceptance.measure.lora.samples import Share, drawn, steps
+from gpu_acceptance.measure.lora.samples import (
+    FLOOR,
+    Share,
+    Tuning,
+    departure,
+    drawn,
+    first_loss,
+    largest_rise,
+    last_mean,
+    num_not_finite,
+    plateau,
+    steps,
+)
 from gpu_acceptance.measure.train.data import NUM_SUCCESSORS
 from gpu_acceptance.measure.train.shapes import Decoder
+from gpu_acceptance.measure.train.tuned import Schedule
 
 SHAPE = Decoder("qwen2", 1, 8, 1, 640, 16)
 
@@ -56,3 +73,160 @@ def test_each_symbol_has_four_successors_all_equally_likely():
     for numbers in by_symbol.values():
         mean, deviation = sum(numbers) / 4, math.sqrt(sum(numbers) * 3 / 16)
         assert all(abs(number - mean) < 4.5 * deviation for number in numbers)
+
+
+FALLING = [12 - 0.1 * step for step in range(40)]
+
+
+def test_the_mean_of_the_last_ten_counts():
+    assert last_mean([100.0] * 30 + [1.0, 2.0] * 5) == 1.5
+
+
+def test_what_is_not_finite_is_counted():
+    assert num_not_finite([1.0, math.nan, math.inf, -math.inf, 0.0]) == 3
+
+
+@pytest.mark.parametrize(
+    ("losses", "rise"),
+    [
+        ([4.0, 3.0, 2.0, 1.0], 2 / 3),
+        ([4.0, 3.0, 3.6, 1.0, 1.1], 1.2),
+        ([2.0, 8.0, 1.6, 1.2], 0.8),  # whatever it did while it warmed up
+        ([4.0, 3.0, 1.0, 3.0, 1.0], 3.0),  # from the least after the warm-up too
+        ([4.0, 3.0, math.inf, 1.0], math.inf),
+    ],
+)
+def test_the_largest_rise_is_over_the_least_before_it(losses, rise):
+    assert largest_rise(losses, 2) == pytest.approx(rise)
+
+
+@pytest.mark.parametrize("losses", [[4.0, 3.0, math.nan, 1.0], [4.0, 3.0, 1.0, math.nan]])
+def test_a_rise_to_no_number_is_none(losses):
+    assert math.isnan(largest_rise(losses, 2))
+
+
+def test_a_curve_departs_by_its_means_of_ten_steps():
+    assert departure(FALLING, FALLING) == 0
+    assert departure([1.02 * loss for loss in FALLING], FALLING) == pytest.approx(0.02)
+    one_off = [loss + 1 if step == 20 else loss for step, loss in enumerate(FALLING)]
+    assert departure(one_off, FALLING) == pytest.approx(0.1 / (12 - 0.1 * 24.5))
+
+
+@pytest.mark.parametrize("step", [0, 20, 39])
+def test_a_departure_to_no_number_is_none(step):
+    assert math.isnan(departure([math.nan if at == step else loss for at, loss in enumerate(FALLING)], FALLING))
+
+
+def test_curves_of_other_lengths_are_not_compared():
+    with pytest.raises(ValueError, match="argument 2 is longer"):
+        departure(FALLING[:-1], FALLING)
+
+
+QWEN2_7B = Decoder("qwen2", 28, 3_584, 28, 152_064, 2_048, num_kv_heads=4, mlp_width=18_944)
+SMALL = Decoder("qwen2", 1, 64, 1, 1_000, 8, initial_std=0.1)
+SUCCESSORS = torch.tensor([3, 200, 500, 900])
+
+
+def heads(shape, number):
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(number):
+        yield shape.initial_std * torch.randn(shape.vocabulary, shape.width, generator=generator, dtype=torch.double)
+
+
+def loss_of(head_VD, states_BD):
+    """Return the loss if each successor is equally likely."""
+    losses_BV = -torch.log_softmax(states_BD @ head_VD.T, dim=1)
+    return float(losses_BV[:, SUCCESSORS].mean())
+
+
+def test_the_first_loss_of_qwen2_7b():
+    assert first_loss(QWEN2_7B) == pytest.approx(math.log(152_064) + 0.02**2 * 3_584 / 2)
+    assert round(first_loss(QWEN2_7B), 2) == 12.65
+
+
+def test_the_first_loss_is_the_mean_over_random_heads():
+    states_BD = torch.nn.functional.normalize(torch.randn(64, SMALL.width, generator=torch.Generator().manual_seed(1)).double(), dim=1)
+    losses = [loss_of(head, states_BD * math.sqrt(SMALL.width)) for head in heads(SMALL, 50)]
+    assert fmean(losses) == pytest.approx(first_loss(SMALL), rel=0.005)
+    assert first_loss(SMALL) - math.log(SMALL.vocabulary) == pytest.approx(0.32)  # far more than what is forgiven
+
+
+def test_the_plateau_is_what_a_state_along_its_successors_comes_to():
+    """In the mean over random heads; a state that is trained may bend away from all others, and come a little further."""
+    losses = []
+    for head_VD in heads(SMALL, 200):
+        along_D = torch.nn.functional.normalize(head_VD[SUCCESSORS].mean(0), dim=0)
+        losses.append(loss_of(head_VD, along_D[None] * math.sqrt(SMALL.width)))
+    assert fmean(losses) == pytest.approx(plateau(SMALL), rel=0.02)
+
+
+def test_a_wide_head_comes_to_the_floor_and_a_narrow_one_does_not():
+    assert math.log(4) == FLOOR
+    assert plateau(QWEN2_7B) == pytest.approx(FLOOR, abs=1e-6)
+    widths = [plateau(replace(QWEN2_7B, width=width)) for width in (256, 512, 1_024, 2_048)]
+    assert widths == sorted(widths, reverse=True)
+    assert widths[0] > FLOOR + 1
+    assert min(widths) > FLOOR
+
+
+SCHEDULE = Schedule(num_steps=20, warmup_steps=4, learning_rate=0.1)
+CPU = torch.device("cpu")
+
+
+class Slope(nn.Module):
+    """The loss is `inputs` times the one weight, so that they are its gradient."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(()))
+
+    def forward(self, inputs, targets):
+        return (self.weight * inputs).sum() + targets
+
+
+@pytest.fixture
+def module():
+    return Slope()
+
+
+def tuning(module, gradients, divisor=1.0):
+    steps = [[(1.0, (torch.tensor([gradient]), torch.tensor(5.0)))] for gradient in gradients]
+    return Tuning(module, steps, SCHEDULE, divisor=divisor, autocast=False, device=CPU)
+
+
+def test_a_rate_rises_in_equal_steps_and_falls_by_half_a_cosine():
+    rates = [SCHEDULE.rate(step) for step in range(20)]
+    assert rates[:4] == pytest.approx([0.025, 0.05, 0.075, 0.1])
+    assert rates[4] == 0.1
+    assert rates[12] == pytest.approx(0.05)  # halfway
+    assert all(later < earlier for earlier, later in itertools.pairwise(rates[4:]))
+    assert 0 < rates[-1] < 0.001
+
+
+def test_norms_are_told_as_they_were_before_gradients_were_clipped(module):
+    course = tuning(module, [0.5, 40.0, 3.0]).rest()
+    assert course.gradient_norms == pytest.approx([0.5, 40.0, 3.0])
+    assert len(course.losses) == 3
+    assert len(course.steps_s) == 2
+
+
+def test_a_gradient_is_clipped_to_a_norm_of_one(module):
+    seen = []
+    tuned = tuning(module, [0.5, 40.0])
+    tuned._step.optimizer.register_step_pre_hook(lambda optimizer, *_: seen.append(float(module.weight.grad)))
+    tuned.rest()
+    assert seen == pytest.approx([1.0])
+
+
+def test_weights_move_by_the_rate_of_each_step(module):
+    """AdamW moves a weight whose gradient never changes by just its rate; its decay of 1 % takes 0.1 % of a weight at most."""
+    tuning(module, [1.0] * 3).rest()
+    assert float(module.weight.detach()) == pytest.approx(-(0.025 + 0.05 + 0.075), rel=1e-3)
+
+
+def test_what_parts_add_up_to_is_divided(module):
+    tuned = tuning(module, [8.0, 2.0], divisor=4.0)
+    course = tuned.rest()
+    assert course.gradient_norms == pytest.approx([2.0, 0.5])
+    assert course.losses[0] == pytest.approx(5.0 / 4)
+    assert tuned.optimizer_bytes > 0

@@ -28,7 +28,7 @@ SMALL = Workload("gpt2", Decoder("gpt2", num_layers=2, width=64, num_heads=2, vo
 
 
 def figures(dtype: str, num_steps: int, fault: AbstractContextManager[object]) -> list[tuple[str, object, str, str]]:
-    """What the shipped validation checks: metric, value, unit, detail."""
+    """Return the figures that the shipped validation checks: metric, value, unit, detail."""
     found = []
 
     def check(metric: str, value: object, unit: str, detail: str = "") -> None:
@@ -81,7 +81,7 @@ def data_of_rank_0() -> AbstractContextManager[object]:
 
 
 def loss_that_is_lost(rank: int) -> AbstractContextManager[object]:
-    """Of one step in the middle, where DDP or FSDP trains."""
+    """Lose the loss of one middle step, where DDP or FSDP trains."""
     real = parity.train
 
     def lost(loss: torch.nn.Module, steps: list[list[Part]], device: torch.device) -> parity.Course:
@@ -92,7 +92,7 @@ def loss_that_is_lost(rank: int) -> AbstractContextManager[object]:
 
 
 def faults(rank: int) -> dict[str, AbstractContextManager[object]]:
-    """Of two ranks."""
+    """Faults on two ranks."""
     return {
         "ddp sums": reduced_by(lambda _, whole: whole),
         "fsdp sums": summed_by_fsdp(),

@@ -63,7 +63,7 @@ def trained(folder: Path) -> dict[str, object]:
 
 
 def broken(folder: Path) -> str:
-    """What a rank says of a file that a worker cannot decode."""
+    """Return a rank's error for a file that a worker cannot decode."""
     try:
         list(zip(range(20), feed_of(folder, RESNET, Loading(1, 1)).batches(RESNET, 0, CPU), strict=False))
     except ValueError as error:

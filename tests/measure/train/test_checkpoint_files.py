@@ -42,7 +42,7 @@ def finished(unfinished):
 
 
 def changed(folder):
-    """What each rank finds."""
+    """Return the findings of each rank."""
     manifest = read_manifest(folder)
     return [list(read_share(folder, manifest, rank, NUM_RANKS).changed) for rank in range(NUM_RANKS)]
 

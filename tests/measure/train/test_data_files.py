@@ -59,7 +59,7 @@ def test_an_array_that_is_none_of_tokens(tmp_path, array, seen):
 
 
 class Burns:
-    """What unpickling it would leave behind."""
+    """Leaves a file behind if it is unpickled."""
 
     def __init__(self, path):
         self._path = path

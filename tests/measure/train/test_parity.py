@@ -43,7 +43,7 @@ def judged(answers, name):
 
 
 def wrong(answers, name):
-    """What does not hold but for the loss that falls, which takes more than three steps."""
+    """Return the missed limits, except that of the falling loss, which takes more than three steps."""
     found = {metric: judgement for metric, judgement in judged(answers, name).items() if metric != "loss_ratio"}
     return {metric: judgement.ranks for metric, judgement in found.items() if judgement.status is not Status.HELD}
 

@@ -1,4 +1,4 @@
-"""Where the time of steps goes, by moments that were marked."""
+"""The phases of steps, from their marks."""
 
 import time
 

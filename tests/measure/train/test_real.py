@@ -14,7 +14,7 @@ NUM_SAMPLES, LENGTH, BATCH = 40, 10, 3  # 6 whole batches of each rank in an epo
 
 
 def images(folder, number):
-    """Of so many, half are red and half are blue, by class."""
+    """Write images, half of them red and half of them blue, by class."""
     for name, colour in (("blue", (0, 0, 255)), ("red", (255, 0, 0))):
         (folder / "images" / name).mkdir(parents=True)
         for place in range(number // 2):
@@ -34,7 +34,7 @@ def answers(tmp_path_factory):
 
 
 def samples_of(answer, epoch):
-    """Where in the file the samples of a rank begin, of the steps of one epoch."""
+    """Return where in the file the samples of a rank begin, in one epoch."""
     return [sample[0] for batch in answer["inputs"][6 * epoch : 6 * epoch + 6] for sample in batch]
 
 

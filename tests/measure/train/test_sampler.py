@@ -1,4 +1,4 @@
-"""What a DistributedSampler gives to all ranks: by its definition in worlds of several sizes, and on two real ranks (gloo) with faults."""
+"""A DistributedSampler gives samples by its definition in worlds of several sizes; faults on two real ranks (gloo) are found."""
 
 import pytest
 import torch

@@ -1,10 +1,15 @@
+"""Messages whose exact result is known, and work that fails on all ranks if it fails on one."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_acceptance.measure import collectives
-from gpu_acceptance.measure.collectives import NAMES, ROOT
+from gpu_acceptance.measure.collectives import NAMES, ROOT, together
 
 
 def written(collective, num_elements, rank, world_size):
@@ -15,7 +20,7 @@ def written(collective, num_elements, rank, world_size):
 
 
 def reference(collective, inputs, rank):
-    """What the collective makes of them, in the words of MPI; None where it promises nothing."""
+    """Return the result of a collective as MPI defines it; None where it promises nothing."""
     if collective == "all_to_all":
         return torch.cat([given.chunk(len(inputs))[rank] for given in inputs])
     if collective == "send_recv":
@@ -66,3 +71,56 @@ def test_no_input_looks_like_the_result(world_size, data):
 def test_worlds_too_large_for_an_exact_sum_are_refused():
     with pytest.raises(ValueError, match=r"^no message for 6000 ranks: its sum would not be exact in fp32$"):
         collectives.period(6000)
+
+
+def outcomes(*works):
+    """Return the result of each rank's work, or the error that was raised instead."""
+    told, barrier = [""] * len(works), threading.Barrier(len(works), timeout=60)
+
+    def one(rank):
+        def share(text):
+            told[rank] = text
+            barrier.wait()
+            return told
+
+        try:
+            return together(works[rank], share)
+        except OSError as error:
+            return error
+
+    with ThreadPoolExecutor(len(works)) as threads:
+        return list(threads.map(one, range(len(works))))
+
+
+def raising(error):
+    def work():
+        raise error
+
+    return work
+
+
+def test_each_rank_gets_what_its_own_work_returned():
+    assert outcomes(lambda: 3, lambda: None, lambda: "x") == [3, None, "x"]
+
+
+def test_what_one_rank_met_is_raised_on_all_alike():
+    first, second = outcomes(lambda: 3, raising(PermissionError(13, "Permission denied", "/shared")))
+    assert str(first) == str(second) == "rank 1: PermissionError: [Errno 13] Permission denied: '/shared'"
+    assert second.__context__ is None
+
+
+def test_an_error_of_any_kind_is_told():
+    assert {str(error) for error in outcomes(raising(ZeroDivisionError("by zero")), lambda: 3)} == {"rank 0: ZeroDivisionError: by zero"}
+
+
+def test_of_many_four_are_named():
+    (text,) = {str(error) for error in outcomes(*(raising(ValueError("no")) for _ in range(6)))}
+    assert text == "rank 0: ValueError: no; rank 1: ValueError: no; rank 2: ValueError: no; rank 3: ValueError: no; 2 ranks more"
+
+
+@pytest.mark.parametrize("character", ["x", "\u20ac", "\udc80"])
+def test_what_is_told_is_bounded_in_bytes(character):
+    error, _ = outcomes(raising(OSError(character * 1000)), lambda: 3)
+    text = str(error).removeprefix("rank 0: ")
+    assert text.startswith("OSError: ")
+    assert len(text.encode()) == 400

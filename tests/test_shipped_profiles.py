@@ -163,6 +163,33 @@ def test_a_gpu_chooses_its_profile_and_must_be_what_it_says(name, device_name):
     assert profile.files[0].file == "base.yaml"
 
 
+def links(name):
+    """The metrics of links between GPUs, and between a GPU and its host, that this profile judges."""
+    wanted = {f"p2p.{mode}.wrong" for mode in ("unidirectional", "bidirectional", "latency")}
+    wanted |= {f"p2p.{mode}.{way}.bandwidth" for mode in HAS_P2P_READINGS.get(name, ()) for way in ("out", "in")}
+    if name in BEHIND_A_SWITCH:
+        wanted |= {"p2p.unidirectional.path", "p2p.bidirectional.path"}
+    if name in HAS_LINK_READINGS:
+        wanted |= {f"pcie.{direction}.bandwidth" for direction in ("h2d", "d2h")}
+    return wanted
+
+
+def rates_of_collectives(name):
+    """The rates of collectives that this profile judges beside those of `nccl` at 4 GiB."""
+    return {
+        "cpu": {
+            *("nccl_ring.all_reduce.busbw", "nic.loopback.bandwidth", "nic.loopback.wrong", "nic.share.wrong"),
+            *(f"nccl.{one}.busbw_medium" for one in COLLECTIVES),
+            *(f"nccl_sizes.{one}.busbw" for one in NAMES),
+        },
+        "h200-sxm": {
+            "nccl.all_reduce.busbw_medium",
+            "nccl_ring.all_reduce.busbw",
+            *(f"nccl_sizes.{one}.busbw" for one in (*COLLECTIVES, "all_to_all", "send_recv")),
+        },
+    }.get(name, set())
+
+
 @pytest.mark.parametrize("name", [*DEVICES, "cpu"])
 def test_required_subjects_have_all_their_limits(name):
     profile = load_profile(name, DIRECTORY)
@@ -193,28 +220,11 @@ def test_required_subjects_have_all_their_limits(name):
         "cpu": {"lora_convergence.throughput"},
         "h200-sxm": {"lora_convergence.throughput", "lora_convergence.mfu"},
     }.get(name, {"lora_convergence.mfu"})
-    wanted |= {f"p2p.{mode}.wrong" for mode in ("unidirectional", "bidirectional", "latency")}
-    wanted |= {f"p2p.{mode}.{way}.bandwidth" for mode in HAS_P2P_READINGS.get(name, ()) for way in ("out", "in")}
-    if name in BEHIND_A_SWITCH:
-        wanted |= {"p2p.unidirectional.path", "p2p.bidirectional.path"}
-    if name in HAS_LINK_READINGS:
-        wanted |= {f"pcie.{direction}.bandwidth" for direction in ("h2d", "d2h")}
+    wanted |= links(name) | rates_of_collectives(name)
     if "hbm" in profile.requires:
         wanted |= {f"hbm.{kernel}.bandwidth" for kernel in KERNELS}
     if "nccl" in profile.requires:
         wanted |= {f"nccl.{collective}.busbw" for collective in COLLECTIVES}
-    wanted |= {
-        "cpu": {
-            *("nccl_ring.all_reduce.busbw", "nic.loopback.bandwidth", "nic.loopback.wrong", "nic.share.wrong"),
-            *(f"nccl.{one}.busbw_medium" for one in COLLECTIVES),
-            *(f"nccl_sizes.{one}.busbw" for one in NAMES),
-        },
-        "h200-sxm": {
-            "nccl.all_reduce.busbw_medium",
-            "nccl_ring.all_reduce.busbw",
-            *(f"nccl_sizes.{one}.busbw" for one in (*COLLECTIVES, "all_to_all", "send_recv")),
-        },
-    }.get(name, set())
     found = {metric for metric, limit in profile.limits.items() if limit.subject not in OF_THE_MACHINE}
     assert {metric for metric in found if not matching_reason(metric, profile.not_applicable)} == wanted
 

@@ -7,13 +7,16 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from graphlib import TopologicalSorter
 from pathlib import Path
+from typing import Any
 
 from gpu_acceptance.cli.verbs import make_parser
 from gpu_acceptance.folder.files import read_results
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.ending import last_screen, where_it_is
 from gpu_acceptance.report.summary_text import summary_lines
+from gpu_acceptance.run import own_files
 from gpu_acceptance.run.settings import OPTIONS, Option
+from gpu_acceptance.thresholds import contract_file, schema
 from tools.limits_page import limits_page
 from tools.markdown import MADE_BY, cell, escaped, with_block
 from tools.nfs_block import nfs_block
@@ -164,6 +167,18 @@ ONE_BLOCK: dict[Path, tuple[str, Callable[[], str]]] = {
     Path("docs/shared-fs.md"): ("nfs", nfs_block),
 }
 
+SCHEMAS: dict[str, Callable[[], dict[str, Any]]] = {
+    "schema.json": schema.json_schema,
+    "contract.schema.json": contract_file.json_schema,
+    "site.schema.json": own_files.json_schema,
+}
+
+
+def schema_text(make: Callable[[], dict[str, Any]]) -> str:
+    """Return a schema of a YAML file, for editors."""
+    return json.dumps(make(), indent=2) + "\n"
+
+
 PAGES: dict[Path, Callable[[], str]] = {
     Path("docs/options.md"): options_page,
     Path("docs/commands.md"): commands_page,
@@ -173,6 +188,7 @@ PAGES: dict[Path, Callable[[], str]] = {
     Path("docs/support.md"): support_page,
     Path("docs/remedies.md"): remedies_page,
     RESULTS_SCHEMA: results_schema,
+    **{Path("thresholds", name): partial(schema_text, make) for name, make in SCHEMAS.items()},
     **{path: partial(page_with_block, path, name, block) for path, (name, block) in ONE_BLOCK.items()},
 }
 

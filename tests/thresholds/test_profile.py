@@ -104,13 +104,11 @@ ENTRY_KEYS = (
         ),
         (
             plain("at_least: 5", "min_ranks: 0"),
-            ".min_ranks (line 4): 0 is not allowed; "
-            "allowed: the ranks that a job has at least to which it applies, over all nodes, a whole number from 1",
+            ".min_ranks (line 4): 0 is not allowed; allowed: minimum world size that this limit applies to (integer >= 1)",
         ),
         (
             plain("at_least: 5", "min_ranks_per_node: [2]"),
-            ".min_ranks_per_node (line 4): [2] is not allowed; "
-            "allowed: the ranks that its largest node has at least, a whole number from 1",
+            ".min_ranks_per_node (line 4): [2] is not allowed; allowed: minimum number of ranks on the largest node (integer >= 1)",
         ),
         (
             plain("at_least: {2: 1, 8: 5}", "min_ranks_per_node: 4"),

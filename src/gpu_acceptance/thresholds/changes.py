@@ -1,4 +1,4 @@
-"""What an overlay changed: every bound it loosened, tightened, added or altered, with the old and the new value.
+"""The changes that an overlay makes: every bound that it loosened, tightened, added or altered, with the old and the new value.
 
 Bounds are compared where they are asked for, size by size: an overlay that names fewer sizes asks for less, and that is loosening.
 """
@@ -22,7 +22,7 @@ _SMALLEST = ("min_ranks", "min_ranks_per_node")
 
 @dataclass(frozen=True)
 class _Asked:
-    """What one limit asks for at one size: bound by name; empty where it does not apply."""
+    """The bounds of one limit at one size, by name; empty if the limit does not apply there."""
 
     bounds: Mapping[str, Any]
 
@@ -77,7 +77,7 @@ def _limits(before: Profile, after: Profile) -> Iterator[_Difference]:
 
 
 def limit_differences(old: Limit, new: Limit) -> Iterator[_Difference]:
-    """How `new` differs from `old` in what it asks for; both are of one metric."""
+    """Yield the differences between two limits on the same metric."""
     yield from _bounds(old, new)
     yield from _cap(f"{new.metric} ceiling", old.ceiling, new.ceiling)
     yield from _spreads(old, new)

@@ -7,7 +7,7 @@ from gpu_acceptance.thresholds.limit import Nodes, plural, show_whole
 
 
 class LineState(StrEnum):
-    """What a run says to one line of a contract."""
+    """The result of a run for one line of a contract."""
 
     MET = "met"
     MISSED = "missed"
@@ -20,11 +20,11 @@ class ContractLine(Model):
     number: str  # as the contract has it: "8.2"
     text: str
     metrics: tuple[str, ...] = ()  # globs; each must match a limit that was judged and held
-    nodes: Nodes = "any"  # of how many nodes a run must be that can answer it
+    nodes: Nodes = "any"  # number of nodes that a run needs to answer it
     at_least: float | None = None  # the contract's own bounds, which the figures must meet beside their limits
     at_most: float | None = None
-    unit: str = ""  # of both bounds
-    not_tested: str = ""  # why, where the file says so beforehand
+    unit: str = ""  # the unit of both bounds
+    not_tested: str = ""  # the reason, if the file says so beforehand
 
     @property
     def asks(self) -> str:
@@ -45,7 +45,7 @@ class Contract(Model):
 class JudgedLine(Model):
     line: ContractLine
     state: LineState
-    reasons: tuple[str, ...] = ()  # why missed or not tested; empty where it is met
+    reasons: tuple[str, ...] = ()  # reasons for missed or not tested; empty if it is met
     declared: bool = False  # not tested, and the contract's file itself says that this run need not test it
 
 

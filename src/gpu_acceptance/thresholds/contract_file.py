@@ -17,7 +17,7 @@ from gpu_acceptance.thresholds.limit import FileDigest, Limit, Nodes, Profile, s
 from gpu_acceptance.thresholds.schema import printable, unique
 
 MOST_LINES = 100  # all of them travel to each rank in one message
-MOST_METRICS = 20  # of one line
+MOST_METRICS = 20  # in one line
 _BOUNDS = ("at_least", "at_most")
 
 _Words = Annotated[str, Field(min_length=1, max_length=300), AfterValidator(printable)]
@@ -76,9 +76,9 @@ class LineEntry(Model):
             raise ValueError("wants either metrics, or not_tested with a reason")
         bounds = [name for name in _BOUNDS if getattr(self, name) is not None]
         if bounds and self.metrics is None:
-            raise ValueError(f"{bounds[0]} is of no metrics")
+            raise ValueError(f"{bounds[0]} is only allowed together with metrics")
         if bool(bounds) != (self.unit is not None):
-            raise ValueError(f"{bounds[0]} wants a unit" if bounds else "unit is of no at_least and no at_most")
+            raise ValueError(f"{bounds[0]} needs a unit" if bounds else "`unit` is only allowed together with at_least or at_most")
         if self.at_least is not None and self.at_most is not None and self.at_least > self.at_most:
             raise ValueError("at_least is above at_most")
         return self

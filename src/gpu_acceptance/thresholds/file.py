@@ -25,7 +25,7 @@ MAX_PATH = 500  # characters of a path in a message
 
 
 class LimitsError(ValueError):
-    """What a user wrote into a limits file, or asked of the profiles, and what is allowed. One line for each problem.
+    """A problem of a limits file, or of a request for a profile: the value seen and what is allowed. One line for each problem.
 
     `rest`: what is right in the file, where that is known, for problems that only show beside other files.
     """

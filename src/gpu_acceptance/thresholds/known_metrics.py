@@ -25,11 +25,11 @@ class KnownMetrics:
     own: frozenset[str]
 
     def unit_of(self, metric: str) -> str | None:
-        """None of a metric that nobody knows, and of one of a site's own subject."""
+        """Return the unit; None if the metric is unknown or belongs to a subject of a site's own."""
         return self.limited.get(metric) or next((unit for name, unit in self.figures.items() if fnmatchcase(metric, name)), None)
 
     def problem_of(self, metric: str, unit: str | None) -> str:
-        """Why a limit on this metric in this unit would never be judged; empty where it would. None: a unit that is not known."""
+        """Return the reason why a limit on this metric in this unit would never be judged, or an empty text. None: an unknown unit."""
         subject = subject_of_metric(metric)
         wanted = self.unit_of(metric)
         if wanted is None:
@@ -59,7 +59,7 @@ class KnownMetrics:
 
 
 def known_metrics(profiles: Iterable[LimitsFile], overlays: Iterable[LimitsFile] = (), suite: Path | None = None) -> KnownMetrics:
-    """What these files say of metrics. `suite`: the folder of validations, in which a site may have subjects of its own."""
+    """Collect the metrics that these files name. `suite`: the folder of validations, in which a site may have subjects of its own."""
     profiles = list(profiles)
     limited = {metric: entry.unit for file in profiles for metric, entry in file.content.limits.items()}
     declared = [declaration for file in (*profiles, *overlays) for declaration in file.content.figures.items()]

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeGuard, get_args
 
 from pydantic import Field, PlainSerializer
 
-Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]  # what other tools can read, and a float does not overflow at
+Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]  # a range that other tools can read and a float can hold
 Value = float | Whole | str | bool  # tried in this order; each keeps its own type, 1 stays an int
 Scope = Literal["rank", "node", "job"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
@@ -19,7 +19,7 @@ RESERVED_SUBJECTS = frozenset({"world_formation", "worker_end"})  # rows of the 
 
 BY_SIZE = ("at_least", "at_most", "spread_at_most")  # keys that hold one number, or one for each size
 
-Level = Literal["health", "quick", "full", "soak"]  # how much of the suite runs; a profile says which of them it has
+Level = Literal["health", "quick", "full", "soak"]  # the part of the suite that runs; a profile says which levels it has
 LEVELS: tuple[Level, ...] = get_args(Level)
 DEFAULT_LEVEL = "full"
 SOAK = "soak"  # the level, and the subject that it alone runs
@@ -62,19 +62,19 @@ class Limit:
     peers: Peers | None = None
     world: tuple[int, ...] | None = None  # GPUs per node it applies to; None: all
     nodes: Nodes = "any"
-    min_ranks: int = 1  # of the job, over all its nodes; it applies to no smaller one. As the marker of a validation
+    min_ranks: int = 1  # minimum world size that this limit applies to; same as the marker of a validation
     min_ranks_per_node: int = 1
     floor: float = 0.0  # physically possible: a reading below it is a measuring error
     ceiling: float | None = None  # physically possible: a reading above it is a measuring error
     spread_at_most: float | Mapping[int, float] | None = None  # percent; above it a figure is unstable and is not judged
-    remedy: str = ""  # what to do about a miss, where the limit knows
+    remedy: str = ""  # the action after a miss, if the limit names one
 
     @property
     def subject(self) -> str:
         return subject_of_metric(self.metric)
 
     def applies(self, gpus_per_node: int, num_nodes: int) -> bool:
-        """Whether this limit is expected to be judged in a job of this shape, of nodes that are all as large."""
+        """Return whether this limit applies to a job of this shape, with nodes of equal size."""
         if self.nodes != "any" and (self.nodes == "one") != (num_nodes == 1):
             return False
         if gpus_per_node < self.min_ranks_per_node or gpus_per_node * num_nodes < self.min_ranks:
@@ -82,7 +82,7 @@ class Limit:
         return self.covers(gpus_per_node)
 
     def covers(self, gpus_per_node: int) -> bool:
-        """Whether this size is listed wherever sizes are: what nobody listed has no limit, and nothing is interpolated."""
+        """Return whether every bound by size lists this size. A size that is not listed has no limit; nothing is interpolated."""
         return (self.world is None or gpus_per_node in self.world) and all(gpus_per_node in bound for bound in self._by_size())
 
     def listed_sizes(self) -> tuple[int, ...]:
@@ -151,11 +151,11 @@ class Profile:
     """The limits for one kind of hardware, everything inherited and all overlays merged."""
 
     name: str
-    device_name: str | None  # what NVML calls the GPU; None: the profile of a machine without GPUs, or no one GPU (base)
+    device_name: str | None  # the GPU's name in NVML; None: the profile of a machine without GPUs, or no one GPU (base)
     requires: Annotated[frozenset[str], PlainSerializer(sorted, list[str])]  # in one order wherever it is written
     limits: Mapping[str, Limit]
     parameters: Mapping[str, Value]
-    deadline_s: float  # of one validation, unless its `deadline` marker says otherwise
+    deadline_s: float  # for one validation, unless its `deadline` marker says otherwise
     expected_s: Mapping[str, float] = field(default_factory=dict)  # by subject: one validation of it, at the chosen level
     not_applicable: Mapping[str, str] = field(default_factory=dict)  # glob over metrics and `subject.validation` -> reason
     changes: tuple[Change, ...] = ()
@@ -168,7 +168,7 @@ class Profile:
         """The sha256 of each file, by its name."""
         return {file.file: file.sha256 for file in self.files}
 
-    levels: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # what each runs: subject -> seconds of one validation of it
+    levels: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # by level: subject -> seconds of one validation
     level: str = DEFAULT_LEVEL  # the chosen one
 
 
@@ -211,12 +211,12 @@ def show_apart(*values: Value) -> tuple[str, ...]:
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
-    """Whether a value can be compared with a number: an int or float, finite, and not a bool."""
+    """Return whether a value is a finite int or float, and not a bool."""
     return kind_of(value) == "number" and is_finite(value)
 
 
 def is_finite(number: Any) -> bool:
-    """Whether a float can hold an int or float."""
+    """Return whether a number fits a finite float."""
     try:
         return math.isfinite(number)
     except OverflowError:
@@ -244,7 +244,7 @@ def plural(count: int, singular: str) -> str:
 
 
 def level_text(level: str, parameters: Mapping[str, Value]) -> str:
-    """How much ran, as people are told it: `quick`, `soak of 4 h`."""
+    """Return the level for people: `quick`, `soak of 4 h`."""
     seconds = parameters.get(SOAK_DURATION)
     return f"{level} of {_duration(seconds)}" if level == SOAK and isinstance(seconds, int | float) else level
 

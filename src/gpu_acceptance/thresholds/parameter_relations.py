@@ -1,4 +1,4 @@
-"""What must hold between parameters, and the two that are texts: losses and figures by message size to compare with."""
+"""Rules between parameters, and the two parameters that are texts: reference losses and reference figures by message size."""
 
 import math
 import re
@@ -81,7 +81,7 @@ def _curve(words: list[str]) -> tuple[dict[int, float], list[str]]:
 
 @dataclass(frozen=True)
 class _Lasting:
-    """What one validation does, and the seconds of it that follow from these parameters."""
+    """A validation, and its duration as far as these parameters determine it."""
 
     what: str
     names: tuple[str, ...]
@@ -134,7 +134,7 @@ _LASTING = (
 
 
 def contradictions(parameters: Mapping[str, Value], deadline_s: float) -> Iterator[str]:
-    """What is wrong, one line each: which parameters, what they are, and what is allowed. Parameters that are not there say nothing."""
+    """Yield one line for each contradiction: parameters, values, and what is allowed. Absent parameters are ignored."""
     for smaller, larger, why in _NOT_ABOVE:
         if (named := _named((smaller, larger), parameters)) and named[smaller] > named[larger]:
             yield f"parameters.{smaller} is {show(named[smaller])}, above {larger}, {show(named[larger])}: {why}"
@@ -173,7 +173,7 @@ def _of_references(parameters: Mapping[str, Value]) -> Iterator[str]:
 
 
 def drill_on_nobody(parameters: Mapping[str, Value], world_size: int) -> str | None:
-    """Why a fault that is asked for would be planted on no rank."""
+    """Return the problem if a drill names a rank that this job does not have."""
     for name, rank_name in DRILLS.items():
         rank = parameters.get(rank_name)
         if parameters.get(name) and isinstance(rank, int) and rank >= world_size:

@@ -1,4 +1,4 @@
-"""What a profile may say for each parameter: its type, its unit, and the range outside of which it measures nothing or never ends.
+"""The parameters of a profile: type, unit, and the range outside of which a parameter measures nothing or never ends.
 
 The one place where a parameter is declared: files are read by it, and thresholds/README.md lists it. Its value stands in base.yaml.
 """
@@ -14,7 +14,7 @@ from gpu_acceptance.thresholds.limit import LOCALISE_ASKED, SOAK_DURATION, Value
 
 Kind = Literal["whole number", "number", "words", "truth"]
 
-_GLOB = r"[A-Za-z0-9_.*?\[\]!-]+"  # what stands in names of devices and in globs; `,`, `=`, `^` and `:` would match none
+_GLOB = r"[A-Za-z0-9_.*?\[\]!-]+"  # characters of device names and globs; `,`, `=`, `^` and `:` would match none
 _WORDS = rf"^{_GLOB}( {_GLOB})*$"
 # A parameter that says how much is spoiled, and the one that says on which rank.
 DRILLS: Mapping[str, str] = {
@@ -230,7 +230,7 @@ PARAMETERS: Mapping[str, Parameter] = {
 
 
 def _type_of(parameter: Parameter) -> Any:
-    """What pydantic checks, and an editor shows."""
+    """Return the type that pydantic checks and an editor shows."""
     if parameter.kind == "truth":
         return Annotated[bool, Field(strict=True, description=parameter.allowed)]
     if parameter.kind == "words":

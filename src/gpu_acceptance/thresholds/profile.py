@@ -40,10 +40,10 @@ _LONGEST_S = PARAMETERS[SOAK_DURATION].most
 __all__ = ["LimitsError", "json_schema", "load_profile", "profile_names", "select_profile", "shipped_dir", "with_file", "with_site"]
 
 CPU = "cpu"  # the profile of a machine without GPUs
-BASE = "base"  # what is true of any GPU: no machine's profile, but what --measure-only loads where no profile matches
+BASE = "base"  # limits for any GPU; --measure-only loads it if no profile matches
 _NO_GPU = (CPU, BASE)
 _OVERLAY = "site-"
-_NO_SITE = "environment.site*"  # what base.yaml declares not applicable for as long as no file says which nodes there must be
+_NO_SITE = "environment.site*"  # not applicable in base.yaml until a file declares the nodes
 
 
 def at_level(profile: Profile, level: str) -> Profile:
@@ -104,7 +104,7 @@ def num_left_out(profile: Profile, nodeids: Iterable[str]) -> dict[str, int]:
 
 
 def runs(profile: Profile, nodeid: str) -> bool:
-    """Whether a validation belongs to the chosen level."""
+    """Return whether a validation belongs to the chosen level."""
     return subject_of(nodeid) not in left_out(profile)
 
 
@@ -225,8 +225,8 @@ def _unknown(problem: str, name: str, known: list[str]) -> str:
 def _laid(profile: Profile, file: LimitsFile) -> Profile:
     """The profile with all that `file` says laid over it; a limit replaces the limit of the same metric, of which it has inherited.
 
-    Whoever requires a subject takes back that a parent declared the whole of it not applicable (`subject.*`), and its counters;
-    whoever has a limit for a metric, that a parent declared this very one so.
+    A file that requires a subject cancels a parent's `not_applicable` for the whole subject (`subject.*`) and its counters.
+    A file that limits a metric cancels a parent's `not_applicable` for exactly this metric.
     """
     content = file.content
     taken_back = {glob for subject in content.requires for glob in (f"{subject}.*", f"{COUNTERS}.{subject}.*")} | set(content.limits)
@@ -278,7 +278,7 @@ def _read_overlays(paths: Sequence[Path], machine: Profile, directory: Path, sui
 def _unjudgeable(file: LimitsFile, machine: Profile, known: KnownMetrics) -> Iterator[str]:
     """The limits of an overlay that nothing would ever be judged by, or that nothing could ever meet."""
     for metric, entry in file.content.limits.items():
-        unit = getattr(entry, "unit", None)  # of the rest of a file, one that is wrong is left out
+        unit = getattr(entry, "unit", None)  # missing in the rest of a file if it is wrong
         if problem := known.problem_of(metric, unit):
             yield f"{file.name}: limits.{metric}: {problem}"
 
@@ -301,7 +301,7 @@ def _refuse_incomplete(profile: Profile, file: str) -> None:
 
 
 def _incomplete(profile: Profile) -> Iterator[str]:
-    """What must hold once everything is merged."""
+    """Yield the problems that show only after merging."""
     subjects = {limit.subject for limit in profile.limits.values()}
     if not profile.deadline_s:
         yield "deadline_s is missing, here and in all parents"
@@ -329,6 +329,6 @@ def _overlay_path(overlay: Path, directory: Path) -> Path:
 
 
 def _digest(files: tuple[FileDigest, ...]) -> str:
-    """What `sha256sum FILE... | sha256sum` prints in the folder of the files."""
+    """Return the digest that `sha256sum FILE... | sha256sum` prints in the folder of the files."""
     listing = "".join(f"{file.sha256}  {file.file}\n" for file in files)
     return hashlib.sha256(listing.encode("utf-8", "backslashreplace")).hexdigest()

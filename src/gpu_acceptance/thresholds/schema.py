@@ -1,6 +1,6 @@
-"""What may stand in one YAML file of limits: its keys, their values, and what must agree inside one limit.
+"""The format of a limits file: its keys, their values, and the rules inside one limit.
 
-The texts of `description` are shown to whoever got a key wrong, and stand in thresholds/schema.json.
+Error messages and thresholds/schema.json show the texts of `description`.
 """
 
 import re
@@ -31,7 +31,7 @@ def printable(text: str) -> str:
 
 
 def number_hint(value: object) -> str:
-    """What to write instead of `1e3`, which YAML takes for a text; empty for anything else."""
+    """Return the correct form of `1e3`, which YAML takes for a text; empty for anything else."""
     match = _EXPONENT.fullmatch(value[:40]) if isinstance(value, str) else None
     return f"{match[0]} is text in YAML, write {match[1]}.0e{match[2] or '+'}{match[3]}" if match else ""
 
@@ -89,7 +89,7 @@ class _Model(BaseModel):
 
 
 class PeersEntry(_Model):
-    """How far a unit may stay behind the median of its peers."""
+    """The allowed deficit of a unit to the median of its peers."""
 
     deficit_at_most: Fraction = Field(description=_FRACTION)
     sigma: Fraction = Field(description=_FRACTION)
@@ -115,8 +115,8 @@ class Entry(_Model):
         None, description="the GPUs per node it applies to, a list of whole numbers from 1; without the key: all"
     )
     nodes: Nodes = Field("any", description="any, one or several")
-    min_ranks: Size = Field(1, description="the ranks that a job has at least to which it applies, over all nodes, a whole number from 1")
-    min_ranks_per_node: Size = Field(1, description="the ranks that its largest node has at least, a whole number from 1")
+    min_ranks: Size = Field(1, description="minimum world size that this limit applies to (integer >= 1)")
+    min_ranks_per_node: Size = Field(1, description="minimum number of ranks on the largest node (integer >= 1)")
     floor: float = Field(0.0, description="the finite number below which a reading is a measuring error; without the key: 0")
     ceiling: float | None = Field(None, description="the finite number above which a reading is a measuring error")
     spread_at_most: Spread | None = Field(
@@ -150,7 +150,7 @@ class Entry(_Model):
 
 
 def disagreements(entry: Entry, wrong: Collection[str] = ()) -> Iterator[str]:
-    """What cannot be true together. `wrong`: keys that are left out of this entry, or missing, because each by itself is wrong."""
+    """Yield contradictions between keys. `wrong`: keys that this entry lacks because each is wrong by itself."""
     if set(wrong) <= Entry.model_fields.keys() - {*_BOUNDS, "scope"}:  # an unknown key may be a bound, misspelt
         yield from _bound_problems(entry)
     if not {"equals", "unit"} & set(wrong):
@@ -204,7 +204,7 @@ def _impossible(said: str, value: float, entry: Entry) -> Iterator[str]:
 
 
 def _size_problems(entry: Entry) -> Iterator[str]:
-    """A size that one key names and another does not would never be judged, and nobody would notice."""
+    """Yield sizes that only one of two keys names: they would never be judged."""
     named = {name: set(bound) for name in BY_SIZE if isinstance(bound := getattr(entry, name), dict)}
     for (name, sizes), (other, others) in pairwise(named.items()):
         if sizes != others:

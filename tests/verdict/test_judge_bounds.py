@@ -153,7 +153,7 @@ def test_no_repeat_is_wanted_where_a_floor_was_missed():
     assert wants_repeat(judged, 1) is None
 
 
-# Peers: the rule itself is tested in test_peers.py
+# Peers: the rule itself is tested in test_bounds.py
 
 PEERS = make_limit(peers=Peers(deficit_at_most=0.03, sigma=0.0))
 

@@ -52,7 +52,7 @@ def fails(code: int) -> Function:
 
 
 def by(*choices: tuple[tuple[int, ...], object]) -> Function:
-    """What comes out depends on the plain arguments after the device: `by(((1,), 345), ((2,), 3201))`."""
+    """Returns values by the plain arguments after the device: `by(((1,), 345), ((2,), 3201))`."""
     table = dict(choices)
 
     def function(_device: object, *arguments: Any) -> int:

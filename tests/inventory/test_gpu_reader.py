@@ -1,4 +1,4 @@
-"""What is read of GPUs through nvidia-ml-py, over a stand-in for the C library."""
+"""Facts of GPUs through nvidia-ml-py, over a stand-in for the C library."""
 
 import dataclasses
 

@@ -219,7 +219,7 @@ def test_a_pod_without_the_name_of_its_node(api, name, value):
 
 
 def cut(plain, *path):
-    """The same without the value at this path."""
+    """Return a copy without the value at this path."""
     changed = copy.deepcopy(plain)
     inner = changed
     for key in path[:-1]:

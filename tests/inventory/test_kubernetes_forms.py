@@ -38,7 +38,7 @@ def places(plain, path=()):
 
 
 def spoilt(plain):
-    """The same with something odd in each place in turn."""
+    """Yield copies with an odd value in each place in turn."""
     for path in places(plain):
         for odd in ODD:
             changed = {"it": copy.deepcopy(plain)}

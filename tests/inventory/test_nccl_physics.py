@@ -1,4 +1,4 @@
-"""What is judged of NCCL's log: real ones of 4 H200, on one node and as if on two."""
+"""Findings in NCCL's log: real logs of 4 H200, on one node and as if on two."""
 
 import pytest
 from inventory.test_nccl_log import GiB, log, real

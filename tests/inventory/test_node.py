@@ -160,7 +160,7 @@ def test_a_variable_that_torch_sets_when_it_compiles_is_no_difference(tmp_path, 
 
 
 def wired(**changes):
-    """The same node with 2 NICs; the first 4 GPUs share a switch with one, the others with the other."""
+    """Return the healthy node with 2 NICs; the first 4 GPUs share a switch with one, the others with the other."""
     plain = json.loads(json.dumps(HEALTHY))
     names = ("hca_type", "board_id", "node_guid", "sys_image_guid", "netdevs", "ports", "hw_counters")
     nic = {"firmware": "28.39.1002"} | dict.fromkeys(names, NOWHERE)

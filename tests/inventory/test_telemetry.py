@@ -18,7 +18,7 @@ SAMPLES = st.lists(st.tuples(PAUSES, CLOCKS, st.sampled_from([0, POWER_CAP, POWE
 
 
 def time_of(window, bit):
-    """How long a reason was set; None: never while reasons were known."""
+    """Return the time of a reason; None: never set while reasons were known."""
     return None if isinstance(window.reasons, Missing) else window.reasons.by_bit.get(bit)
 
 

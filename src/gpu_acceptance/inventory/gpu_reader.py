@@ -44,7 +44,7 @@ _OF_LINK = (  # in the order of NvLink
     "NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY",
     "NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY",
 )
-_TEXTS: dict[str, Any] = {  # of GpuReading
+_TEXTS = {  # of GpuReading
     "name": "nvmlDeviceGetName",
     "uuid": "nvmlDeviceGetUUID",
     "serial": "nvmlDeviceGetSerial",
@@ -149,6 +149,14 @@ def _throttling(asker: Asker, handle: object) -> Throttling:
     )
 
 
+def _temperature(asker: Asker, handle: object) -> Temperature:
+    return Temperature(
+        gpu_c=asker.integer("nvmlDeviceGetTemperature", handle, 0),
+        memory_c=asker.field(handle, "NVML_FI_DEV_MEMORY_TEMP"),
+        margin_c=asker.integer("nvmlDeviceGetMarginTemperature", handle),
+    )
+
+
 def _ecc(asker: Asker, handle: object) -> Ecc:
     sram = asker.structure("c_nvmlEccSramErrorStatus_v1_t", "nvmlDeviceGetSramEccErrorStatus", handle)
     is_on, is_on_after_reboot = _spread(asker.flags("nvmlDeviceGetEccMode", handle), 2)
@@ -225,18 +233,17 @@ def _peer_link(asker: Asker, handles: list[object], source: int, target: int) ->
 def _gpu(asker: Asker, index: int, named: object, handle: object) -> GpuReading:
     """Read one GPU. `named`: its handle, for its names; `handle`: the same for all other facts, missing where another rank asks."""
     memory = asker.ask("nvmlDeviceGetMemoryInfo", handle, make=lambda info: (int(info.total), int(info.used), int(info.free)))
+    texts: dict[str, Any] = {name: asker.text(function, named if name in _NAMES else handle) for name, function in _TEXTS.items()}
+    sizes: dict[str, Any] = dict(zip(("total_bytes", "used_bytes", "free_bytes"), _spread(memory, 3), strict=True))
     mig = _spread(asker.flags("nvmlDeviceGetMigMode", handle), 2)
     repair = _spread(asker.flags("nvmlDeviceGetRepairStatus", handle), 2)
-    total_bytes, used_bytes, free_bytes = _spread(memory, 3)
     return GpuReading(
         index=index,
-        **{field: asker.text(function, named if field in _NAMES else handle) for field, function in _TEXTS.items()},
+        **texts,
         pci_bus_id=read_pci_bus_id(asker, named),
         module_id=asker.integer("nvmlDeviceGetModuleId", handle),
         virtualization=asker.word(_VIRTUALIZATION, "nvmlDeviceGetVirtualizationMode", handle),
-        total_bytes=total_bytes,
-        used_bytes=used_bytes,
-        free_bytes=free_bytes,
+        **sizes,
         mig_is_on=mig[0],
         mig_is_on_after_reset=mig[1],
         persistence_is_on=asker.flag("nvmlDeviceGetPersistenceMode", handle),
@@ -255,11 +262,7 @@ def _gpu(asker: Asker, index: int, named: object, handle: object) -> GpuReading:
         clocks=_clocks(asker, handle),
         power=_power(asker, handle),
         throttling=_throttling(asker, handle),
-        temperature=Temperature(
-            gpu_c=asker.integer("nvmlDeviceGetTemperature", handle, 0),
-            memory_c=asker.field(handle, "NVML_FI_DEV_MEMORY_TEMP"),
-            margin_c=asker.integer("nvmlDeviceGetMarginTemperature", handle),
-        ),
+        temperature=_temperature(asker, handle),
         pcie=_pcie(asker, handle),
         nvlinks=_nvlinks(asker, handle),
         fabric=_fabric(asker, handle),

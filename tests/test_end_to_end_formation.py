@@ -177,11 +177,11 @@ def test_a_rank_that_can_start_no_process_at_all_keeps_all_from_running(tmp_path
 
 READS_BY_A_WORKER = """
 import os
-from gpu_acceptance.measure.train import sampler
+from gpu_acceptance.measure.train import loader
 
 
 def test_value(ranks, check):
-    found = sampler.measure(16, num_workers=1, drop_last=False, device=ranks.device, num_epochs=1)
+    found = loader.measure_epochs(16, num_workers=1, drop_last=False, device=ranks.device, num_epochs=1)
     check("passes.value", float(found.workers[0].num_started and not found.workers[0].fault), "GB/s")
 """
 

@@ -47,7 +47,7 @@ def test_the_node_with_the_slow_link_is_named_and_no_other(ended):
     assert re.fullmatch(
         rf"localise\.node\.deficit = [\d.]+ % \([\d.e-]+ GB/s, median node [\d.e-]+: {had}, {had}, {had}; "
         rf"again, with nodes that passed: {had}, {had}, {had}; rail 0 slowest in 6 of 6 pairs\), "
-        rf"need <= 50 % \[cpu\.yaml: policy: .*\] on node {SLOW} \(node-{SLOW}\)",
+        rf"need <= 50 % \[cpu\.yaml: policy: .*\] on node {SLOW} \(node-{SLOW}\); to do: take this node out and run again; .*",
         missed,
     ), missed
     assert missed in ended.reasons

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from gpu_acceptance.measure.collectives import over_ranks
 from gpu_acceptance.measure.corruption.hashing import digest
 from gpu_acceptance.measure.lora import samples
-from gpu_acceptance.measure.lora.samples import Course, Share, Tuning
+from gpu_acceptance.measure.lora.samples import Course, Tuning
 from gpu_acceptance.measure.timing import cv_percent
 from gpu_acceptance.measure.train import adapters
 from gpu_acceptance.measure.train.data import SYNTHETIC, Batch
@@ -61,7 +61,7 @@ def measure(
     activations in the backward. `alone`: each rank trains the whole of it by itself. ValueError for a shape without an adapter.
     """
     shape, adapter = adapted_shape(workload)
-    share = Share(num_parts, 0, 1) if alone else Share(num_parts, dist.get_rank(), dist.get_world_size())
+    share = samples.Share(num_parts, 0, 1) if alone else samples.Share(num_parts, dist.get_rank(), dist.get_world_size())
     per_rank = replace(workload, batch_size=len(share.parts) * workload.batch_size)
     with tuned(workload, device):
         begin_s = time.monotonic()
@@ -143,7 +143,7 @@ class SavedResult:
 def measure_saved(workload: Workload, schedule: Schedule, folder: Path, *, num_parts: int, device: torch.device) -> SavedResult:
     """Train with DDP, and save the adapters of each rank into a folder of its own, which must be empty. Collective."""
     shape, adapter = adapted_shape(workload)
-    share = Share(num_parts, dist.get_rank(), dist.get_world_size())
+    share = samples.Share(num_parts, dist.get_rank(), dist.get_world_size())
     first = schedule.num_steps * num_parts * workload.batch_size
     unseen = samples.drawn(shape, range(first, first + workload.batch_size))
     with tuned(workload, device):

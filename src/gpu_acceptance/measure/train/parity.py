@@ -129,13 +129,16 @@ def measure(workload: Workload, *, dtype: str, num_steps: int, device: torch.dev
 def global_batches(workload: Workload, num_steps: int, world_size: int, device: torch.device) -> list[list[Part]]:
     """Return, for each step, the micro-batches, each with the number of ranks that train it: rank modulo their number."""
     num_parts = min(world_size, MOST_MICRO_BATCHES)
-    by_part = []
-    for part in range(num_parts):
-        ((inputs, targets),) = data.batches(workload.shape, workload.batch_size * num_steps, 1, seed=part, device=device)
-        batches = zip(torch.split(inputs, workload.batch_size), torch.split(targets, workload.batch_size), strict=True)
-        num_ranks = len(range(part, world_size, num_parts))
-        by_part.append([(num_ranks, batch) for batch in batches])
+    by_part = [
+        [(len(range(part, world_size, num_parts)), one) for one in _micro_batches(workload, num_steps, part, device)]
+        for part in range(num_parts)
+    ]
     return [list(parts) for parts in zip(*by_part, strict=True)]
+
+
+def _micro_batches(workload: Workload, num_steps: int, seed: int, device: torch.device) -> list[data.Batch]:
+    ((inputs, targets),) = data.batches(workload.shape, workload.batch_size * num_steps, 1, seed=seed, device=device)
+    return list(zip(torch.split(inputs, workload.batch_size), torch.split(targets, workload.batch_size), strict=True))
 
 
 def _model(workload: Workload, device: torch.device) -> Loss:

@@ -177,7 +177,7 @@ def lead(world_size: int, port: int, store_pid: int) -> None:
     leader = Leader(control.place, control)
     control.send(0, hello_of(0, world_size, control))
     assert len(leader.await_mail(Hello, _MEET_S)) == world_size
-    leader.lookout.watch(range(world_size), 0)
+    leader.heartbeats.watch(range(world_size), 0)
     profile = make_profile(*(make_limit(metric, at_least=900) for metric in METRICS))
     job = Job(tuple(make_identity(rank, world_size, min(GPUS_PER_NODE, world_size)) for rank in range(world_size)))
     others = [process for process in psutil.Process(os.getppid()).children() if process.pid not in {os.getpid(), store_pid}]
@@ -205,7 +205,7 @@ def lead(world_size: int, port: int, store_pid: int) -> None:
         flush=True,
     )
     control.broadcast(Leave())
-    leader.lookout.end()
+    leader.heartbeats.end()
     control.close(timeout_s=30)
 
 

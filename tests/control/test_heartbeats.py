@@ -64,7 +64,7 @@ def test_a_right_code_on_junk_reports_nothing_and_ends_nothing(make, server, jun
     server.set("beat/1", SESSION.sign("beat/1", 1, 7, junk))
     server.set("given-up/1", SESSION.sign("given-up/1", 2, 1, junk))
     watcher.watch([1, 2], 1)
-    assert wait_until(lambda: watcher.told == {1: {"dropped": {}, "lost": {}, "sent": {}}})
+    assert wait_until(lambda: watcher.facts == {1: {"dropped": {}, "lost": {}, "sent": {}}})
     alive = make(2)
     assert wait_until(lambda: watcher.alive() == [2])
     assert watcher.loss_of(1) is None

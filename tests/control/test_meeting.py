@@ -142,15 +142,24 @@ def test_without_a_number_the_taken_port_is_named_where_the_address_leads(nodes,
 
 @pytest.mark.parametrize(("address", "why"), [("nowhere.invalid", NO_NAME), ("a..b", "label empty or too long")])
 def test_a_host_name_that_does_not_resolve(nodes, port, address, why, monkeypatch):
+    """The name server answers at once: a real one may take longer than the nodes wait."""
+    look_up = socket.getaddrinfo
+
+    def look_up_at_once(host, *arguments, **named):
+        if host == "nowhere.invalid":
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return look_up(host, *arguments, **named)
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up_at_once)
     monkeypatch.setattr(meeting, "SAY_EVERY_S", 0.5)
-    answers, lines = nodes({"address": address, "timeout_s": 1}, {"address": address, "timeout_s": 1})
+    answers, lines = nodes({"address": address, "timeout_s": 3}, {"address": address, "timeout_s": 3})
     assert [code for code, _ in answers] == [4, 6]
     where = f"{address}:{port}"
     assert re.fullmatch(
         rf"node 0 is host-0, and {where} does not lead there: .*{why}.*; name the host of node 0 \(MASTER_ADDR, --rdzv-endpoint\)",
         answers[0][1],
     )
-    assert re.fullmatch(rf"node 0 does not answer at {where} within 1 s: .*{why}.*; this is node 1 \(host-1\)", answers[1][1])
+    assert re.fullmatch(rf"node 0 does not answer at {where} within 3 s: .*{why}.*; this is node 1 \(host-1\)", answers[1][1])
     assert any(re.fullmatch(rf"node 0 does not answer yet at {where}: .*{why}.*; \d s more at most", line) for line in lines), lines
 
 

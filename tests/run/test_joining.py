@@ -5,7 +5,7 @@ import os
 import pytest
 
 from gpu_acceptance.control.messages import Collected, Problem
-from gpu_acceptance.control.rank import INCOMPLETE, RefusedError, UnmetError, interrupted
+from gpu_acceptance.control.rank import INCOMPLETE, JoinError, RefusedError, interrupted
 from gpu_acceptance.folder.files import node_run_id
 from gpu_acceptance.folder.journal import Journal, read_journal
 from gpu_acceptance.run import joining
@@ -88,7 +88,7 @@ def test_a_refused_rank_leaves_its_identity_and_the_reason(tmp_path, told_to_end
 
 def test_ranks_without_a_store_share_the_folder_of_their_node(tmp_path, told_to_end):
     for rank in (0, 1):
-        refused(UnmetError(NO_STORE, is_cut_off=True), tmp_path, identity=make_identity(rank, 2, 2), launcher=os.getpid())
+        refused(JoinError(NO_STORE, is_cut_off=True), tmp_path, identity=make_identity(rank, 2, 2), launcher=os.getpid())
     (folder,) = tmp_path.iterdir()
     assert folder.name == node_run_id(IDENTITY.host, os.getpid())
     contents = [read_journal(path) for path in sorted((folder / "journal").iterdir())]
@@ -99,7 +99,7 @@ def test_ranks_without_a_store_share_the_folder_of_their_node(tmp_path, told_to_
 
 
 def test_a_launcher_of_a_node_that_reaches_the_store_is_left_alone(tmp_path, told_to_end):
-    refused(UnmetError("rank 0 lost: silent for 150 s", is_cut_off=False), tmp_path, None, make_identity(0, 2, 2), os.getpid())
+    refused(JoinError("rank 0 lost: silent for 150 s", is_cut_off=False), tmp_path, None, make_identity(0, 2, 2), os.getpid())
     assert told_to_end == []
 
 
@@ -111,7 +111,7 @@ def test_other_refusals_leave_nothing(tmp_path, error):
 
 def test_a_mistyped_option_is_reported_without_a_store_and_leaves_nothing(tmp_path, told_to_end):
     own = RefusedError("leave out -n and --dist")
-    assert refused(UnmetError(NO_STORE, is_cut_off=True), tmp_path, own, make_identity(0, 2, 2), os.getpid()) is own
+    assert refused(JoinError(NO_STORE, is_cut_off=True), tmp_path, own, make_identity(0, 2, 2), os.getpid()) is own
     assert (list(tmp_path.iterdir()), told_to_end) == ([], [os.getpid()])  # a launcher that waits for ever is no better for it
 
 
@@ -159,7 +159,7 @@ def test_and_not_with_any_other(journal, error):
 
 
 def test_a_journal_that_could_not_be_begun_is_reported():
-    error = UnmetError("rank 0 lost: no heartbeat for 15 s", is_cut_off=False)
+    error = JoinError("rank 0 lost: no heartbeat for 15 s", is_cut_off=False)
     note_refusal(error, None, [RefusedError("cannot write to reports/first: no room", 3)])
     assert error.__notes__ == ["this rank left no journal: cannot write to reports/first: no room"]
 

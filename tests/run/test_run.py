@@ -10,7 +10,7 @@ from report import samples
 from tensorboard_runs import with_curves
 
 from gpu_acceptance.control.control import ControlError
-from gpu_acceptance.control.messages import Final, JournalTold, StopRequest
+from gpu_acceptance.control.messages import Final, JournalState, StopRequest
 from gpu_acceptance.control.rank import TORCHRUN, Rank, RefusedError
 from gpu_acceptance.folder.files import RunFiles, read_results
 from gpu_acceptance.report.ending import Ending, write_ending
@@ -19,9 +19,9 @@ from gpu_acceptance.run.run import Run
 
 
 def make_run(folder, rank=0, **state):
-    mail = {JournalTold: {0: JournalTold(problem="", shared=True, told=None, round=0)}}
+    mail = {JournalState: {0: JournalState(problem="", shared=True, records=None, round=0)}}
     supervisor = Mock(ended=None, is_cut_off=False, mail=lambda kind: mail.get(kind, {}), place=Rank(rank=rank), judged={})
-    supervisor.lookout.lost.return_value = []
+    supervisor.heartbeats.lost.return_value = []
     run = Run(Mock(budget=None), Rank(rank=rank), supervisor, Mock(), RunFiles(folder, rank), 60.0, None, [])
     for name, value in state.items():
         setattr(run, name, value)

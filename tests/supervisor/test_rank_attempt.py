@@ -16,7 +16,7 @@ from gpu_acceptance.record.row import LastCollective
 from gpu_acceptance.supervisor.events import Garbled
 from gpu_acceptance.supervisor.generation_attempt import EndAttempt, FormAttempt
 from gpu_acceptance.supervisor.rank_attempt import RunAttempt
-from gpu_acceptance.worker.messages import FROM_WORKER, TelemetryTold
+from gpu_acceptance.worker.messages import FROM_WORKER, TelemetryAnswer
 
 
 class FakeWorker:
@@ -219,7 +219,7 @@ def test_a_worker_gets_the_telemetry_that_it_asks_for(clock, monkeypatch, kind, 
     if not has_gpu:
         monkeypatch.setattr(host, "telemetry", lambda *_: None)
     attempt.on_worker(said("telemetry", begin_s=1.0, end_s=3.5))
-    assert host.worker.sent[-1] == as_json(TelemetryTold(found=seen(2.5) if has_gpu else None))
+    assert host.worker.sent[-1] == as_json(TelemetryAnswer(found=seen(2.5) if has_gpu else None))
 
 
 def test_each_question_waits_for_the_answer_to_the_one_before(clock):

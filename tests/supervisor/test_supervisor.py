@@ -10,7 +10,7 @@ import pytest
 from judging import make_identity, make_record
 
 from gpu_acceptance.control.control import Control
-from gpu_acceptance.control.messages import Bye, Go, Hello, JournalTold, Leave, StopRequest
+from gpu_acceptance.control.messages import Bye, Go, Hello, JournalState, Leave, StopRequest
 from gpu_acceptance.control.rank import Rank
 from gpu_acceptance.control.secret import Secret
 from gpu_acceptance.record.figure import Figure
@@ -42,13 +42,13 @@ def test_facts_that_are_too_large_to_send_are_an_error_of_the_rank_and_end_no_ru
 
 def test_a_stranger_may_say_hello_and_nothing_else(supervisor):
     """Hello is how a rank that was told another number of ranks is found."""
-    supervisor.control.incoming.put((7, JournalTold(problem="", shared=True, told=None, round=0)))
+    supervisor.control.incoming.put((7, JournalState(problem="", shared=True, records=None, round=0)))
     supervisor.control.incoming.put((7, StopRequest(reason="SIGTERM")))
     supervisor.control.incoming.put((7, Hello(identity=make_identity(7, 8, 8), refusal=None, nonce="")))
     supervisor.control.incoming.put((0, Bye()))
     os.eventfd_write(supervisor.control.wake_fd, 1)
     supervisor.pump()
-    assert (supervisor.mail(JournalTold), list(supervisor.mail(Hello)), list(supervisor.mail(Bye))) == ({}, [7], [0])
+    assert (supervisor.mail(JournalState), list(supervisor.mail(Hello)), list(supervisor.mail(Bye))) == ({}, [7], [0])
     assert supervisor.stopping is None
     assert supervisor.control.session.tampering.dropped == {"to": 2}
 

@@ -182,12 +182,12 @@ class Control:
         """Return what each heartbeat tells the others about the messages of this rank."""
         return {**self.session.tampering.facts(), "sent": self.session.ledger.sent}
 
-    def find_late(self, told: Mapping[int, Facts]) -> None:
-        """Compare what came with the facts that other ranks told. To be called about once a second."""
+    def find_late(self, facts_by_rank: Mapping[int, Facts]) -> None:
+        """Compare what came with the facts that other ranks sent. To be called about once a second."""
         channels = {f"to/{self.place.rank}": self._listened.moment_s, BROADCAST_CHANNEL: self._heard_broadcasts.moment_s}
         if self._reader:
             channels[self._reader.channel] = self._reader.read_until_s
-        sent = {rank: facts["sent"] for rank, facts in told.items() if rank != self.place.rank}
+        sent = {rank: facts["sent"] for rank, facts in facts_by_rank.items() if rank != self.place.rank}
         lost = self.session.ledger.find_late(sent, channels, time.monotonic())
         if BROADCAST_CHANNEL in lost and self._broadcast:
             self._outgoing.put(self._broadcast.wake)  # it waits in a place that will stay empty

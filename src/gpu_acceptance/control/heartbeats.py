@@ -57,10 +57,10 @@ class _Sight:
 class Heartbeats:
     """One rank's heartbeats and those it watches, in a thread with a store client of its own. Any thread may call its methods."""
 
-    def __init__(self, store: Store, session: Session, rank: int, facts: Callable[[], object] = lambda: None) -> None:
-        """`facts` returns what each beat tells the others."""
-        self.told: dict[int, Facts] = {}  # by the last beat of each watched rank
-        self._facts = facts
+    def __init__(self, store: Store, session: Session, rank: int, own_facts: Callable[[], object] = lambda: None) -> None:
+        """`own_facts` returns what each beat tells the others."""
+        self.facts: dict[int, Facts] = {}  # by the last beat of each watched rank
+        self._own_facts = own_facts
         self._store = store
         self._session = session
         self._rank = rank
@@ -165,7 +165,7 @@ class Heartbeats:
 
     def _beat(self, counter: int) -> None:
         key = _key(self._rank)
-        self._store.set(key, self._session.sign(key, self._rank, counter, json.dumps(self._facts())))
+        self._store.set(key, self._session.sign(key, self._rank, counter, json.dumps(self._own_facts())))
 
     def _look(self) -> None:
         watched, leader = sorted(self._watched), self._leader
@@ -194,7 +194,7 @@ class Heartbeats:
         if envelope and envelope.sender != rank and envelope.number >= before.counter:
             return before  # a question that is not answered yet
         if envelope and text and envelope.sender == rank and envelope.number > before.counter:
-            self.told[rank] = read_facts(envelope.text)
+            self.facts[rank] = read_facts(envelope.text)
             return _Sight(text, envelope.number, now, moved=before.counter >= 0)
         if envelope:
             self._session.tampering.drop("beat")

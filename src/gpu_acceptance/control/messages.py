@@ -18,7 +18,7 @@ Words = Annotated[str, Field(max_length=10_000)]  # of which rank 0 makes a mess
 BadExitCode = Annotated[int, Field(ge=1, le=6)]
 
 
-class ToldRecord(NamedTuple):
+class SentRecord(NamedTuple):
     """A record that a rank sent, by its digest."""
 
     nodeid: str
@@ -219,13 +219,13 @@ class AskJournal(Message):
     round: int
 
 
-class JournalTold(Message):
+class JournalState(Message):
     """The state of a rank's journal, and the records that the rank sent where others were judged."""
 
     type: Literal["journal"] = "journal"
     problem: Words
     shared: bool  # it lies in the leader's folder
-    told: tuple[ToldRecord, ...] | None
+    records: tuple[SentRecord, ...] | None
     round: int
 
 
@@ -262,7 +262,7 @@ class StoreLost(Message):
     reason: str
 
 
-_ALONE = Hello | Collected | Resend | JournalTold | Bye | AskClock | Clock | Gather | StopRequest | Refused
+_ALONE = Hello | Collected | Resend | JournalState | Bye | AskClock | Clock | Gather | StopRequest | Refused
 _OF_AN_ATTEMPT = Vote | Published | FenceReady
 _TO_ALL = Refused | Welcome | Agreed | Go | Enter | Gathered | Fence | PeerBad | Verdict | Stop | AskJournal | Final | Leave
 ALONE: TypeAdapter[Any] = TypeAdapter(Annotated[_ALONE, Field(discriminator="type")])  # from one rank to one

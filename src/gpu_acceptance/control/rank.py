@@ -43,7 +43,7 @@ class RefusedError(ValueError):
         self.run_id = run_id
 
 
-class UnmetError(RefusedError):
+class JoinError(RefusedError):
     """This rank cannot reach the others, or their leader is gone. It finds that out by itself."""
 
     def __init__(self, message: str, *, is_cut_off: bool) -> None:

@@ -11,7 +11,7 @@ from gpu_acceptance.base.guard import end_launcher_later
 from gpu_acceptance.base.text import clip, first_few, named
 from gpu_acceptance.control.control import UnreachableError
 from gpu_acceptance.control.messages import Agreed, AskClock, Clock, Collected, Hello, Problem, Refused, Welcome
-from gpu_acceptance.control.rank import INCOMPLETE, Patience, Rank, RefusedError, UnmetError, interrupted
+from gpu_acceptance.control.rank import INCOMPLETE, JoinError, Patience, Rank, RefusedError, interrupted
 from gpu_acceptance.folder.files import RecordError, RunFiles, node_run_id, utc_now
 from gpu_acceptance.folder.journal import Journal
 from gpu_acceptance.record.job import Bounds, RankIdentity, ahead
@@ -30,7 +30,7 @@ def refuse_start(
     error: RefusedError, own: RefusedError | None, report_dir: Path, identity: RankIdentity, launcher: int | None
 ) -> RefusedError:
     """Return the error of a rank that was refused before it had a run folder. `own`: its own reason to refuse the run."""
-    if isinstance(error, UnmetError):
+    if isinstance(error, JoinError):
         if error.is_cut_off and launcher and identity.local_rank == 0:
             end_launcher_later(launcher)
         if own:
@@ -87,7 +87,7 @@ def join(
         if supervisor.is_leader:
             supervisor.control.all_have_joined()
     everybody = range(supervisor.place.world_size)
-    supervisor.lookout.watch(everybody if supervisor.is_leader else [supervisor.leader], supervisor.leader)
+    supervisor.heartbeats.watch(everybody if supervisor.is_leader else [supervisor.leader], supervisor.leader)
     return welcomed
 
 
@@ -112,7 +112,7 @@ def _refused_where_unmet(supervisor: Supervisor) -> Iterator[None]:
     except UnreachableError as error:
         reason = supervisor.stop_signals.reason
         supervisor.hang_up()
-        raise interrupted(reason) if reason else UnmetError(str(error), is_cut_off=supervisor.is_cut_off) from None
+        raise interrupted(reason) if reason else JoinError(str(error), is_cut_off=supervisor.is_cut_off) from None
 
 
 def _answer_hellos(

@@ -8,7 +8,7 @@ from pathlib import Path
 from gpu_acceptance.base.guard import end_launcher_later, new_mark, stem_in
 from gpu_acceptance.control.control import ControlError
 from gpu_acceptance.control.messages import Agreed, Final, StopRequest
-from gpu_acceptance.control.rank import USAGE, Rank, RefusedError, UnmetError, interrupted
+from gpu_acceptance.control.rank import USAGE, JoinError, Rank, RefusedError, interrupted
 from gpu_acceptance.folder.files import RESULTS, RunFiles, read_results, utc_now
 from gpu_acceptance.folder.manifest import MANIFEST
 from gpu_acceptance.record.job import Job, RankIdentity
@@ -144,7 +144,7 @@ class Run:
 
         try:
             self._agree([], [problem], answer)
-        except UnmetError:
+        except JoinError:
             self.refused = problem
         except RefusedError:
             return

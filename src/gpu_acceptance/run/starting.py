@@ -8,7 +8,7 @@ from gpu_acceptance.base.process import become_subreaper, has_lost_torchrun, let
 from gpu_acceptance.control.control import CONNECT_S, Control, UnreachableError, control_prefix
 from gpu_acceptance.control.identity import read_identity
 from gpu_acceptance.control.messages import Welcome
-from gpu_acceptance.control.rank import INCOMPLETE, NOT_WRITABLE, Patience, Rank, RefusedError, UnmetError, interrupted
+from gpu_acceptance.control.rank import INCOMPLETE, NOT_WRITABLE, JoinError, Patience, Rank, RefusedError, interrupted
 from gpu_acceptance.control.secret import Secret, find_secret
 from gpu_acceptance.control.session import Session, begin_session
 from gpu_acceptance.control.store_host import host_store
@@ -89,7 +89,7 @@ def _connect(place: Rank, stop: StopSignals, join_s: float, begun: tuple[Secret,
             control.close(timeout_s=5)
             raise
     except UnreachableError as error:
-        raise interrupted(stop.reason) if stop.reason else UnmetError(str(error), is_cut_off=True) from None
+        raise interrupted(stop.reason) if stop.reason else JoinError(str(error), is_cut_off=True) from None
     except RefusedError as error:
         raise interrupted(stop.reason) if stop.reason else error from None
 

@@ -16,11 +16,11 @@ from gpu_acceptance.control.messages import (
     Gather,
     Gathered,
     Go,
-    JournalTold,
+    JournalState,
     Message,
     PeerBad,
     Published,
-    ToldRecord,
+    SentRecord,
     Vote,
 )
 from gpu_acceptance.folder.journal import Journal
@@ -31,7 +31,7 @@ from gpu_acceptance.thresholds.limit import Value
 from gpu_acceptance.verdict.attempts import causes_before_victims, is_poison
 
 _DIGITS = 16
-Told = dict[tuple[str, int], ToldRecord]  # by validation and attempt
+Told = dict[tuple[str, int], SentRecord]  # by validation and attempt
 LOST_AFTER_S = 15.0  # beyond deadline and grace: a supervisor answers within a second unless it is gone
 GRACE_S = 5.0  # for a rank whose peer went bad, to finish by itself before it is killed as a victim
 
@@ -70,7 +70,7 @@ class OwnRecords:
             self._post(told.model_copy(update={"facts": {}, "line": line}))
         _add(self._told, record, line)
 
-    def confirm(self, question: AskJournal, lost: Mapping[str, int]) -> JournalTold:
+    def confirm(self, question: AskJournal, lost: Mapping[str, int]) -> JournalState:
         """Answer the leader, with all records where others were judged. `lost`: messages that this rank misses.
 
         A rank that confirms everything closes its journal. Where the leader's journal is beside it, they share a folder.
@@ -87,12 +87,12 @@ class OwnRecords:
                 problem = f"{self.journal.path} could not be written: {error.strerror}"
         shared = self.journal.path.with_name(question.beside).exists()
         told = None if agrees else tuple(self._told.values())
-        return JournalTold(problem=self.problem or problem, shared=shared, told=told, round=question.round)
+        return JournalState(problem=self.problem or problem, shared=shared, records=told, round=question.round)
 
 
 def _add(told: Told, record: RankRecord, text: str) -> None:
     digest = hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
-    told[record.nodeid, record.attempt] = ToldRecord(record.nodeid, record.attempt, record.outcome, digest)
+    told[record.nodeid, record.attempt] = SentRecord(record.nodeid, record.attempt, record.outcome, digest)
 
 
 class AttemptState:

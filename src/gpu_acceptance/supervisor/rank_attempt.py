@@ -29,7 +29,7 @@ from gpu_acceptance.worker.messages import (
     Run,
     SetUp,
     TearingDown,
-    TelemetryTold,
+    TelemetryAnswer,
     TornDown,
     WorkerMessage,
 )
@@ -227,7 +227,7 @@ class RankAttempt:
         self._has_told = True
         found = self._slot.telemetry(asked.begin_s, asked.end_s)
         assert self._slot.worker  # it has just asked
-        self._slot.worker.send(TelemetryTold(found=found))
+        self._slot.worker.send(TelemetryAnswer(found=found))
 
 
 class RunAttempt(RankAttempt):

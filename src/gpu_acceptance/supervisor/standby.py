@@ -9,7 +9,7 @@ from pathlib import Path
 from gpu_acceptance.base.text import named
 from gpu_acceptance.control.control import ControlError
 from gpu_acceptance.control.heartbeats import BEAT_S, Loss
-from gpu_acceptance.control.messages import AskJournal, Final, JournalTold, Resend, ToldRecord
+from gpu_acceptance.control.messages import AskJournal, Final, JournalState, Resend, SentRecord
 from gpu_acceptance.folder.corroboration import Unlike, find_unlike_journals
 from gpu_acceptance.folder.files import RunFiles, utc_now
 from gpu_acceptance.folder.rebuild import read_run_folder, rebuild
@@ -41,11 +41,11 @@ def close_journals(supervisor: Supervisor, files: RunFiles, closing: Closing, nu
     """
     judged = {str(rank): digest_of(told) for rank, told in supervisor.judged.items()}
     supervisor.control.broadcast(AskJournal(beside=files.journal.name, judged=judged, closing=closing, round=number))
-    is_accepted, answers = closing.verdict == "ACCEPTED", supervisor.mail(JournalTold)
+    is_accepted, answers = closing.verdict == "ACCEPTED", supervisor.mail(JournalState)
     everybody = set(range(supervisor.place.world_size))
     silent = _await(supervisor, set(answers) if number else everybody, number, needs_all=is_accepted)
     told = [answer.problem for _, answer in sorted(answers.items()) if answer.problem]
-    lost = silent & set(supervisor.lookout.lost())
+    lost = silent & set(supervisor.heartbeats.lost())
     is_due = not number and (is_accepted or not supervisor.stopping) and not supervisor.has_lost_messages  # the question may be lost
     if silent - lost and is_due:
         told.append(f"{named('rank', silent - lost)} did not say within {_ANSWER_S:g} s whether the journal is whole")
@@ -60,10 +60,10 @@ def _await(supervisor: Supervisor, ranks: set[int], number: int, *, needs_all: b
     """Await the answers of these ranks to this round; returns the silent ones."""
     end = time.monotonic() + _ANSWER_S
     while True:
-        silent = ranks - {rank for rank, answer in supervisor.mail(JournalTold).items() if answer.round == number}
+        silent = ranks - {rank for rank, answer in supervisor.mail(JournalState).items() if answer.round == number}
         # A stopped run has no time, because the launcher soon kills all ranks. Where messages are lost nothing is ACCEPTED any more.
         has_time = (needs_all and not supervisor.has_lost_messages) or not supervisor.stopping
-        if silent <= set(supervisor.lookout.lost()) or not has_time or time.monotonic() > end:
+        if silent <= set(supervisor.heartbeats.lost()) or not has_time or time.monotonic() > end:
             return silent
         supervisor.pump()
 
@@ -79,17 +79,19 @@ def control_messages(supervisor: Supervisor) -> ControlMessages:
         is_authenticated=supervisor.control.session.is_authenticated,
         dropped=dict(dropped),
         lost=dict(lost),
-        disputed=find_disputed(supervisor.judged, supervisor.mail(JournalTold), whole=whole),
+        disputed=find_disputed(supervisor.judged, supervisor.mail(JournalState), whole=whole),
     )
 
 
-def find_disputed(judged: Mapping[int, Told], answers: Mapping[int, JournalTold], *, whole: bool) -> tuple[DisputedRecord, ...]:
+def find_disputed(judged: Mapping[int, Told], answers: Mapping[int, JournalState], *, whole: bool) -> tuple[DisputedRecord, ...]:
     """Return the first record that differs, for each rank that objects.
 
     `whole`: the run was not broken off, so that no record may be missing.
     """
     objecting = {
-        rank: {(one.nodeid, one.attempt): one for one in answer.told} for rank, answer in sorted(answers.items()) if answer.told is not None
+        rank: {(one.nodeid, one.attempt): one for one in answer.records}
+        for rank, answer in sorted(answers.items())
+        if answer.records is not None
     }
     found = (next(_differing(rank, judged.get(rank, {}), told, whole=whole), None) for rank, told in objecting.items())
     return tuple(one for one in found if one)
@@ -104,7 +106,7 @@ def _differing(rank: int, judged: Told, told: Told, *, whole: bool) -> Iterator[
         yield DisputedRecord(rank=rank, nodeid=nodeid, attempt=attempt, told=_shown(theirs), judged=_shown(ours))
 
 
-def _shown(entry: ToldRecord | None) -> str:
+def _shown(entry: SentRecord | None) -> str:
     """`passed (0123456789abcdef)`."""
     return f"{entry.outcome} ({entry.digest})" if entry else "nothing"
 
@@ -127,7 +129,7 @@ def elect(supervisor: Supervisor, loss: Loss) -> list[int]:
     A leader that was given up but lives takes part, and is not elected. Raises ControlError where no other rank is alive.
     """
     lost = supervisor.leader
-    supervisor.lookout.give_up(lost, loss)
+    supervisor.heartbeats.give_up(lost, loss)
     supervisor.given_up.add(lost)
     supervisor.leader = supervisor.place.rank  # no other rank is heard meanwhile
     supervisor.interrupt(loss.signal or loss.reason, is_loss=not loss.signal)
@@ -137,7 +139,7 @@ def elect(supervisor: Supervisor, loss: Loss) -> list[int]:
     if not alive:
         raise ControlError(f"{loss.reason}; no other rank is alive")
     supervisor.leader = alive[0]
-    supervisor.lookout.watch(alive if supervisor.is_leader else alive[:1], supervisor.leader)
+    supervisor.heartbeats.watch(alive if supervisor.is_leader else alive[:1], supervisor.leader)
     return alive
 
 
@@ -146,11 +148,11 @@ def _find_alive(supervisor: Supervisor) -> list[int]:
     for first in range(0, len(eligible), CANDIDATES):
         candidates = eligible[first : first + CANDIDATES]
         may_lead = supervisor.place.rank in candidates
-        supervisor.lookout.watch(eligible[first:] if may_lead else candidates)
+        supervisor.heartbeats.watch(eligible[first:] if may_lead else candidates)
         end = time.monotonic() + 4 * BEAT_S
         while time.monotonic() < end:
             supervisor.pump()
-        alive = supervisor.lookout.alive()
+        alive = supervisor.heartbeats.alive()
         if may_lead:
             alive = sorted({supervisor.place.rank, *alive})
         if alive:

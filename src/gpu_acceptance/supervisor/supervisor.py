@@ -27,7 +27,7 @@ from gpu_acceptance.control.messages import (
     Gathered,
     Go,
     Hello,
-    JournalTold,
+    JournalState,
     Leave,
     Message,
     OfAttempt,
@@ -76,7 +76,7 @@ class Supervisor:
         self.control = control
         self._store = f"{place.store_host}:{control.port}"
         self.stop_signals = stop
-        self.lookout = Heartbeats(control.client(), control.session, place.rank, control.facts)
+        self.heartbeats = Heartbeats(control.client(), control.session, place.rank, control.facts)
         self.events = Events(control, stop)
         self.slot: WorkerSlot | None = None
         self.records = OwnRecords(place.rank, control.post)
@@ -131,7 +131,7 @@ class Supervisor:
             self._attempt.tick()
         self._publish_record()
         if self.attempt_state:
-            for rank in self.lookout.lost():
+            for rank in self.heartbeats.lost():
                 self.attempt_state.lose(rank, f"no heartbeat for {LOST_S:g} s: its supervisor or node is gone")
             self.attempt_state.advance()
         self._look_for_lost_messages()
@@ -148,7 +148,7 @@ class Supervisor:
         if time.monotonic() - self._compared_s < BEAT_S:
             return
         self._compared_s = time.monotonic()
-        self.control.find_late(self.lookout.told.copy())
+        self.control.find_late(self.heartbeats.facts.copy())
         if self.is_leader and not self.stopping and self.has_lost_messages:
             self.control.broadcast(Stop(reason=LOST_MESSAGES))
 
@@ -156,37 +156,37 @@ class Supervisor:
         """On the leader: wait until all messages that the ranks have sent by now have come, or are known to be lost."""
         begin_s = time.monotonic()
         while time.monotonic() < begin_s + LATE_S + LOST_S and not self.has_lost_messages:
-            if self.lookout.all_seen_since(begin_s) and not self.has_late_mail and self._compared_s > begin_s:
+            if self.heartbeats.all_seen_since(begin_s) and not self.has_late_mail and self._compared_s > begin_s:
                 return
             self.pump()
 
     def _refuse_to_wait_in_vain(self) -> None:
         if self._store_lost:
             raise UnreachableError(self._store_lost)
-        if self.lookout.is_cut_off:
+        if self.heartbeats.is_cut_off:
             self.is_cut_off = True
             raise UnreachableError(f"the control store at {self._store} does not answer: {self.place.node_name} is cut off from it")
         self.refuse_a_leader_that_was_given_up()
         if self.is_leader:
             return
-        if self.leader in self.lookout.lost():
+        if self.leader in self.heartbeats.lost():
             raise self._lost(
-                "a stranger takes its heartbeats away" if self.lookout.is_held(self.leader) else f"no heartbeat for {LOST_S:g} s"
+                "a stranger takes its heartbeats away" if self.heartbeats.is_held(self.leader) else f"no heartbeat for {LOST_S:g} s"
             )
         if self._stop_asked and not self.stopping and not self.leader_writes:
-            beats, reason = self.lookout.beats(self.leader), str(self.stop_signals.reason)
+            beats, reason = self.heartbeats.beats(self.leader), str(self.stop_signals.reason)
             patience_s = _BUSY_S if beats else _STOP_S
             if self._waited_s(self._stop_asked) > patience_s:
                 raise self._lost(f"it did not react to {reason} within {patience_s:g} s", signal=reason if beats else "")
 
     def refuse_a_leader_that_was_given_up(self) -> None:
         """Raise LeaderLostError where a rank gave up the leader, which may be this rank."""
-        if (loss := self.lookout.loss_of(self.leader)) and self.leader not in self.given_up:
+        if (loss := self.heartbeats.loss_of(self.leader)) and self.leader not in self.given_up:
             raise LeaderLostError(loss)
 
     def _waited_s(self, since: float) -> float:
         """Seconds since a moment, without those in which this rank itself did not reach the store."""
-        return time.monotonic() - max(since, self.lookout.open_since)
+        return time.monotonic() - max(since, self.heartbeats.open_since)
 
     def _lost(self, why: str, signal: str = "") -> LeaderLostError:
         return LeaderLostError(Loss(f"rank {self.leader} lost: {why}", signal))
@@ -283,7 +283,7 @@ class Supervisor:
 
     def describe_network(self, since: float) -> str:
         """Return what to add to the message of a stuck rank whose node did not reach the store meanwhile."""
-        silent_s = self.lookout.silent_s(since)
+        silent_s = self.heartbeats.silent_s(since)
         return f"; {self.place.node_name} did not reach the store at {self._store} for {silent_s:.0f} s meanwhile" if silent_s else ""
 
     def interrupt(self, reason: str, *, is_loss: bool = False) -> None:
@@ -312,7 +312,7 @@ class Supervisor:
 
     def message_facts(self) -> Collection[Mapping[str, Mapping[str, int]]]:
         """Return the dropped and lost messages of each rank, by its last heartbeat; of this rank, by now."""
-        return {**self.lookout.told.copy(), self.place.rank: self.control.session.tampering.facts()}.values()
+        return {**self.heartbeats.facts.copy(), self.place.rank: self.control.session.tampering.facts()}.values()
 
     def say_bye(self, ranks: Iterable[int] | None = None) -> None:
         """Perform the exit handshake: no rank leaves while another needs the store. Collective; bounded. Signals are ignored from here on.
@@ -337,7 +337,7 @@ class Supervisor:
     def hang_up(self) -> None:
         """Leave without the handshake, where no rank is there for it."""
         self.stop_signals.ignore()
-        self.lookout.end()
+        self.heartbeats.end()
         self.control.close(timeout_s=5)
 
     def _dispatch(self, event: Event) -> None:
@@ -367,7 +367,7 @@ class Supervisor:
         match message:
             case StoreLost():
                 self._store_lost = f"the control store at {self._store} is gone: {message.reason}"
-            case Hello() | Collected() | Resend() | JournalTold() | Bye():
+            case Hello() | Collected() | Resend() | JournalState() | Bye():
                 self._mail.setdefault(type(message), {})[sender] = message
             case AskClock():
                 self.tell_leader(Clock(clock_s=time.time()))

@@ -187,7 +187,7 @@ class Quit(Command):
     seq: int
 
 
-class TelemetryTold(Command):
+class TelemetryAnswer(Command):
     type: Literal["telemetry"] = "telemetry"
     found: GpuTelemetry | None
 
@@ -202,7 +202,7 @@ class RoundAnswered(Command):
 _FROM_WORKER = (
     Ready | Step | Formed | FormFailed | SetUp | TearingDown | TornDown | Passed | Give | RoundEnded | AskTelemetry | Done | Goodbye
 )
-_TO_WORKER = Form | Run | Quit | Enter | Fence | Gathered | TelemetryTold | RoundAnswered  # decisions of rank 0 are passed on
+_TO_WORKER = Form | Run | Quit | Enter | Fence | Gathered | TelemetryAnswer | RoundAnswered  # decisions of rank 0 are passed on
 FROM_WORKER: TypeAdapter[Any] = TypeAdapter(Annotated[_FROM_WORKER, Field(discriminator="type")])
 TO_WORKER: TypeAdapter[Any] = TypeAdapter(Annotated[_TO_WORKER, Field(discriminator="type")])
 

@@ -312,7 +312,7 @@ class WorkerPlugin:
     def _telemetry(self, begin_s: float, end_s: float) -> GpuTelemetry | None:
         check_moments(begin_s, end_s)
         self._supervisor.tell(messages.AskTelemetry(begin_s=begin_s, end_s=end_s))
-        return self._supervisor.next(messages.TelemetryTold).found
+        return self._supervisor.next(messages.TelemetryAnswer).found
 
     def _end_round(self) -> str:
         self._supervisor.tell(messages.RoundEnded())

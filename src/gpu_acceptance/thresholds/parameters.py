@@ -1,6 +1,6 @@
 """The parameters of a profile: type, unit, and the range outside of which a parameter measures nothing or never ends.
 
-The one place where a parameter is declared: files are read by it, and thresholds/README.md lists it. Its value stands in base.yaml.
+The one place where a parameter is declared: files are read by it, and docs/parameters.md lists it. Its value stands in base.yaml.
 """
 
 from collections.abc import Mapping

@@ -1,6 +1,6 @@
 import pytest
 
-from gpu_acceptance.run.debugging_variables import VARIABLES, find_debugging
+from gpu_acceptance.run.debugging_variables import debugging_variables, find_debugging
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_a_clock_that_is_wrong_and_as_fast_is_no_reason(setting):
     assert find_debugging({"LD_PRELOAD": "libfaketime.so.1", "FAKETIME": setting}) is None
 
 
-_OFF_WITH_0 = [name for one in VARIABLES for name in one.names if not one.bad.fullmatch("0") or one.off.fullmatch("0")]
+_OFF_WITH_0 = [name for one in debugging_variables() for name in one.names if not one.values.fullmatch("0") or one.off.fullmatch("0")]
 
 
 @pytest.mark.parametrize("off", ["", "0", "OFF", "off", "no", "False"])
@@ -71,7 +71,7 @@ def test_a_value_that_says_off_is_off(off):
 
 
 def test_variables_that_0_turns_on():
-    assert {name for one in VARIABLES for name in one.names} - set(_OFF_WITH_0) == {"NVIDIA_TF32_OVERRIDE", "PYTORCH_JIT"}
+    assert {name for one in debugging_variables() for name in one.names} - set(_OFF_WITH_0) == {"NVIDIA_TF32_OVERRIDE", "PYTORCH_JIT"}
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from gpu_acceptance.folder.files import RunFiles, read_results
 from gpu_acceptance.report.ending import Ending, write_ending
 from gpu_acceptance.run import epilogues
 from gpu_acceptance.run.run import Run
+from gpu_acceptance.worker.options import Paths
 
 
 def make_run(folder, rank=0, **state):
@@ -143,6 +144,15 @@ def test_event_files_that_cannot_be_written_are_reported_and_change_nothing(tmp_
     assert epilogues.leave_event_files(run) == [f"tensorboard: no event files in {tmp_path}: {said}"]
     assert (run.exit_code(0), run.last_lines) == (0, ("ACCEPTED",))
     assert not list(tmp_path.iterdir())
+
+
+def test_an_error_while_a_shared_folder_is_cleared_is_reported_and_changes_nothing(tmp_path, monkeypatch):
+    run = make_run(tmp_path, record=samples.accepted(), ending=Ending(0, "ACCEPTED", ("ACCEPTED",)))
+    run.paths = Paths(shared_stem=tmp_path / "stem")
+    monkeypatch.setattr("sys.executable", str(tmp_path / "no-python"))  # as where no process can be started any more
+    (said,) = epilogues.clear_shared_dir(run)
+    assert said.startswith("--shared-dir: not cleared: FileNotFoundError: ")
+    assert (run.exit_code(0), run.last_lines) == (0, ("ACCEPTED",))
 
 
 def test_a_manifest_is_for_the_rank_that_reports(tmp_path):

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -62,9 +62,9 @@ class Epilogues:
             self._settle_exit_code,
             self._show_in_own_file,
             run.leave,  # no step after this one changes the verdict
-            lambda: self._write_lines(map(visible, leave_event_files(run))),
-            lambda: self._write_lines(map(visible, tell_github_actions(run))),
-            lambda: self._write_lines(map(visible, clear_shared_dir(run))),
+            lambda: self._write_lines(leave_event_files(run)),
+            lambda: self._write_lines(tell_github_actions(run)),
+            lambda: self._write_lines(clear_shared_dir(run)),
             self._show_last_screen,
             lambda: remove_checkpoints(run),  # may be slow; a later run removes what is left
         )
@@ -109,7 +109,8 @@ class Epilogues:
         if run.refused:
             return  # pytest itself shows the reason
         with contextlib.suppress(OSError, ValueError):
-            tail = leave_manifest(run)
+            problems = leave_manifest(run)
+            tail = [*where_it_is(run.files.folder), *problems] if run.record else []
             if self._owns_terminal and tail and find_owner():
                 return  # `gpu-acceptance run` shows the last screen itself, once all ranks are gone
             if self._owns_terminal:
@@ -160,25 +161,35 @@ def copy_junit(run: Run, path: Path) -> str:
     return ""
 
 
-def leave_event_files(run: Run) -> list[str]:
+def _noting(failed: str) -> Callable[[Callable[[Run], Sequence[str]]], Callable[[Run], Sequence[str]]]:
+    """Return a line instead of an exception: no file for other tools, and no rest of a run, changes a verdict."""
+
+    def decorate(step: Callable[[Run], Sequence[str]]) -> Callable[[Run], Sequence[str]]:
+        def noted(run: Run) -> Sequence[str]:
+            try:
+                return [visible(line) for line in step(run)]
+            except Exception as error:  # a package or a disk may raise anything
+                return [visible(f"{failed.format(folder=run.files.folder)}: {describe(error)}")]
+
+        return noted
+
+    return decorate
+
+
+@_noting("tensorboard: no event files in {folder}")
+def leave_event_files(run: Run) -> Sequence[str]:
     """Write files for TensorBoard where `--tensorboard` asks for them."""
-    lines: list[str] = []
-    if run.settings.tensorboard and run.record:
-        with _noting(lines, f"tensorboard: no event files in {run.files.folder}"):
-            lines.append(write_event_files(run.files.folder, run.record))
-    return lines
+    return [write_event_files(run.files.folder, run.record)] if run.settings.tensorboard and run.record else []
 
 
-def tell_github_actions(run: Run) -> list[str]:
+@_noting("github: no summary of the job")
+def tell_github_actions(run: Run) -> Sequence[str]:
     """Write the summary of the job where GitHub Actions runs it."""
-    lines: list[str] = []
-    if run.record:
-        with _noting(lines, "github: no summary of the job"):
-            lines += list(tell_github(run.record, os.environ))
-    return lines
+    return list(tell_github(run.record, os.environ)) if run.record else []
 
 
-def clear_shared_dir(run: Run) -> list[str]:
+@_noting("--shared-dir: not cleared")
+def clear_shared_dir(run: Run) -> Sequence[str]:
     """Remove what killed workers left in `--shared-dir`, once no worker is left."""
     stem = run.paths.shared_stem
     if run.record is None or stem is None:
@@ -187,28 +198,19 @@ def clear_shared_dir(run: Run) -> list[str]:
     return [f"--shared-dir: what workers left there when they were killed stays: {stem}*: {stays}"] if stays else []
 
 
-def leave_manifest(run: Run) -> list[str]:
-    """Write the manifest after all other files; returns the lines that name report and manifest."""
-    if run.record is None:
-        return []
-    problems: list[str] = []
-    with _noting(problems, f"manifest: none of {run.files.folder}"):
+@_noting("manifest: none of {folder}")
+def leave_manifest(run: Run) -> Sequence[str]:
+    """Write the manifest after all other files."""
+    if run.record:
         write_manifest(run.files.folder)
-    return [*where_it_is(run.files.folder), *problems]
+    return []
 
 
-def remove_checkpoints(run: Run) -> None:
+@_noting("checkpoints: not removed")
+def remove_checkpoints(run: Run) -> Sequence[str]:
     """Remove this run's checkpoints once they are judged, on the rank that made their folder."""
     if not (run.leader and run.record and run.plan and run.paths.checkpoints):
-        return
+        return []
     if not are_evidence(run.record.rows, run.plan.profile, run.leader.job):
         remove_within(run.paths.checkpoints, _REMOVING_S)
-
-
-@contextlib.contextmanager
-def _noting(lines: list[str], failed: str) -> Iterator[None]:
-    """Add a line for an exception inside this context: no file for other tools changes a verdict."""
-    try:
-        yield
-    except Exception as error:  # a package or a disk may raise anything
-        lines.append(f"{failed}: {describe(error)}")
+    return []

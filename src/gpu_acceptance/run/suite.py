@@ -13,6 +13,8 @@ PARTS = (FOLDER, CONFTEST, "fixtures", "pytest.ini")  # a copy of the suite need
 PLUGIN = "gpu_acceptance.plugin"
 _PACKAGE = Path(__file__).parents[1]
 INSTALLED = _PACKAGE / "suite"  # the copy that a wheel carries; a checkout has none
+_PROFILES = _PACKAGE / "profiles"  # as above; the profile has a digest of its own
+READ_SUFFIXES = {".py", ".yaml"}  # of files that a run reads
 
 
 def suite_for(folder: Path) -> Path:
@@ -48,7 +50,7 @@ def suite_digest(rootdir: Path) -> str:
     A checkout and the wheel that was made from it have the same digest.
     """
     parts = {name: _digest_of(rootdir / name) for name in PARTS}
-    parts[_PACKAGE.name] = _digest_of(_PACKAGE, without=INSTALLED)
+    parts[_PACKAGE.name] = _digest_of(_PACKAGE)
     return _in_short(hashlib.sha256(repr(parts).encode()).hexdigest(), parts)
 
 
@@ -61,14 +63,15 @@ def _in_short(whole: str, parts: Mapping[str, str]) -> str:
     return f"{whole[:12]}: {', '.join(f'{name} {digest[:8]}' for name, digest in parts.items())}"[:MOST_TEXT]
 
 
-def _digest_of(path: Path, without: Path | None = None) -> str:
-    """Return the digest of a file, or of all Python files below a folder with their names, except those below `without`."""
+def _digest_of(path: Path) -> str:
+    """Return the digest of a file, or of all files that a run reads below a folder, with their names."""
     try:
         if path.is_file():
             return hashlib.sha256(path.read_bytes()).hexdigest()
         if not path.is_dir():
             return "none"
-        files = sorted(one for one in path.rglob("*.py") if without is None or not one.is_relative_to(without))
+        own = {INSTALLED, _PROFILES} if path == _PACKAGE else set()
+        files = sorted(one for one in path.rglob("*") if one.suffix in READ_SUFFIXES and own.isdisjoint(one.parents))
         listing = "".join(f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.relative_to(path).as_posix()}\n" for file in files)
         return hashlib.sha256(listing.encode("utf-8", "backslashreplace")).hexdigest()
     except OSError:

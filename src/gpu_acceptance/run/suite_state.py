@@ -23,10 +23,9 @@ from pathlib import Path
 import pytest
 
 from gpu_acceptance.record.run_record import MOST_NAMES, ForeignFixture, SuiteState
-from gpu_acceptance.run.suite import CONFTEST, PARTS, is_installed
+from gpu_acceptance.run.suite import CONFTEST, PARTS, READ_SUFFIXES, is_installed
 
 _PARTS = (*PARTS, "thresholds", "src")
-_ADDED = {".py", ".yaml"}  # suffixes of files that a run would read
 _ABOUT, _SUMS = "bundle.json", "SHA256SUMS"  # as tools/make_bundle.py writes them
 _SUM = re.compile(r"([0-9a-f]{64})  (.+)")
 _OBJECT = re.compile(rb"(\d{6}) blob ([0-9a-f]{40,64})\t(.*)", re.DOTALL)
@@ -164,7 +163,7 @@ def _changed(root: Path, expected: Mapping[str, _Check]) -> Iterator[str]:
     links = {name for name in expected if (top / name).is_symlink()}
     for folder in folders:
         for path in folder.rglob("*") if folder.is_dir() and folder.relative_to(top).as_posix() not in links else ():
-            if path.suffix in _ADDED and (name := path.relative_to(top).as_posix()) not in expected:
+            if path.suffix in READ_SUFFIXES and (name := path.relative_to(top).as_posix()) not in expected:
                 yield name
 
 

@@ -1,6 +1,7 @@
 """Arguments of the verbs: their types, their errors, and the exit codes."""
 
 import argparse
+import inspect
 import os
 import re
 import stat
@@ -65,6 +66,20 @@ class Parser(argparse.ArgumentParser):
         if known and value not in known:
             what = str(action.metavar or "value").lower()
             raise argparse.ArgumentError(None, f"unknown {what} {value!r}; known: {', '.join(known)}{did_you_mean(value, known)}")
+
+
+def add_verb(verbs: Verbs, name: str, verb: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:
+    """Add a verb. Its docstring is its help: the list of verbs shows the first sentence, and its own page what follows."""
+    summary, _, rest = (inspect.getdoc(verb) or "").partition("\n\n")
+    listed = summary[0].lower() + summary[1:].removesuffix(".")
+    parser: argparse.ArgumentParser = verbs.add_parser(name, help=listed, description=" ".join((rest or summary).split()))
+    parser.set_defaults(verb=verb)
+    return parser
+
+
+def add_overlays(parser: argparse.ArgumentParser, what: str = "an overlay") -> None:
+    """Let a verb read overlays of limits."""
+    parser.add_argument("--limits", metavar="FILE", type=Path, action="append", default=[], help=f"{what}; may be given several times")
 
 
 def not_allowed(text: str, allowed: str) -> argparse.ArgumentTypeError:

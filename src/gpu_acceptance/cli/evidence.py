@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpu_acceptance.base.text import one_line
-from gpu_acceptance.cli.arguments import Verbs, existing_file, existing_folder, matching, new_file
+from gpu_acceptance.cli.arguments import Verbs, add_verb, existing_file, existing_folder, matching, new_file
 from gpu_acceptance.cli.run_folder import UsageError, add_run, find_run, refuse_another_run
 from gpu_acceptance.folder.corroboration import find_unlike_journals
 from gpu_acceptance.folder.files import RESULTS, RecordError, read_results, write_atomically
 from gpu_acceptance.folder.manifest import (
     MANIFEST,
-    NAMESPACE,
     SIGNATURE,
     Difference,
     Kind,
@@ -35,28 +34,32 @@ _KINDS: dict[Kind, str] = {"differs": "changed", "missing": "missing", "extra": 
 
 def add_verbs(verbs: Verbs) -> None:
     """Add `report verify`, `report sign` and `report redact`."""
-    verify = verbs.add_parser(
-        "verify",
-        help="list the files of a run that changed since the run",
-        description=f"Compare all files of a run with its manifest, {MANIFEST}, and its results with the journals of its ranks. Print a "
-        "line for each file that DIFFERS, is MISSING or EXTRA, and for each journal that is UNLIKE the results; else the verdict line that "
-        "the results give, which a page beside them may not. Then the result. "
-        "VERIFIED (exit code 0) needs proof that the manifest is the run's own, from --sha256 or a signature, because a changed "
-        "file can come with a new manifest. Without that proof the result is CONSISTENT (exit code 0). CHANGED is exit code 1. "
-        "Exit code 3: the manifest is missing or cannot be used.",
-    )
+    verify = add_verb(verbs, "verify", _verify)
     digest = matching(r"[0-9a-f]{64}", "64 hexadecimal digits")
     verify.add_argument("--sha256", metavar="DIGEST", type=digest, help="digest of the manifest, from the last line that the run printed")
-    verify.add_argument(
-        "--allowed-signers", metavar="FILE", type=existing_file, help="accepted signers; format: ssh-keygen(1), ALLOWED SIGNERS"
-    )
-    verify.set_defaults(verb=_verify)
+    signers = "accepted signers; format: ssh-keygen(1), ALLOWED SIGNERS"
+    verify.add_argument("--allowed-signers", metavar="FILE", type=existing_file, help=signers)
     add_run(verify)
-    _add_sign(verbs)
-    _add_redact(verbs)
+    sign = add_verb(verbs, "sign", _sign)
+    key = "a private key, or the public key of one that ssh-agent holds"
+    sign.add_argument("--key", metavar="FILE", type=_key, required=True, help=key)
+    sign.add_argument("dir", metavar="DIR", type=existing_folder, help="a run folder")
+    redact = add_verb(verbs, "redact", _redact)
+    names = "table of names and stand-ins; created or extended; keep it, and use it again for the next run"
+    redact.add_argument("--names", metavar="FILE", type=new_file, required=True, help=names)
+    redact.add_argument("dir", metavar="DIR", type=existing_folder, help="a run folder")
+    redact.add_argument("out", metavar="OUT", type=Path, help="the new folder")
 
 
 def _verify(options: argparse.Namespace) -> int:
+    """List the files of a run that changed since the run.
+
+    Compare all files of a run with its manifest, SHA256SUMS, and its results with the journals of its ranks. Print a line for each file
+    that DIFFERS, is MISSING or EXTRA, and for each journal that is UNLIKE the results; else the verdict line that the results give, which
+    a page beside them may not. Then the result. VERIFIED (exit code 0) needs proof that the manifest is the run's own, from --sha256 or a
+    signature, because a changed file can come with a new manifest. Without that proof the result is CONSISTENT (exit code 0). CHANGED is
+    exit code 1. Exit code 3: the manifest is missing or cannot be used.
+    """
     run_dir = find_run(options.dir)
     manifest = manifest_of(run_dir)
     signer, faults = _find_signer(run_dir, options.allowed_signers)
@@ -76,21 +79,6 @@ def _verify(options: argparse.Namespace) -> int:
     return 0
 
 
-def _add_sign(verbs: Verbs) -> None:
-    sign = verbs.add_parser(
-        "sign",
-        help="sign the manifest of a run with your own SSH key",
-        description=f"Sign {MANIFEST} with `ssh-keygen -Y sign`, in the namespace {NAMESPACE}, into {SIGNATURE} beside it. Nothing is "
-        "signed where a file differs from the manifest: exit code 1. An existing signature is never replaced. To check it: "
-        "`report verify --allowed-signers=FILE DIR`.",
-    )
-    sign.add_argument(
-        "--key", metavar="FILE", type=_key, required=True, help="a private key, or the public key of one that ssh-agent holds"
-    )
-    sign.add_argument("dir", metavar="DIR", type=existing_folder, help="a run folder")
-    sign.set_defaults(verb=_sign)
-
-
 def _key(text: str) -> Path:
     """ssh-keygen takes NAME for NAME.pub if an agent has the private key."""
     public = Path(f"{text}.pub")
@@ -98,6 +86,12 @@ def _key(text: str) -> Path:
 
 
 def _sign(options: argparse.Namespace) -> int:
+    """Sign the manifest of a run with your own SSH key.
+
+    Sign SHA256SUMS with `ssh-keygen -Y sign`, in the namespace gpu-acceptance, into SHA256SUMS.sig beside it. Nothing is signed where a
+    file differs from the manifest: exit code 1. An existing signature is never replaced. To check it: `report verify
+    --allowed-signers=FILE DIR`.
+    """
     run_dir, path = options.dir, options.dir / SIGNATURE
     manifest = manifest_of(run_dir)
     record = _confirmed(run_dir, manifest)
@@ -111,28 +105,14 @@ def _sign(options: argparse.Namespace) -> int:
     return 0
 
 
-def _add_redact(verbs: Verbs) -> None:
-    redact = verbs.add_parser(
-        "redact",
-        help="copy a run without the names of machines, to give it away",
-        description="Write a copy of the run in DIR to the new folder OUT. Stand-ins replace host names, serial numbers, UUIDs, GUIDs, "
-        "addresses, user names and paths, the same in all files. OUT has a manifest of its own; its redaction.json holds the digests of "
-        "the run's own manifest and of each replaced name. FILE holds the names and the salts of their digests. A run that changed since "
-        "it ended is not redacted: exit code 1.",
-    )
-    redact.add_argument(
-        "--names",
-        metavar="FILE",
-        type=new_file,
-        required=True,
-        help="table of names and stand-ins; created or extended; keep it, and use it again for the next run",
-    )
-    redact.add_argument("dir", metavar="DIR", type=existing_folder, help="a run folder")
-    redact.add_argument("out", metavar="OUT", type=Path, help="the new folder")
-    redact.set_defaults(verb=_redact)
-
-
 def _redact(options: argparse.Namespace) -> int:
+    """Copy a run without the names of machines, to give it away.
+
+    Write a copy of the run in DIR to the new folder OUT. Stand-ins replace host names, serial numbers, UUIDs, GUIDs, addresses, user names
+    and paths, the same in all files. OUT has a manifest of its own; its redaction.json holds the digests of the run's own manifest and of
+    each replaced name. FILE holds the names and the salts of their digests. A run that changed since it ended is not redacted: exit code
+    1.
+    """
     run_dir, out, names = options.dir, options.out, options.names
     if os.path.lexists(out):
         raise UsageError(f"{out}: is there already; name a folder that is not there yet")

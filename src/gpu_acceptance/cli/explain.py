@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from gpu_acceptance.base.text import clip, did_you_mean, visible
+from gpu_acceptance.cli import arguments
 from gpu_acceptance.cli.arguments import Verbs
 from gpu_acceptance.inventory import nvml
 from gpu_acceptance.report.remedies import kinds_of_metric, table
@@ -111,23 +112,19 @@ def _parsed(path: Path) -> ast.Module | None:
 
 def add_verb(verbs: Verbs) -> None:
     """Add `explain`."""
-    explain = verbs.add_parser(
-        "explain",
-        help="say what a metric is, its limits, and how to change or waive one",
-        description="Print what measures a metric, its limit in each profile with its source, what to do about a miss, an overlay that "
-        "changes the limit, and the option that waives it. A subject (hbm) or a glob ('*.wrong') lists its metrics. Touches no GPU.",
-    )
+    explain = arguments.add_verb(verbs, "explain", _explain)
     explain.add_argument("metric", metavar="METRIC", help="as in hbm.triad.bandwidth; or a subject, or a glob in quotes")
-    explain.add_argument(
-        "--hardware", metavar="NAME", help="the limit of this profile only (default: of all profiles, that of this machine first)"
-    )
-    explain.add_argument(
-        "--limits", metavar="FILE", type=Path, action="append", default=[], help="an overlay on --hardware; may be given several times"
-    )
-    explain.set_defaults(verb=_explain)
+    profile = "the limit of this profile only (default: of all profiles, that of this machine first)"
+    explain.add_argument("--hardware", metavar="NAME", help=profile)
+    arguments.add_overlays(explain, "an overlay on --hardware")
 
 
 def _explain(options: argparse.Namespace) -> int:
+    """Say what a metric is, its limits, and how to change or waive one.
+
+    Print what measures a metric, its limit in each profile with its source, what to do about a miss, an overlay that changes the limit,
+    and the option that waives it. A subject (hbm) or a glob ('*.wrong') lists its metrics. Touches no GPU.
+    """
     directory, overlays = suite_for(Path.cwd()) / "thresholds", options.limits
     directory = directory if (directory / "base.yaml").is_file() else shipped_dir()
     names = profile_names(directory)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_acceptance.base.text import visible
+from gpu_acceptance.cli import arguments
 from gpu_acceptance.cli.arguments import Verbs
 from gpu_acceptance.inventory import nvml
 from gpu_acceptance.report.words import count
@@ -23,19 +24,18 @@ _SIGNS = {"at_least": ">=", "at_most": "<=", "equals": "="}
 
 def add_verb(verbs: Verbs) -> None:
     """Add `limits`."""
-    limits = verbs.add_parser(
-        "limits",
-        help="print the limits for one GPU on one page",
-        description="Print the policy for one GPU: each bound with its unit, its scope, the kind of its source (measured, published, "
-        "derived, datasheet or policy) and the metrics that it holds for, by subject. `gpu-acceptance explain METRIC` prints the whole "
-        "source of one limit. Touches no GPU.",
-    )
+    limits = arguments.add_verb(verbs, "limits", _limits)
     limits.add_argument("profile", metavar="PROFILE", nargs="?", help="as in h200-sxm (default: that of this machine's GPU)")
-    limits.add_argument("--limits", metavar="FILE", type=Path, action="append", default=[], help="an overlay; may be given several times")
-    limits.set_defaults(verb=_limits)
+    arguments.add_overlays(limits)
 
 
 def _limits(options: argparse.Namespace) -> int:
+    """Print the limits for one GPU on one page.
+
+    Print the policy for one GPU: each bound with its unit, its scope, the kind of its source (measured, published, derived, datasheet or
+    policy) and the metrics that it holds for, by subject. `gpu-acceptance explain METRIC` prints the whole source of one limit. Touches no
+    GPU.
+    """
     directory = suite_for(Path.cwd()) / "thresholds"
     directory = directory if (directory / "base.yaml").is_file() else shipped_dir()
     name = options.profile or _of_this_machine(directory)

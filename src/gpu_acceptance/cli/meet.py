@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from gpu_acceptance.base.text import one_line
-from gpu_acceptance.cli.arguments import INCOMPLETE, INTERRUPTED, Verbs, fail, matching, not_allowed, seconds, whole_number
+from gpu_acceptance.cli.arguments import INCOMPLETE, INTERRUPTED, Verbs, add_verb, fail, matching, not_allowed, seconds, whole_number
 from gpu_acceptance.control.meeting import Place, meet
 from gpu_acceptance.control.rank import JOIN_S
 from gpu_acceptance.inventory import kubernetes
@@ -90,48 +90,20 @@ def _text_of(reason: Reason) -> str:
 
 def add_verbs(verbs: Verbs) -> None:
     """Add `pods` and `meet`."""
-    _add_pods(verbs)
-    meet = verbs.add_parser(
-        "meet",
-        help="check that all nodes of a run find each other, before torchrun starts on them",
-        description="Give this command on each node of a run, with the same arguments. It waits until all nodes have connected to "
-        "HOST:PORT, and returns 0 on all of them. Node 0 listens there; without --node it is the host that HOST leads to. The port is free "
-        "again when the command ends. Exit code 4, with one line that says why: the address leads elsewhere, the port is taken, or the "
-        "numbers disagree. Exit code 6: a node did not come in time. Every 15 s a line names the nodes that are missing.",
-    )
-    meet.add_argument(
-        "place", metavar="HOST:PORT", type=_place, help="address of node 0, as the other nodes reach it, and the port where ranks will meet"
-    )
+    pods = add_verb(verbs, "pods", _pods)
+    labels = matching(kubernetes.LABELS, "a label with its value, such as batch.kubernetes.io/job-name=a-job")
+    pods.add_argument("--labels", metavar="KEY=VALUE", type=labels, required=True, help="a label that all pods of the run have")
+    pods.add_argument("--number", metavar="N", type=whole_number(), required=True, help="number of pods of the run")
+    how_long = "how long to wait: seconds, or a number with s, m or h"
+    pods.add_argument("--timeout", metavar="TIME", type=seconds, required=True, help=how_long)
+    meet = add_verb(verbs, "meet", _meet)
+    address = "address of node 0, as the other nodes reach it, and the port where ranks will meet"
+    meet.add_argument("place", metavar="HOST:PORT", type=_place, help=address)
     meet.add_argument("--nodes", metavar="N", type=whole_number(), required=True, help="number of nodes of the run")
     meet.add_argument("--node", metavar="I", type=_node, help="number of this node, from 0; give it on all nodes or on none")
     name = matching(r"(?a:[\w.:-]{1,200})", "letters, digits, '.', ':', '_' and '-', at most 200")
     meet.add_argument("--run", metavar="NAME", type=name, help="name of the run, the same on all nodes")
-    meet.add_argument(
-        "--timeout",
-        metavar="TIME",
-        type=seconds,
-        default=JOIN_S,
-        help=f"how long to wait: seconds, or a number with s, m or h (default: {JOIN_S:g} s)",
-    )
-    meet.set_defaults(verb=_meet)
-
-
-def _add_pods(verbs: Verbs) -> None:
-    pods = verbs.add_parser(
-        "pods",
-        help="wait until all pods of a run are running, or say why one is not",
-        description="Runs in a pod, with its service account. Ask the Kubernetes API for the pods of its namespace with this label, until "
-        "N of them are running: exit code 0. Every 30 s a line names the pods that are missing. At the timeout, or once no pod can "
-        "follow, print what Kubernetes says about each pod that is not running: exit code 6. Without permission to ask the API, print "
-        "that and return 0: the launcher then waits for the pods.",
-    )
-    labels = matching(kubernetes.LABELS, "a label with its value, such as batch.kubernetes.io/job-name=a-job")
-    pods.add_argument("--labels", metavar="KEY=VALUE", type=labels, required=True, help="a label that all pods of the run have")
-    pods.add_argument("--number", metavar="N", type=whole_number(), required=True, help="number of pods of the run")
-    pods.add_argument(
-        "--timeout", metavar="TIME", type=seconds, required=True, help="how long to wait: seconds, or a number with s, m or h"
-    )
-    pods.set_defaults(verb=_pods)
+    meet.add_argument("--timeout", metavar="TIME", type=seconds, default=JOIN_S, help=f"{how_long} (default: {JOIN_S:g} s)")
 
 
 def end_on_sigterm(while_what: str) -> None:
@@ -146,6 +118,13 @@ def end_on_sigterm(while_what: str) -> None:
 
 
 def _pods(options: argparse.Namespace) -> int:
+    """Wait until all pods of a run are running, or say why one is not.
+
+    Runs in a pod, with its service account. Ask the Kubernetes API for the pods of its namespace with this label, until N of them are
+    running: exit code 0. Every 30 s a line names the pods that are missing. At the timeout, or once no pod can follow, print what
+    Kubernetes says about each pod that is not running: exit code 6. Without permission to ask the API, print that and return 0: the
+    launcher then waits for the pods.
+    """
     end_on_sigterm("the pods of this run were awaited")
     read = functools.partial(kubernetes.read_pods, options.labels)
     return await_pods(read, options.number, options.timeout, functools.partial(print, flush=True))
@@ -163,6 +142,13 @@ def _node(text: str) -> int:
 
 
 def _meet(options: argparse.Namespace) -> int:
+    """Check that all nodes of a run find each other, before torchrun starts on them.
+
+    Give this command on each node of a run, with the same arguments. It waits until all nodes have connected to HOST:PORT, and returns 0
+    on all of them. Node 0 listens there; without --node it is the host that HOST leads to. The port is free again when the command ends.
+    Exit code 4, with one line that says why: the address leads elsewhere, the port is taken, or the numbers disagree. Exit code 6: a node
+    did not come in time. Every 15 s a line names the nodes that are missing.
+    """
     if options.node is not None and options.node >= options.nodes:
         raise ValueError(f"--node={options.node} of --nodes={options.nodes}: nodes are numbered from 0 to {options.nodes - 1}")
     end_on_sigterm("the nodes of this run were awaited")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from gpu_acceptance.base.text import one_line
-from gpu_acceptance.cli.arguments import UNREADABLE, Verbs, existing_folder, fail, new_file, note
+from gpu_acceptance.cli.arguments import UNREADABLE, Verbs, add_verb, existing_folder, fail, new_file, note
 from gpu_acceptance.cli.run_folder import UsageError, add_run, find_run, read_run, refuse_another_run, say_verdict
 from gpu_acceptance.folder.files import RESULTS, RecordError, read_results, write_atomically, write_results
 from gpu_acceptance.folder.manifest import MANIFEST, differences, find_manifest, refuse_changed, write_manifest
@@ -24,32 +24,30 @@ from gpu_acceptance.verdict.comparison import Comparison, compare
 
 def add_verbs(verbs: Verbs) -> None:
     """Add `report build`, `report merge` and `report compare`."""
-    build = verbs.add_parser(
-        "build",
-        help="build report.html and the files beside it from results.json, or everything from the journals",
-        description="Build report.html and the files for other tools (summary.txt, figures.csv, metrics.prom, junit.xml) from the "
-        "results.json beside them, and from nothing else; print the path of the page. A run that left no "
-        "results.json is rebuilt from its journals: results.json and report.html are written, the verdict line is printed, each problem "
-        "of a journal follows on standard error, and the run's exit code is returned. A rebuilt run is never ACCEPTED. A run whose ranks "
-        "never met has no report: the reason is printed on standard error, and the exit code is 6.",
-    )
-    build.add_argument(
-        "--from-journals",
-        action="store_true",
-        help="rebuild a results.json that was itself rebuilt; a results.json of the run's own reporter is never replaced",
-    )
-    build.add_argument(
-        "--tensorboard",
-        action="store_true",
-        help="also write the run's curves for TensorBoard, into tensorboard/ beside the report; needs the extra tensorboard",
-    )
-    build.set_defaults(verb=_build)
+    build = add_verb(verbs, "build", _build)
+    again = "rebuild a results.json that was itself rebuilt; a results.json of the run's own reporter is never replaced"
+    build.add_argument("--from-journals", action="store_true", help=again)
+    curves = "also write the run's curves for TensorBoard, into tensorboard/ beside the report; needs the extra tensorboard"
+    build.add_argument("--tensorboard", action="store_true", help=curves)
     add_run(build)
-    _add_merge(verbs)
-    _add_compare(verbs)
+    merge = add_verb(verbs, "merge", _merge)
+    merge.add_argument("out", metavar="OUT", type=Path, help="the folder to join them in; journals of an earlier merge in it count too")
+    merge.add_argument("dirs", metavar="DIR", nargs="+", type=existing_folder, help="the run folder of one node")
+    verb = add_verb(verbs, "compare", _compare)
+    verb.add_argument("--html", metavar="FILE", type=new_file, help="also write the comparison as a page; an existing file is replaced")
+    verb.add_argument("before", metavar="BEFORE", type=Path, help="folder of the earlier run, or a folder of runs: its newest run")
+    verb.add_argument("after", metavar="AFTER", type=Path, help="folder of the later run, or a folder of runs: its newest run")
 
 
 def _build(options: argparse.Namespace) -> int:
+    """Build report.html and the files beside it from results.json, or everything from the journals.
+
+    Build report.html and the files for other tools (summary.txt, figures.csv, metrics.prom, junit.xml) from the results.json beside them,
+    and from nothing else; print the path of the page. A run that left no results.json is rebuilt from its journals: results.json and
+    report.html are written, the verdict line is printed, each problem of a journal follows on standard error, and the run's exit code is
+    returned. A rebuilt run is never ACCEPTED. A run whose ranks never met has no report: the reason is printed on standard error, and the
+    exit code is 6.
+    """
     if options.tensorboard and (missing := find_missing()):
         raise UsageError(missing)
     run_dir = find_run(options.dir)
@@ -77,21 +75,13 @@ def _write_exports(run_dir: Path, record: RunRecord) -> int:
     return max([fail(problem, UNREADABLE) for problem in problems], default=0)
 
 
-def _add_merge(verbs: Verbs) -> None:
-    merge = verbs.add_parser(
-        "merge",
-        help="join the journals of several nodes, and build the report of their run",
-        description="Copy the journals of one run, left on several nodes, into OUT/journal, and rebuild the run there as `report build` "
-        "does. Identical copies of a journal count once; a folder that holds only copies is named. Two journals of one rank that differ, "
-        "and journals of different runs, are an error: nothing is written. A run whose own reporter lost no rank is an error too: its "
-        "results.json is the proof.",
-    )
-    merge.add_argument("out", metavar="OUT", type=Path, help="the folder to join them in; journals of an earlier merge in it count too")
-    merge.add_argument("dirs", metavar="DIR", nargs="+", type=existing_folder, help="the run folder of one node")
-    merge.set_defaults(verb=_merge)
-
-
 def _merge(options: argparse.Namespace) -> int:
+    """Join the journals of several nodes, and build the report of their run.
+
+    Copy the journals of one run, left on several nodes, into OUT/journal, and rebuild the run there as `report build` does. Identical
+    copies of a journal count once; a folder that holds only copies is named. Two journals of one rank that differ, and journals of
+    different runs, are an error: nothing is written. A run whose own reporter lost no rank is an error too: its results.json is the proof.
+    """
     _refuse_replacing(options.out)
     for folder in options.dirs:
         if not journal_paths(folder):
@@ -145,23 +135,14 @@ def _refuse_replacing(run_dir: Path) -> None:
         raise UsageError(f"{path}: the run's own reporter wrote it; it is not replaced: move it away to rebuild the run from its journals")
 
 
-def _add_compare(verbs: Verbs) -> None:
-    verb = verbs.add_parser(
-        "compare",
-        help="compare a later run with an earlier one",
-        description="Compare two runs of one cluster, as after a repair. Printed are the settings that differ, the failures that are "
-        "GONE, NEW, STILL there or NOT COMPARED, what passed before and is NOT TESTED AGAIN, and the figures that moved by more than "
-        "noise (3 times the spread of both, and 2 %). A slot is compared with the same slot, even with another GPU in it. Exit code 0: "
-        "nothing is worse. 1: a failure is new or a figure is worse. 6: the runs, some of their failures, or something that passed "
-        "before cannot be compared. 4: AFTER began before BEFORE.",
-    )
-    verb.add_argument("--html", metavar="FILE", type=new_file, help="also write the comparison as a page; an existing file is replaced")
-    verb.add_argument("before", metavar="BEFORE", type=Path, help="folder of the earlier run, or a folder of runs: its newest run")
-    verb.add_argument("after", metavar="AFTER", type=Path, help="folder of the later run, or a folder of runs: its newest run")
-    verb.set_defaults(verb=_compare)
-
-
 def _compare(options: argparse.Namespace) -> int:
+    """Compare a later run with an earlier one.
+
+    Compare two runs of one cluster, as after a repair. Printed are the settings that differ, the failures that are GONE, NEW, STILL there
+    or NOT COMPARED, what passed before and is NOT TESTED AGAIN, and the figures that moved by more than noise (3 times the spread of both,
+    and 2 %). A slot is compared with the same slot, even with another GPU in it. Exit code 0: nothing is worse. 1: a failure is new or a
+    figure is worse. 6: the runs, some of their failures, or something that passed before cannot be compared. 4: AFTER began before BEFORE.
+    """
     before, after = read_run(find_run(options.before)), read_run(find_run(options.after))
     if before.plan.run_id == after.plan.run_id:
         raise UsageError(f"{options.before} and {options.after}: both are of run {before.plan.run_id}")

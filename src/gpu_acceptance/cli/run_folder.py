@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gpu_acceptance.base.text import one_line
-from gpu_acceptance.cli.arguments import INCOMPLETE, INTERRUPTED, NOTHING_RAN, UNREADABLE, USAGE, Verbs, fail, whole_number
+from gpu_acceptance.cli.arguments import INCOMPLETE, INTERRUPTED, NOTHING_RAN, UNREADABLE, USAGE, Verbs, add_verb, fail, whole_number
 from gpu_acceptance.control.torchrun import TorchrunProcess
 from gpu_acceptance.folder.corroboration import find_unlike_journals
 from gpu_acceptance.folder.files import RESULTS, RecordError, new_run_id, read_results
@@ -115,32 +115,27 @@ def refuse_another_run(run_id: str, run_dir: Path, path: Path) -> None:
 
 def add_verbs(verbs: Verbs) -> None:
     """Add `run` and `verdict`."""
-    run = verbs.add_parser(
-        "run",
-        help="judge this machine: one rank per GPU (2 without a GPU), one verdict, one report",
-        description="Judge this machine: start one rank per GPU (2 without a GPU), print the verdict, what to do and where the report is, "
-        "and return the run's own exit code (0 ACCEPTED, 1 REJECTED, 6 INCOMPLETE, 2 interrupted, 3 internal error, 4 usage, 5 nothing "
-        "ran). What is not listed here goes on to pytest: -k EXPRESSION, -v, -x, acceptance/test_hbm.py.",
-    )
+    run = add_verb(verbs, "run", _run)
+    run.set_defaults(takes_rest=True)
     run.add_argument("--ranks", metavar="N", type=whole_number(999), help="start N ranks (default: one for each GPU that torch sees)")
     for title, options in OPTIONS.items():
         declare(options, run.add_argument_group(title).add_argument)
-    run.set_defaults(verb=_run, takes_rest=True)
-    verdict = verbs.add_parser(
-        "verdict",
-        help="print a run's verdict line and return its exit code",
-        description="Print one line: verdict, run, how long ago it ended, file. The exit code is the run's own. Else it is 6: the ranks "
-        "never met; 3: the run left no results, they cannot be used, or they say ACCEPTED without a manifest or against a journal; "
-        "4: there is no run.",
-    )
-    verdict.set_defaults(verb=lambda options: _tell_verdict(find_run(options.dir)))
-    add_run(verdict)
+    add_run(add_verb(verbs, "verdict", _verdict))
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
     """Let a verb name its run."""
     help_text = "a run folder, or a folder of runs: its newest run (default: %(default)s)"
     parser.add_argument("dir", metavar="DIR", nargs="?", type=Path, default=Path("reports"), help=help_text)
+
+
+def _verdict(options: argparse.Namespace) -> int:
+    """Print a run's verdict line and return its exit code.
+
+    Print one line: verdict, run, how long ago it ended, file. The exit code is the run's own. Else it is 6: the ranks never met; 3: the
+    run left no results, they cannot be used, or they say ACCEPTED without a manifest or against a journal; 4: there is no run.
+    """
+    return _tell_verdict(find_run(options.dir))
 
 
 def _tell_verdict(run_dir: Path) -> int:
@@ -189,6 +184,12 @@ def how_long_ago(ended_at: str, now: datetime) -> str:
 
 
 def _run(options: argparse.Namespace) -> int:
+    """Judge this machine: one rank per GPU (2 without a GPU), one verdict, one report.
+
+    Judge this machine: start one rank per GPU (2 without a GPU), print the verdict, what to do and where the report is, and return the
+    run's own exit code (0 ACCEPTED, 1 REJECTED, 6 INCOMPLETE, 2 interrupted, 3 internal error, 4 usage, 5 nothing ran). What is not listed
+    here goes on to pytest: -k EXPRESSION, -v, -x, acceptance/test_hbm.py.
+    """
     suite = suite_for(Path.cwd())
     pytest_arguments = [*_validations(suite, options.rest), "-c", str(suite / "pytest.ini")]
     if options.plan or not {"--collect-only", "--co"}.isdisjoint(options.rest):

@@ -22,7 +22,7 @@ from pathlib import Path
 from gpu_acceptance import __version__
 from gpu_acceptance.base.text import did_you_mean, one_line
 from gpu_acceptance.cli import evidence, explain, limits, machine, meet, report, run_folder
-from gpu_acceptance.cli.arguments import INTERRUPTED, UNREADABLE, USAGE, Parser, Verbs, fail
+from gpu_acceptance.cli.arguments import INTERRUPTED, UNREADABLE, USAGE, Parser, add_verb, fail
 from gpu_acceptance.folder.files import RecordError
 from gpu_acceptance.folder.journal import NothingRanError
 from gpu_acceptance.report.remedies import Remedy, table
@@ -33,18 +33,12 @@ from gpu_acceptance.thresholds.profile import load_profile, profile_names, shipp
 _README = Path(__file__).with_name("suite.md")
 
 
-def _add_init(verbs: Verbs) -> None:
-    init = verbs.add_parser(
-        "init",
-        help="copy the acceptance suite into a folder, to add validations and limits",
-        description="Copy the acceptance suite into DIR: validations, fixtures, limits, and a README that says how to run them and how to "
-        "add to them. The copy runs with the gpu-acceptance that is installed.",
-    )
-    init.add_argument("folder", metavar="DIR", type=Path, help="a folder that does not exist yet, or is empty")
-    init.set_defaults(verb=_init)
-
-
 def _init(options: argparse.Namespace) -> int:
+    """Copy the acceptance suite into a folder, to add validations and limits.
+
+    Copy the acceptance suite into DIR: validations, fixtures, limits, and a README that says how to run them and how to add to them. The
+    copy runs with the gpu-acceptance that is installed.
+    """
     folder: Path = options.folder
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         fault = "is not empty" if folder.is_dir() else "is a file"
@@ -61,18 +55,12 @@ def _init(options: argparse.Namespace) -> int:
     return 0
 
 
-def _add_remedy(verbs: Verbs) -> None:
-    remedy = verbs.add_parser(
-        "remedy",
-        help="print what to do about a kind of failure",
-        description="Print what a kind of failure means, what to do with the node, and three things to check first, with commands. A "
-        "report names the kind of each failure. Without KIND: list all kinds. Nothing on this machine is read or changed.",
-    )
-    remedy.add_argument("kind", metavar="KIND", nargs="?", help="a kind of failure, such as repair_pending")
-    remedy.set_defaults(verb=_remedy)
-
-
 def _remedy(options: argparse.Namespace) -> int:
+    """Print what to do about a kind of failure.
+
+    Print what a kind of failure means, what to do with the node, and three things to check first, with commands. A report names the kind
+    of each failure. Without KIND: list all kinds. Nothing on this machine is read or changed.
+    """
     remedies = table().remedies
     if options.kind is None:
         width = max(map(len, remedies))
@@ -129,18 +117,19 @@ def make_parser() -> Parser:
     report_verbs = report_verb.add_subparsers(metavar="VERB")
     report.add_verbs(report_verbs)
     evidence.add_verbs(report_verbs)
-    _add_init(verbs)
+    add_verb(verbs, "init", _init).add_argument("folder", metavar="DIR", type=Path, help="a folder that does not exist yet, or is empty")
     machine.add_verbs(verbs)
     meet.add_verbs(verbs)
-    _add_remedy(verbs)
+    kind = "a kind of failure, such as repair_pending"
+    add_verb(verbs, "remedy", _remedy).add_argument("kind", metavar="KIND", nargs="?", help=kind)
     explain.add_verb(verbs)
     limits.add_verb(verbs)
-    profiles = verbs.add_parser("profiles", help="list the shipped profiles", description="List the shipped profiles.")
-    profiles.set_defaults(verb=_profiles)
+    add_verb(verbs, "profiles", _profiles)
     return parser
 
 
 def _profiles(options: argparse.Namespace) -> int:
+    """List the shipped profiles."""
     directory = shipped_dir()
     profiles = [load_profile(name, directory) for name in profile_names(directory)]
     width = max((len(profile.name) for profile in profiles), default=0)

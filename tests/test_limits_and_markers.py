@@ -33,7 +33,7 @@ def marked(*nodes):
     """A validation with the markers of its size that are written in these parts of its file."""
     calls = [node for one in nodes for node in ast.walk(one) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
     least = {call.func.attr: ast.literal_eval(call.args[0]) for call in calls if call.func.attr.startswith("min_")}
-    return Validation("", 60.0, **least)
+    return Validation(nodeid="", deadline_s=60.0, **least)
 
 
 @cache

@@ -62,6 +62,8 @@ def test_what_lasts_counts_with_its_time(clock):
     profile = make_profile(expected_s={"soak": 100.0})
     budget = LeaderOptions(budget=Budget(7200, "--budget=2h"))
     leader = SimpleNamespace(_options=budget, _expected_s=lambda validation: validation.expected_s(profile, 1, 1))
-    load, corruption = (Validation(f"acceptance/test_soak.py::test_{name}", 400.0, lasts_s=s) for name, s in (("load", 14_400), ("b", 0.0)))
+    load, corruption = (
+        Validation(nodeid=f"acceptance/test_soak.py::test_{name}", deadline_s=400, lasts_s=s) for name, s in (("load", 14_400), ("b", 0.0))
+    )
     assert Leader._out_of_time(leader, corruption) is None
     assert Leader._out_of_time(leader, load) == "out of time: --budget=2h; 7170 s left, it takes about 14500 s"

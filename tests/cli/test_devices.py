@@ -1,10 +1,12 @@
 """Values, paragraphs and tables as people read them: what is missing is never a blank, and no text breaks a line."""
 
+from operator import itemgetter
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_acceptance.cli.devices import WIDTH, Column, TableRow, moment, say, say_all, say_why, section, size, table
+from gpu_acceptance.cli.devices import WIDTH, Column, moment, say, say_all, say_why, section, size, table
 from gpu_acceptance.inventory.answer import Missing, Why
 
 NOT_PERMITTED = Missing(Why.NOT_PERMITTED, "nvml: Insufficient Permissions")
@@ -64,15 +66,19 @@ def test_a_paragraph_is_not_broken_inside_a_reason_or_a_size():
     assert "".join(lines).count("? (not permitted)") == "".join(lines).count("7.9 GiB") == 9
 
 
+def columns(**most):
+    """Columns of rows that hold their cells, after the name of the row."""
+    return [Column(title, size, itemgetter(place)) for place, (title, size) in enumerate(most.items(), start=1)]
+
+
 def test_a_table_says_below_why_cells_are_missing():
-    columns = (Column("GPU", 3), Column("serial", 8), Column("ECC", 3))
     lost = Missing(Why.UNREADABLE, "GPU is lost")
     rows = [
-        TableRow("GPU 0", ("0", "1653924100001", NOT_PERMITTED)),
-        TableRow("GPU 1", ("1", Missing(Why.NOT_PERMITTED), NOT_PERMITTED)),
-        TableRow("GPU 2", (lost, lost, NOT_PERMITTED)),
+        ("GPU 0", "0", "1653924100001", NOT_PERMITTED),
+        ("GPU 1", "1", Missing(Why.NOT_PERMITTED), NOT_PERMITTED),
+        ("GPU 2", lost, lost, NOT_PERMITTED),
     ]
-    assert table(columns, rows) == [
+    assert table(columns(GPU=3, serial=8, ECC=3), rows, itemgetter(0)) == [
         "  GPU  serial    ECC",
         "  0    16539...  ?",
         "  1    ?         ?",
@@ -87,7 +93,7 @@ CELLS = st.one_of(st.text(max_size=40), st.sampled_from(Why).map(Missing))
 
 @given(st.lists(st.tuples(st.text(max_size=9), CELLS, CELLS), max_size=4))
 def test_no_cell_is_blank_and_no_text_breaks_a_line(rows):
-    lines = table((Column("one", 12), Column("two", 20)), [TableRow(name, cells) for name, *cells in rows])
+    lines = table(columns(one=12, two=20), rows, itemgetter(0))
     second = lines[0].index("two")
     assert all(line.isprintable() and len(line) <= WIDTH for line in lines)
     assert all(line[:second].strip() and line[second:].strip() for line in lines[: len(rows) + 1])

@@ -21,7 +21,8 @@ def limit_of(metric: str, **bounds) -> Limit:
 def plan(limits: list[Limit], *, ranks: int = 8, waivers: dict | None = None, **profile) -> list[str]:
     by_metric = {limit.metric: limit for limit in limits}
     made = Profile("x", "A GPU", frozenset({"hbm"}), by_metric, {}, 60.0, expected_s={"hbm": 5}, **profile)
-    validations = [Validation("acceptance/test_hbm.py::test_a", 60.0), Validation("acceptance/test_p2p.py::test_b", 90.5)]
+    names = {"acceptance/test_hbm.py::test_a": 60.0, "acceptance/test_p2p.py::test_b": 90.5}
+    validations = [Validation(nodeid=nodeid, deadline_s=deadline_s) for nodeid, deadline_s in names.items()]
     return list(plan_lines(made, JobShape(ranks, 1), validations, waivers or {}, NOW))
 
 

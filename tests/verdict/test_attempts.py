@@ -272,7 +272,7 @@ def test_an_error_without_a_cause_stays_an_error(other):
     ],
 )
 def test_a_job_that_is_too_small(needed, reason):
-    assert str(too_small(Validation(LARGE_JOB, 60, **needed), make_job(4, 2))) == reason
+    assert str(too_small(Validation(nodeid=LARGE_JOB, deadline_s=60, **needed), make_job(4, 2))) == reason
 
 
 def test_a_bare_row_has_the_subject_of_its_validation():

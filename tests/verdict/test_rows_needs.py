@@ -5,7 +5,7 @@ import pytest
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.supervisor.generations import Validation
-from gpu_acceptance.verdict.rows import announcement, environment_mismatch, has_all, row_of_lack, unmet_needs
+from gpu_acceptance.verdict.rows import announcement, environment_mismatch, row_without_run, unmet_needs
 from tests.judging import (
     make_job,
     with_environment,
@@ -52,29 +52,27 @@ def job_that_lacks(lacks, world_size=4, gpus_per_node=2):
 
 
 def needing(*needs, nodeid=DDP):
-    return Validation(nodeid, 60.0, needs=needs)
+    return Validation(nodeid=nodeid, deadline_s=60.0, needs=needs)
 
 
 def message_of_lack(of, validation):
-    row = row_of_lack(validation, of, {})
+    row = row_without_run(validation, of, {})
     return row and row.message
 
 
 def test_where_nothing_is_missing_there_is_no_row():
     validation = needing("peft", "transformers")
     for one in (job_that_lacks({}), job_that_lacks({0: {"compiler": "no gcc and no clang in PATH"}})):
-        assert has_all(validation, one)
-        assert row_of_lack(validation, one, {}) is None
-    assert has_all(needing(), job_that_lacks({0: {"peft": ""}}))
+        assert row_without_run(validation, one, {}) is None
+    assert message_of_lack(job_that_lacks({0: {"peft": ""}}), needing()) is None
 
 
 def test_one_rank_that_lacks_it_is_enough_and_its_node_is_named():
     of = job_that_lacks({2: {"transformers": ""}})
-    row = row_of_lack(needing("transformers"), of, {})
+    row = row_without_run(needing("transformers"), of, {})
     assert (row.outcome, row.lacks, row.attempts) == (Outcome.NOT_RUN, ("transformers",), ())
     install = "install it there: '/opt/a b/bin/python' -m pip install 'transformers>=5.0'"
     assert row.message == f"needs transformers 5.0 or newer, and node-01 has none; {install}"
-    assert not has_all(needing("transformers"), of)
 
 
 def test_nodes_that_have_the_same_are_named_together_and_once():
@@ -97,7 +95,7 @@ def test_all_that_is_missing_is_installed_at_once():
 
 
 def test_what_is_declared_not_applicable_is_not_missed():
-    row = row_of_lack(needing("peft", nodeid=LORA), job_that_lacks({0: {"peft": ""}}), {"lora_convergence.*": "no fine-tuning here"})
+    row = row_without_run(needing("peft", nodeid=LORA), job_that_lacks({0: {"peft": ""}}), {"lora_convergence.*": "no fine-tuning here"})
     assert (row.outcome, row.lacks) == (Outcome.NOT_APPLICABLE, ())
     assert row.message.startswith("not applicable: no fine-tuning here (needs peft 0.17 or newer, and node-00 has none; ")
 

@@ -377,7 +377,7 @@ class World:
 
     @property
     def _validations(self) -> list[Validation]:
-        return [Validation(FORMATION, DEADLINE_S), *self.shape.validations]
+        return [Validation(nodeid=FORMATION, deadline_s=DEADLINE_S), *self.shape.validations]
 
     @property
     def _num_verdicts(self) -> int:

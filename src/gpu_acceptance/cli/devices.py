@@ -2,14 +2,15 @@
 
 import re
 import textwrap
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from gpu_acceptance.base.text import first_few, one_line
-from gpu_acceptance.inventory.answer import Answer, Missing, Why, all_of, as_cpu_list
-from gpu_acceptance.inventory.gpu import GpuReading, GpusReading, Pcie, PeerLink
+from gpu_acceptance.inventory.answer import Answer, Missing, Why, all_of, as_cpu_list, combine, known, then
+from gpu_acceptance.inventory.gpu import GpuReading, GpusReading, NvLink, Pcie, PeerLink
 from gpu_acceptance.inventory.infiniband import InfiniBand, Port, PortName, RdmaDevice, nearest_devices, place_of
 from gpu_acceptance.inventory.node import NodeReading
 from gpu_acceptance.inventory.pci_topology import Place
@@ -28,15 +29,12 @@ _UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 
 
 @dataclass(frozen=True)
-class Column:
+class Column(Generic[T]):
+    """One column of a table, of at most so many characters."""
+
     title: str
-    most: int  # characters of a cell
-
-
-@dataclass(frozen=True)
-class TableRow:
-    name: str  # of the row in the lines below the table
-    cells: tuple[Answer[str], ...]
+    most: int
+    cell: Callable[[T], Answer[str]]
 
 
 def say(answer: Answer[T], form: Callable[[T], str] = str) -> str:
@@ -54,11 +52,6 @@ def say_all(answer: Answer[Sequence[T]], form: Callable[[T], str] = str, separat
 def say_why(missing: Missing) -> str:
     """Return `? (not there: NVML does not start: Driver Not Loaded)`."""
     return f"? ({missing.missing}: {_cut(missing.detail, _MOST_DETAIL)})" if missing.detail else f"? ({missing.missing})"
-
-
-def form_answer(answer: Answer[T], form: Callable[[T], str]) -> Answer[str]:
-    """Return the text of a cell; a missing value stays missing."""
-    return answer if isinstance(answer, Missing) else form(answer)
 
 
 def on_off(value: bool) -> str:
@@ -91,34 +84,34 @@ def section(label: str, *paragraphs: str) -> list[str]:
     return [f"{'' if index else label:{_LABEL}}{line}" for index, line in enumerate(lines)]
 
 
-def table(columns: Sequence[Column], rows: Sequence[TableRow]) -> list[str]:
-    """Return a line of titles, a line per row, and below them why some cells are `?`."""
+def table(columns: Sequence[Column[T]], rows: Sequence[T], name: Callable[[T], str]) -> list[str]:
+    """Return a line of titles, a line per row, and below them why some cells are `?`; `name` is that of a row there."""
+    cells = [[column.cell(row) for column in columns] for row in rows]
     texts = [[column.title for column in columns]]
     texts += [
-        ["?" if isinstance(cell, Missing) else _cut(cell, column.most) for column, cell in zip(columns, row.cells, strict=True)]
-        for row in rows
+        ["?" if isinstance(cell, Missing) else _cut(cell, column.most) for column, cell in zip(columns, row, strict=True)] for row in cells
     ]
     widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
     lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in texts]
-    reasons = [line for reason in _reasons(columns, rows) for line in _wrapped(reason, WIDTH - 2)]
+    reasons = [line for reason in _reasons(texts[0], [name(row) for row in rows], cells) for line in _wrapped(reason, WIDTH - 2)]
     return [f"  {line}" for line in (*lines, *reasons)]
 
 
-def _reasons(columns: Sequence[Column], rows: Sequence[TableRow]) -> Iterator[str]:
+def _reasons(titles: Sequence[str], names: Sequence[str], cells: Sequence[Sequence[Answer[str]]]) -> Iterator[str]:
     """Yield `? (not permitted): serial (all); ECC, MIG (GPU 3)`, with the detail if all cells have the same one."""
     for why in Why:
-        rows_of: dict[str, list[str]] = {}
+        names_of: defaultdict[str, list[str]] = defaultdict(list)
         details = set()
-        for row in rows:
-            for column, cell in zip(columns, row.cells, strict=True):
+        for name, row in zip(names, cells, strict=True):
+            for title, cell in zip(titles, row, strict=True):
                 if isinstance(cell, Missing) and cell.missing is why:
-                    rows_of.setdefault(column.title, []).append(row.name)
+                    names_of[title].append(name)
                     details.add(cell.detail)
-        titles_of: dict[str, list[str]] = {}
-        for title, names in rows_of.items():
-            titles_of.setdefault("all" if len(names) == len(rows) else ", ".join(map(one_line, names)), []).append(title)
-        if rows_of:
-            where = "; ".join(f"{', '.join(titles)} ({names})" for names, titles in titles_of.items())
+        titles_of: defaultdict[str, list[str]] = defaultdict(list)
+        for title, found in names_of.items():
+            titles_of["all" if len(found) == len(names) else ", ".join(map(one_line, found))].append(title)
+        if names_of:
+            where = "; ".join(f"{', '.join(alike)} ({of})" for of, alike in titles_of.items())
             yield f"{say_why(Missing(why, details.pop() if len(details) == 1 else ''))}: {where}"
 
 
@@ -135,14 +128,44 @@ def _cut(text: str, most: int) -> str:
 
 
 _MOST_PROCESSES = 8
-_GPU_COLUMNS = (
-    *(Column("GPU", 3), Column("name", 24), Column("serial", 16), Column("PCI bus id", 16), Column("memory", 11), Column("ECC", 3)),
-    *(Column("MIG", 3), Column("power limit", 11), Column("temp", 6), Column("NVLinks", 8), Column("PCIe gen", 14), Column("procs", 5)),
+
+
+def _active(links: Sequence[NvLink]) -> Answer[tuple[bool, ...]]:
+    return all_of(link.is_active for link in links)
+
+
+def _pcie(pcie: Pcie) -> Answer[str]:
+    """Return `5 x16`, or `1 x16 of 5 x16` if the slot can do more: an idle link may rest."""
+    now, most = (combine("{} x{}".format, *pair) for pair in ((pcie.generation, pcie.width), (pcie.max_generation, pcie.max_width)))
+    return now if isinstance(most, Missing) or now == most else then(now, lambda text: f"{text} of {most}")
+
+
+_GPU_COLUMNS: tuple[Column[GpuReading], ...] = (
+    Column("GPU", 3, lambda gpu: str(gpu.index)),
+    Column("name", 24, lambda gpu: gpu.name),
+    Column("serial", 16, lambda gpu: gpu.serial),
+    Column("PCI bus id", 16, lambda gpu: gpu.pci_bus_id),
+    Column("memory", 11, lambda gpu: then(gpu.total_bytes, lambda num_bytes: f"{num_bytes // 2**20} MiB")),  # as nvidia-smi shows it
+    Column("ECC", 3, lambda gpu: then(gpu.ecc.is_on, on_off)),
+    Column("MIG", 3, lambda gpu: then(gpu.mig_is_on, on_off)),
+    Column("power limit", 11, lambda gpu: then(gpu.power.enforced_limit_w, "{:g} W".format)),
+    Column("temp", 6, lambda gpu: then(gpu.temperature.gpu_c, "{} C".format)),
+    Column("NVLinks", 8, lambda gpu: then(then(gpu.nvlinks, _active), lambda active: f"{sum(active)} of {len(active)}")),
+    Column("PCIe gen", 14, lambda gpu: _pcie(gpu.pcie)),
+    Column("procs", 5, lambda gpu: then(gpu.processes, lambda found: str(len(found)))),
 )
-_VBIOS = Column("VBIOS", 14)
-_RDMA_COLUMNS = (
-    *(Column("device", 16), Column("port", 4), Column("type", 10), Column("link", 10), Column("state", 22), Column("rate", 14)),
-    *(Column("firmware", 16), Column("NUMA", 4), Column("PCI address", 12), Column("interfaces", 24)),
+_VBIOS: Column[GpuReading] = Column("VBIOS", 14, lambda gpu: gpu.vbios)
+_RDMA_COLUMNS: tuple[Column[tuple[RdmaDevice, Answer[Port]]], ...] = (
+    Column("device", 16, lambda row: row[0].name),
+    Column("port", 4, lambda row: then(row[1], lambda port: str(port.number))),
+    Column("type", 10, lambda row: row[0].hca_type),
+    Column("link", 10, lambda row: then(row[1], lambda port: port.link_layer)),
+    Column("state", 22, lambda row: then(row[1], lambda port: combine("{} {}".format, port.state, port.phys_state))),
+    Column("rate", 14, lambda row: then(row[1], lambda port: then(port.rate, lambda rate: f"{rate.gbit_per_s:g} Gb/s {rate.width}"))),
+    Column("firmware", 16, lambda row: row[0].firmware),
+    Column("NUMA", 4, lambda row: then(row[0].numa_node, str)),
+    Column("PCI address", 12, lambda row: row[0].pci_address),
+    Column("interfaces", 24, lambda row: then(row[0].netdevs, lambda found: " ".join(netdev.name for netdev in found) or "none")),
 )
 _NO_PORT = Missing(Why.NOT_THERE, "the device has no port")
 
@@ -159,8 +182,8 @@ def gpu_lines(node: NodeReading) -> list[str]:
     columns = (*_GPU_COLUMNS, _VBIOS) if len(boards) > 1 else _GPU_COLUMNS
     if len(boards) == 1:
         head = f"{head}, VBIOS {say(boards.pop())}"
-    rows = [TableRow(f"GPU {gpu.index}", (*_gpu_cells(gpu), gpu.vbios)[: len(columns)]) for gpu in gpus]
-    return [*section("GPUs", head), *(table(columns, rows) if rows else []), *section("", *_of_some(gpus))]
+    rows = table(columns, gpus, lambda gpu: f"GPU {gpu.index}") if gpus else []
+    return [*section("GPUs", head), *rows, *section("", *_of_some(gpus))]
 
 
 def peer_lines(gpus: GpusReading) -> list[str]:
@@ -197,48 +220,23 @@ def rdma_lines(infiniband: InfiniBand) -> list[str]:
     gpudirect = f"GPUDirect RDMA: peermem module {say(direct.peermem_module)}; for DMA-BUF: {ways}"
     if isinstance(devices, Missing):
         return section("RDMA", f"{say_why(devices)}; {gpudirect}")
-    rows = []
+    rows: list[tuple[RdmaDevice, Answer[Port]]] = []
     for device in devices:
-        ports = device.ports if isinstance(device.ports, Missing) else device.ports or _NO_PORT
-        for port in (ports,) if isinstance(ports, Missing) else ports:
-            name = device.name if isinstance(port, Missing) else PortName(device.name, port.number)
-            rows.append(TableRow(name, _port_cells(device, port)))
-    return [*section("RDMA", f"{count(len(devices), 'device')}; {gpudirect}"), *(table(_RDMA_COLUMNS, rows) if rows else [])]
+        rows += [(device, port) for port in ((device.ports,) if isinstance(device.ports, Missing) else device.ports or (_NO_PORT,))]
+    head = section("RDMA", f"{count(len(devices), 'device')}; {gpudirect}")
+    return [*head, *table(_RDMA_COLUMNS, rows, _port_name)] if rows else head
 
 
-def _gpu_cells(gpu: GpuReading) -> tuple[Answer[str], ...]:
-    return (
-        str(gpu.index),
-        gpu.name,
-        gpu.serial,
-        gpu.pci_bus_id,
-        form_answer(gpu.total_bytes, lambda num_bytes: f"{num_bytes // 2**20} MiB"),  # as nvidia-smi shows it
-        form_answer(gpu.ecc.is_on, on_off),
-        form_answer(gpu.mig_is_on, on_off),
-        form_answer(gpu.power.enforced_limit_w, lambda watts: f"{watts:g} W"),
-        form_answer(gpu.temperature.gpu_c, lambda celsius: f"{celsius} C"),
-        gpu.nvlinks
-        if isinstance(gpu.nvlinks, Missing)
-        else form_answer(all_of(link.is_active for link in gpu.nvlinks), lambda active: f"{sum(active)} of {len(active)}"),
-        _pcie(gpu.pcie),
-        form_answer(gpu.processes, lambda found: str(len(found))),
-    )
-
-
-def _pcie(pcie: Pcie) -> Answer[str]:
-    """Return `5 x16`, or `1 x16 of 5 x16` if the slot can do more: an idle link may rest."""
-    pairs = ((pcie.generation, pcie.width), (pcie.max_generation, pcie.max_width))
-    now, most = (form_answer(all_of(pair), lambda both: f"{both[0]} x{both[1]}") for pair in pairs)
-    return now if isinstance(now, Missing) or isinstance(most, Missing) or now == most else f"{now} of {most}"
+def _port_name(row: tuple[RdmaDevice, Answer[Port]]) -> str:
+    device, port = row
+    return device.name if isinstance(port, Missing) else PortName(device.name, port.number)
 
 
 def _of_some(gpus: tuple[GpuReading, ...]) -> Iterator[str]:
-    down = {
-        gpu.index: [link.index for link in gpu.nvlinks if link.is_active is False] for gpu in gpus if not isinstance(gpu.nvlinks, Missing)
-    }
+    down = {gpu.index: [link.index for link in known(gpu.nvlinks) if link.is_active is False] for gpu in gpus}
     if any(down.values()):
         yield f"NVLinks not up: {'; '.join(f'GPU {index}: {as_cpu_list(links)}' for index, links in down.items() if links)}"
-    running = [(gpu.index, process) for gpu in gpus if not isinstance(gpu.processes, Missing) for process in gpu.processes]
+    running = [(gpu.index, process) for gpu in gpus for process in known(gpu.processes)]
     if running:
         texts = [f"GPU {index} pid {process.pid} {say(process.used_bytes, size)}" for index, process in running]
         yield f"processes: {', '.join(first_few(texts, _MOST_PROCESSES))}"
@@ -263,18 +261,3 @@ def _nearest(place: Place, devices: Answer[tuple[RdmaDevice, ...]]) -> str:
         return "none"
     near = nearest_devices(place, devices)
     return say(near) if isinstance(near, Missing) else f"{say_all(near.names, separator=' ')} {near.distance}"
-
-
-def _port_cells(device: RdmaDevice, port: Port | Missing) -> tuple[Answer[str], ...]:
-    return (
-        device.name,
-        form_answer(port, lambda port: str(port.number)),
-        device.hca_type,
-        port if isinstance(port, Missing) else port.link_layer,
-        port if isinstance(port, Missing) else form_answer(all_of((port.state, port.phys_state)), " ".join),
-        port if isinstance(port, Missing) else form_answer(port.rate, lambda rate: f"{rate.gbit_per_s:g} Gb/s {rate.width}"),
-        device.firmware,
-        form_answer(device.numa_node, str),
-        device.pci_address,
-        form_answer(device.netdevs, lambda found: " ".join(netdev.name for netdev in found) or "none"),
-    )

@@ -77,18 +77,14 @@ def _globs(test: ast.FunctionDef, module: ast.Module) -> Iterator[str]:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"{_PACKAGE}.")
         for alias in node.names
     }
-    todo, seen = [test.name], set[str]()
+    todo = [functions.pop(test.name)]
     while todo:
-        name = todo.pop()
-        if name in seen or name not in functions:
-            continue
-        seen.add(name)
-        body = functions[name]
+        body = todo.pop()
+        nodes = list(ast.walk(body))
         yield from _texts(body)
-        todo += [argument.arg for argument in body.args.args]
-        for node in ast.walk(body):
-            if isinstance(node, ast.Name):
-                todo.append(node.id)
+        used = [*(argument.arg for argument in body.args.args), *(node.id for node in nodes if isinstance(node, ast.Name))]
+        todo += [functions.pop(name) for name in used if name in functions]
+        for node in nodes:
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules:
                 other = _parsed(modules[node.value.id])
                 for one in other.body if other else ():

@@ -6,8 +6,6 @@ from typing import TypeVar
 
 from gpu_acceptance.cli.devices import (
     Column,
-    TableRow,
-    form_answer,
     gpu_lines,
     moment,
     on_off,
@@ -22,11 +20,11 @@ from gpu_acceptance.cli.devices import (
     topology_lines,
 )
 from gpu_acceptance.cli.snapshot_file import Snapshot
-from gpu_acceptance.inventory.answer import Answer, Missing, Unlimited
+from gpu_acceptance.inventory.answer import Answer, Missing, Unlimited, then
 from gpu_acceptance.inventory.cgroup import Allowance, Allowances
 from gpu_acceptance.inventory.cpu import Cpu, NumaNode
 from gpu_acceptance.inventory.kernel_log import KernelLog, Reach, Xid
-from gpu_acceptance.inventory.mounts import Mounts
+from gpu_acceptance.inventory.mounts import Mount, Mounts
 from gpu_acceptance.inventory.node import NodeReading
 from gpu_acceptance.inventory.system import Memory
 from gpu_acceptance.inventory.xids import Remedy, meaning_of
@@ -38,9 +36,14 @@ T = TypeVar("T", int, float)
 
 _MOST_MOUNTS = 8
 _NUMA_BALANCING = {0: "off", 1: "on", 2: "memory tiering", 3: "on and memory tiering"}  # Documentation/admin-guide/sysctl/kernel.rst
-_MOUNT_COLUMNS = (
-    *(Column("mount point", 40), Column("type", 12), Column("source", 40), Column("access", 6)),
-    *(Column("size", 11), Column("free", 11), Column("holds", 26)),
+_MOUNT_COLUMNS: tuple[Column[tuple[Mount, str]], ...] = (
+    Column("mount point", 40, lambda row: row[0].mount_point),
+    Column("type", 12, lambda row: row[0].fs_type),
+    Column("source", 40, lambda row: row[0].source),
+    Column("access", 6, lambda row: "ro" if row[0].read_only else "rw"),
+    Column("size", 11, lambda row: then(row[0].space, lambda space: size(space.size_bytes))),
+    Column("free", 11, lambda row: then(row[0].space, lambda space: size(space.free_bytes))),
+    Column("holds", 26, lambda row: row[1]),
 )
 
 
@@ -191,15 +194,10 @@ def _mount_lines(mounts: Mounts) -> list[str]:
     rows = []
     for mount in sorted(mounts.mounts, key=lambda mount: mount.mount_point not in held):
         names = ", ".join(name for name, holder in holders.items() if holder == mount.mount_point)
-        sizes = (
-            form_answer(mount.space, lambda space: size(space.size_bytes)),
-            form_answer(mount.space, lambda space: size(space.free_bytes)),
-        )
-        access = "ro" if mount.read_only else "rw"
-        rows.append(TableRow(mount.mount_point, (mount.mount_point, mount.fs_type, mount.source, access, *sizes, names or "-")))
+        rows.append((mount, names or "-"))
     more = [f"{len(rows) - _MOST_MOUNTS} more"] if len(rows) > _MOST_MOUNTS else []
     unknown = [f"mount of {name}: {say_why(holder)}" for name, holder in holders.items() if isinstance(holder, Missing)]
-    return ["mounts", *table(_MOUNT_COLUMNS, rows[:_MOST_MOUNTS]), *section("", *more, *unknown)]
+    return ["mounts", *table(_MOUNT_COLUMNS, rows[:_MOST_MOUNTS], lambda row: row[0].mount_point), *section("", *more, *unknown)]
 
 
 def _allowances(allowances: Allowances) -> str:

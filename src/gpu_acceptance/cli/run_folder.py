@@ -45,9 +45,11 @@ def find_run(folder: Path) -> Path:
     """Return the folder itself if it is a run's, else the run in it that began last, with or without results."""
     if not folder.is_dir():
         raise UsageError(f"{folder}: no such folder")
-    runs = sorted((started_at(entry), entry) for entry in folder.iterdir() if _is_run_of_many(entry))
+    # Links to runs, and the runs that a checkout brings along, are not counted.
+    entries = [entry for entry in folder.iterdir() if not entry.is_symlink() and entry.name not in COMMITTED]
+    runs = sorted((started_at(entry), entry) for entry in entries if _is_run(entry))
     if not runs:
-        if _is_run(folder.resolve()) or _left_something(folder):
+        if _is_run(folder.resolve()):
             return folder
         raise UsageError(f"{folder}: no run in this folder")
     newest = [entry.name for moment, entry in runs if moment == runs[-1][0]]
@@ -57,16 +59,8 @@ def find_run(folder: Path) -> Path:
 
 
 def _is_run(folder: Path) -> bool:
-    return RUN_ID.fullmatch(folder.name) is not None and folder.is_dir()
-
-
-def _is_run_of_many(folder: Path) -> bool:
-    """Links to runs, and the runs that a checkout brings along, are not counted."""
-    return not folder.is_symlink() and folder.name not in COMMITTED and (_is_run(folder) or _left_something(folder))
-
-
-def _left_something(folder: Path) -> bool:
-    return (folder / RESULTS).exists() or (folder / "journal").is_dir()
+    is_named_so = RUN_ID.fullmatch(folder.name) is not None and folder.is_dir()
+    return is_named_so or (folder / RESULTS).exists() or (folder / "journal").is_dir()
 
 
 def started_at(run_dir: Path) -> datetime:

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from gpu_acceptance import __version__
 from gpu_acceptance.base.model import first_problem
@@ -111,6 +111,8 @@ class NotASnapshotError(ValueError):
 class Snapshot:
     """The answers of one node at one moment."""
 
+    __pydantic_config__ = ConfigDict(allow_inf_nan=False)
+
     schema_version: Literal[1]
     taken_at: str  # ISO 8601, UTC
     node: NodeReading
@@ -150,14 +152,10 @@ def encode(snapshot: Snapshot) -> str:
 def decode(text: str) -> Snapshot:
     """Parse a snapshot strictly. Raises ValueError with the place of an unknown or missing key, a number in quotes, or a NaN."""
     try:
-        plain = json.loads(text, parse_constant=_refuse_constant)
-        snapshot = _adapter().validate_json(json.dumps(plain), strict=True)
+        snapshot = _adapter().validate_json(text, strict=True)
     except ValidationError as error:
         raise ValueError(first_problem(error)) from None
-    except RecursionError:
-        raise ValueError("nested too deep") from None
-    unknown = _unknown_key(plain, _adapter().dump_python(snapshot, mode="json"), "")
-    if unknown:
+    if unknown := _unknown_key(json.loads(text), _adapter().dump_python(snapshot, mode="json"), ""):
         raise ValueError(f"unknown key {one_line(unknown)}")
     return snapshot
 
@@ -207,10 +205,6 @@ def _texts(plain: object, key: str) -> Iterator[tuple[str, str]]:
         yield key, plain
     for part, value in plain.items() if isinstance(plain, dict) else enumerate(plain) if isinstance(plain, list) else ():
         yield from _texts(value, part if isinstance(part, str) else key)
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no value")
 
 
 def _unknown_key(given: object, known: object, path: str) -> str:

@@ -5,27 +5,17 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TextIO, TypeVar
+from typing import Any, TextIO
 
-from gpu_acceptance.cli.devices import Column, TableRow, form_answer, say_why, table
+from gpu_acceptance.cli.devices import Column, say_why, table
 from gpu_acceptance.inventory import counters
-from gpu_acceptance.inventory.answer import Answer, Missing, Why, all_of
+from gpu_acceptance.inventory.answer import Answer, Missing, Why, all_of, then
 from gpu_acceptance.inventory.counters import PortTraffic
 from gpu_acceptance.inventory.gpu import event_reasons_of
 from gpu_acceptance.inventory.nvml import Asker, NoNvmlError, Patience, library
 from gpu_acceptance.inventory.telemetry import Sample
 from gpu_acceptance.inventory.telemetry_sampler import Sampler
 from gpu_acceptance.report.words import count as number_of
-
-T = TypeVar("T")
-
-_GPU_COLUMNS = (
-    *(Column("GPU", 3), Column("name", 24), Column("SM MHz", 6), Column("mem MHz", 7), Column("power W", 13), Column("GPU C", 5)),
-    *(Column("mem C", 5), Column("util %", 6), Column("memory GiB", 13), Column("NVLink tx GB/s", 14), Column("NVLink rx GB/s", 14)),
-    *(Column("PCIe tx GB/s", 12), Column("PCIe rx GB/s", 12), Column("clock event reasons", 60)),
-)
-_PORT_COLUMNS = (Column("RDMA port", 24), Column("tx GB/s", 9), Column("rx GB/s", 9))
-_ONE_SAMPLE = Missing(Why.NOT_THERE, "a rate needs two samples")
 
 
 @dataclass(frozen=True)
@@ -45,42 +35,9 @@ class GpuRow:
     now: Answer[Sample]
 
 
-def gpu_lines(rows: Sequence[GpuRow]) -> list[str]:
-    """Return a table with a line per GPU."""
-    return table(_GPU_COLUMNS, [TableRow(f"GPU {row.board.index}", _gpu_cells(row)) for row in rows])
-
-
-def port_lines(before: Answer[Mapping[str, PortTraffic]], now: Answer[Mapping[str, PortTraffic]]) -> list[str]:
-    """Return a table with a line per port; nothing without ports."""
-    if isinstance(now, Missing):
-        return [f"  RDMA ports: {say_why(now)}"]
-    earlier = {} if isinstance(before, Missing) else before
-    rows = [TableRow(port, (port, *_port_rates(earlier.get(port), traffic))) for port, traffic in now.items()]
-    return table(_PORT_COLUMNS, rows) if rows else []
-
-
-def _gpu_cells(row: GpuRow) -> tuple[Answer[str], ...]:
-    board, now = row.board, row.now
-    return (
-        str(board.index),
-        board.name,
-        _cell(now, lambda sample: sample.sm_clock_mhz, str),
-        _cell(now, lambda sample: sample.memory_clock_mhz, str),
-        _of(_cell(now, lambda sample: sample.power_w, "{:.0f}".format), form_answer(board.limit_w, "{:.0f}".format)),
-        _cell(now, lambda sample: sample.gpu_temperature_c, str),
-        _cell(now, lambda sample: sample.memory_temperature_c, str),
-        _cell(now, lambda sample: sample.utilisation_percent, str),
-        _of(_cell(now, lambda sample: sample.memory_used_bytes, _gib), form_answer(board.total_bytes, _gib)),
-        _cell(now, lambda sample: sample.nvlink_tx_gb_per_s, _rate),
-        _cell(now, lambda sample: sample.nvlink_rx_gb_per_s, _rate),
-        _cell(now, lambda sample: sample.pcie_tx_gb_per_s, _rate),
-        _cell(now, lambda sample: sample.pcie_rx_gb_per_s, _rate),
-        _cell(now, lambda sample: sample.event_reasons, lambda mask: ", ".join(event_reasons_of(mask)) or "none"),
-    )
-
-
-def _cell(sample: Answer[Sample], value: Callable[[Sample], Answer[T]], form: Callable[[T], str]) -> Answer[str]:
-    return sample if isinstance(sample, Missing) else form_answer(value(sample), form)
+def _sampled(name: str, form: Callable[[Any], str]) -> Callable[[GpuRow], Answer[str]]:
+    """Return the cell of one value of the sample."""
+    return lambda row: then(row.now, lambda sample: then(getattr(sample, name), form))
 
 
 def _of(part: Answer[str], whole: Answer[str]) -> Answer[str]:
@@ -88,28 +45,57 @@ def _of(part: Answer[str], whole: Answer[str]) -> Answer[str]:
     return part if isinstance(part, Missing) else f"{part} / {'?' if isinstance(whole, Missing) else whole}"
 
 
-def _port_rates(before: PortTraffic | None, now: PortTraffic) -> tuple[Answer[str], ...]:
-    if before is None:
-        return (_ONE_SAMPLE, _ONE_SAMPLE)
-    elapsed_s = now.at_s - before.at_s
-    rates: list[Answer[str]] = []
-    for counts in ((before.tx_bytes, now.tx_bytes), (before.rx_bytes, now.rx_bytes)):
-        both = all_of(counts)
-        if isinstance(both, Missing):
-            rates.append(both)
-        elif both[1] < both[0] or elapsed_s <= 0:
-            rates.append(Missing(Why.UNREADABLE, f"fell from {both[0]} to {both[1]}: it was reset, or began again"))
-        else:
-            rates.append(_rate((both[1] - both[0]) / elapsed_s / 1e9))
-    return tuple(rates)
-
-
-def _rate(gb_per_s: float) -> str:
-    return f"{gb_per_s:.2f}"
-
-
 def _gib(num_bytes: int) -> str:
     return f"{num_bytes / 2**30:.1f}"
+
+
+_RATE = "{:.2f}".format
+_WATTS = "{:.0f}".format
+_GPU_COLUMNS: tuple[Column[GpuRow], ...] = (
+    Column("GPU", 3, lambda row: str(row.board.index)),
+    Column("name", 24, lambda row: row.board.name),
+    Column("SM MHz", 6, _sampled("sm_clock_mhz", str)),
+    Column("mem MHz", 7, _sampled("memory_clock_mhz", str)),
+    Column("power W", 13, lambda row: _of(_sampled("power_w", _WATTS)(row), then(row.board.limit_w, _WATTS))),
+    Column("GPU C", 5, _sampled("gpu_temperature_c", str)),
+    Column("mem C", 5, _sampled("memory_temperature_c", str)),
+    Column("util %", 6, _sampled("utilisation_percent", str)),
+    Column("memory GiB", 13, lambda row: _of(_sampled("memory_used_bytes", _gib)(row), then(row.board.total_bytes, _gib))),
+    Column("NVLink tx GB/s", 14, _sampled("nvlink_tx_gb_per_s", _RATE)),
+    Column("NVLink rx GB/s", 14, _sampled("nvlink_rx_gb_per_s", _RATE)),
+    Column("PCIe tx GB/s", 12, _sampled("pcie_tx_gb_per_s", _RATE)),
+    Column("PCIe rx GB/s", 12, _sampled("pcie_rx_gb_per_s", _RATE)),
+    Column("clock event reasons", 60, _sampled("event_reasons", lambda mask: ", ".join(event_reasons_of(mask)) or "none")),
+)
+
+
+def gpu_lines(rows: Sequence[GpuRow]) -> list[str]:
+    """Return a table with a line per GPU."""
+    return table(_GPU_COLUMNS, rows, lambda row: f"GPU {row.board.index}")
+
+
+def port_lines(before: Answer[Mapping[str, PortTraffic]], now: Answer[Mapping[str, PortTraffic]]) -> list[str]:
+    """Return a table with a line per port; nothing without ports."""
+    if isinstance(now, Missing):
+        return [f"  RDMA ports: {say_why(now)}"]
+    earlier = {} if isinstance(before, Missing) else before
+    columns: tuple[Column[str], ...] = (
+        Column("RDMA port", 24, lambda port: port),
+        Column("tx GB/s", 9, lambda port: _port_rate(earlier.get(port), now[port], "tx_bytes")),
+        Column("rx GB/s", 9, lambda port: _port_rate(earlier.get(port), now[port], "rx_bytes")),
+    )
+    return table(columns, list(now), str) if now else []
+
+
+def _port_rate(before: PortTraffic | None, now: PortTraffic, counter: str) -> Answer[str]:
+    if before is None:
+        return Missing(Why.NOT_THERE, "a rate needs two samples")
+    both, elapsed_s = all_of([getattr(before, counter), getattr(now, counter)]), now.at_s - before.at_s
+    if isinstance(both, Missing):
+        return both
+    if both[1] < both[0] or elapsed_s <= 0:
+        return Missing(Why.UNREADABLE, f"fell from {both[0]} to {both[1]}: it was reset, or began again")
+    return _RATE((both[1] - both[0]) / elapsed_s / 1e9)
 
 
 _BOARDS_S = 60.0  # a driver without persistence sets up each GPU at its first query, which takes seconds

@@ -16,9 +16,9 @@ from gpu_acceptance.record.job import Job, RankIdentity
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.row import Attempt, RankRecord, Row
 from gpu_acceptance.record.run_record import WHOLE, ControlMessages, PlannedValidation, RunEnd, RunPlan, RunRecord
-from gpu_acceptance.verdict.attempts import bare_row, causes_before_victims, too_small
+from gpu_acceptance.verdict.attempts import bare_row, causes_before_victims
 from gpu_acceptance.verdict.reasons import FORMATION
-from gpu_acceptance.verdict.rows import row_of_lack
+from gpu_acceptance.verdict.rows import row_without_run
 from gpu_acceptance.verdict.run_record import judge_row, make_run_record
 
 _MOST_PROBLEMS = 50  # in the record; each has its journal and line
@@ -144,10 +144,8 @@ def _validations(plan: RunPlan, records: Records) -> list[PlannedValidation]:
 
 def _row(validation: PlannedValidation, records: dict[int, list[RankRecord]], plan: RunPlan, job: Job) -> Row:
     if not records:
-        if reason := too_small(validation, job):
-            return bare_row(validation.nodeid, Outcome.NOT_APPLICABLE, str(reason), validation.deadline_s)
         unknown = bare_row(validation.nodeid, Outcome.NOT_RUN, "no journal has a record of it", validation.deadline_s)
-        return row_of_lack(validation, job, plan.profile.not_applicable) or unknown
+        return row_without_run(validation, job, plan.profile.not_applicable) or unknown
     attempts = [_attempt(validation.nodeid, number, records[number], job) for number in sorted(records)]
     return judge_row(validation.nodeid, attempts, plan, job, validation.deadline_s, rebuilt=True)
 

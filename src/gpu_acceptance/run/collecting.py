@@ -58,7 +58,7 @@ def read_validation(item: pytest.Item, default_deadline_s: float, parameters: Ma
     `parameters` are those of the profile. A rank that does not know them passes None: rank 0 announces each deadline.
     """
     if isinstance(item, FormationItem):
-        return Validation(FORMATION, default_deadline_s)
+        return Validation(nodeid=FORMATION, deadline_s=default_deadline_s)
     fresh, env = _worker(item)
     lasts_s = 0.0 if parameters is None else _seconds(item, "lasts", 0.0, parameters)
     needs = _needs(item)

@@ -2,11 +2,13 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+
+from pydantic import Field
 
 from gpu_acceptance.control.messages import Go, Kind
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.row import WORKER_END, Attempt, RankRecord
+from gpu_acceptance.record.run_record import PlannedValidation
 from gpu_acceptance.supervisor.supervisor import Supervisor
 from gpu_acceptance.thresholds.limit import Profile, subject_of
 from gpu_acceptance.verdict.attempts import is_poison
@@ -17,19 +19,12 @@ _MOST_FAILED_FORMATIONS = 2  # in a row; then validations that need a group are 
 MOST_SPOILED = 3  # generations by one rank
 
 
-@dataclass(frozen=True)
-class Validation:
-    """One item of the run, with the requests of its markers."""
+class Validation(PlannedValidation):
+    """One item of the run, with the requests of its markers. The deadline includes `lasts_s`."""
 
-    nodeid: str
-    deadline_s: float  # including lasts_s
     needs_group: bool = True
-    min_ranks: int = 1
-    min_ranks_per_node: int = 1
-    min_nodes: int = 1
-    needs: tuple[str, ...] = ()
     fresh: bool = False
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = Field(default_factory=dict)
     lasts_s: float = 0.0  # that it was asked to take, in addition to the time of its subject
 
     def expected_s(self, profile: Profile, ranks_per_node: int, num_nodes: int) -> float | None:
@@ -56,7 +51,7 @@ class Generations:
         self.endings: list[Attempt] = []
         self.usable = False  # the workers are up and no rank spoiled them
         self._supervisor = supervisor
-        self._formation = Validation(FORMATION, deadline_s)
+        self._formation = Validation(nodeid=FORMATION, deadline_s=deadline_s)
         self._learn = learn
         self._number = 0
         self._sequence = 0
@@ -135,7 +130,7 @@ class Generations:
         """End healthy workers, and keep how that went."""
         if self.usable and not self._supervisor.stopping:
             number = len(self.endings) + 1
-            records = self._attempt(Validation(WORKER_END, _END_S), "end", number)
+            records = self._attempt(Validation(nodeid=WORKER_END, deadline_s=_END_S), "end", number)
             self._spoiled_by.update(_spoilers(records, "end"))
             self.endings.append(Attempt(number=number, ranks=records))
         self.usable = False

@@ -16,10 +16,10 @@ from gpu_acceptance.supervisor.attempt_state import AttemptState
 from gpu_acceptance.supervisor.generations import MOST_SPOILED, Generations, Validation
 from gpu_acceptance.supervisor.supervisor import Supervisor
 from gpu_acceptance.thresholds.limit import Profile
-from gpu_acceptance.verdict.attempts import all_passed, bare_row, too_small
+from gpu_acceptance.verdict.attempts import all_passed, bare_row
 from gpu_acceptance.verdict.judge import wants_repeat
 from gpu_acceptance.verdict.reasons import FORMATION
-from gpu_acceptance.verdict.rows import has_all, make_row, row_of_lack
+from gpu_acceptance.verdict.rows import make_row, row_without_run
 
 _LIVE_LINE_S = 10.0
 _PACE_KNOWN_S = 30.0  # of finished validations, by the profile; before that their pace predicts little
@@ -101,9 +101,9 @@ class Leader:
         rows = [*(row for row in self.rows if row.nodeid != FORMATION), *unreached]
         formations, endings = self._generations.formations, self._generations.endings
         if formations:
-            rows.insert(0, self._judged(Validation(FORMATION, self._profile.deadline_s), formations))
+            rows.insert(0, self._judged(Validation(nodeid=FORMATION, deadline_s=self._profile.deadline_s), formations))
         if endings:
-            ending = self._judged(Validation(WORKER_END, self._profile.deadline_s), endings)
+            ending = self._judged(Validation(nodeid=WORKER_END, deadline_s=self._profile.deadline_s), endings)
             rows += [ending] if ending.outcome not in {Outcome.PASSED, Outcome.NOT_APPLICABLE} else []
         return rows
 
@@ -113,10 +113,7 @@ class Leader:
         if validation.nodeid == FORMATION:
             self._generations.form(validation.env)
             return self._judged(validation, self._generations.formations[-1:])
-        reason = too_small(validation, self.job)
-        if reason:
-            return bare_row(validation.nodeid, Outcome.NOT_APPLICABLE, str(reason), validation.deadline_s)
-        if row := row_of_lack(validation, self.job, self._profile.not_applicable):
+        if row := row_without_run(validation, self.job, self._profile.not_applicable):
             return row
         obstacle = self._out_of_time(validation) or self._generations.make_ready(validation)
         if obstacle:
@@ -219,7 +216,7 @@ class Leader:
         return f"about {left_s / 60:.0f} min left" if left_s >= _MINUTES_FROM_S else f"about {left_s:.0f} s left" if left_s >= 1 else ""
 
     def _runs_here(self, validation: Validation) -> bool:
-        return not too_small(validation, self.job) and has_all(validation, self.job)
+        return row_without_run(validation, self.job, self._profile.not_applicable) is None
 
     def _expected_s(self, validation: Validation) -> float | None:
         return validation.expected_s(self._profile, self.job.gpus_per_node, self.job.num_nodes)

@@ -4,12 +4,12 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from gpu_acceptance.base.text import clip
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.row import FORMING, LastCollective, RankRecord, Row
+from gpu_acceptance.record.run_record import PlannedValidation
 from gpu_acceptance.thresholds.limit import subject_of
 
 _FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>\S+)')
@@ -212,28 +212,6 @@ def may_echo(outcome: Outcome, phase: str) -> bool:
     return (outcome, phase) in _ECHOES
 
 
-class Planned(Protocol):
-    """A validation, in a plan or in a run."""
-
-    @property
-    def nodeid(self) -> str: ...
-
-    @property
-    def deadline_s(self) -> float: ...
-
-    @property
-    def min_ranks(self) -> int: ...
-
-    @property
-    def min_ranks_per_node(self) -> int: ...
-
-    @property
-    def min_nodes(self) -> int: ...
-
-    @property
-    def needs(self) -> tuple[str, ...]: ...
-
-
 @dataclass(frozen=True)
 class TooSmall:
     """The smallest job that a validation needs, and the size of this one."""
@@ -245,7 +223,7 @@ class TooSmall:
         return f"{self.needs}, this job has {self.has}"
 
 
-def too_small(validation: Planned, job: Job) -> TooSmall | None:
+def too_small(validation: PlannedValidation, job: Job) -> TooSmall | None:
     """Return why a validation does not apply to a job of this size, or None. If nodes differ, the largest one counts."""
     asked = (
         (validation.min_ranks, "ranks", job.world_size),

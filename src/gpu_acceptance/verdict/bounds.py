@@ -22,6 +22,7 @@ from gpu_acceptance.thresholds.limit import (
     Value,
     bound_at,
     is_finite,
+    is_number,
     kind_of,
     show,
     show_apart,
@@ -33,6 +34,9 @@ ALPHA = 0.01  # chance of one false alarm by this rule in a run of healthy GPUs
 MIN_UNITS = 3  # with two units that differ it is unknown which one is odd
 JUDGED_OUTCOMES = {Outcome.PASSED, Outcome.FAILED}  # the figures of any other rank are thrown away
 _COUNTED_OUTCOMES = {*JUDGED_OUTCOMES, Outcome.SKIPPED}  # a declared skip is allowed: counters that rose until then are judged only here
+
+
+_BOUNDS = ("at_least", "at_most", "equals", "uniform", "peers")
 
 
 class Reading(NamedTuple):
@@ -75,14 +79,7 @@ class Finding:
 
 def bounds_of(limit: Limit) -> tuple[str, ...]:
     """Return the names of the bounds that a limit sets, in the order of their judgements."""
-    given = {
-        "at_least": limit.at_least is not None,
-        "at_most": limit.at_most is not None,
-        "equals": limit.equals is not None,
-        "uniform": limit.uniform,
-        "peers": limit.peers is not None,
-    }
-    return tuple(name for name, is_set in given.items() if is_set)
+    return tuple(name for name in _BOUNDS if getattr(limit, name) is not None and (name != "uniform" or limit.uniform))
 
 
 def find_beyond(readings: Sequence[Reading], asked: float, sign: int) -> Finding:
@@ -299,10 +296,7 @@ def _fault(figure: Figure, wanted: str | None, unit: str, spread_at_most: float 
 
 
 def _unsteady(figure: Figure, spread_at_most: float | None) -> str | None:
-    if spread_at_most is None:
-        return None
-    assert figure.spread_percent is not None, figure.metric
-    if figure.spread_percent <= spread_at_most:
+    if spread_at_most is None or figure.spread_percent is None or figure.spread_percent <= spread_at_most:
         return None
     shown, allowed = show_apart(figure.spread_percent, spread_at_most)
     return f"= {quantity(figure)} with a spread of {shown} %, above {allowed} %: too unstable to judge"
@@ -310,14 +304,10 @@ def _unsteady(figure: Figure, spread_at_most: float | None) -> str | None:
 
 def _impossible(figure: Figure, limit: Limit) -> str | None:
     value = figure.value
-    if isinstance(value, (str, bool)) or value is None:
+    if not is_number(value) or limit.floor <= value <= (math.inf if limit.ceiling is None else limit.ceiling):
         return None
-    if value < limit.floor:
-        side, end = "below", limit.floor
-    elif limit.ceiling is not None and value > limit.ceiling:
-        side, end = "above", limit.ceiling
-    else:
-        return None
+    side, end = ("below", limit.floor) if value < limit.floor else ("above", limit.ceiling)
+    assert end is not None
     shown, possible = show_apart(value, end)
     return f"= {with_unit(shown, figure.unit)}, {side} what is physically possible ({possible}): a measuring error"
 

@@ -11,15 +11,8 @@ from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.row import Judgement
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.thresholds.limit import is_number, plural, show, subject_of
-from gpu_acceptance.verdict.slots import (
-    Differing,
-    Failures,
-    compare_failures,
-    differing,
-    match_slots,
-    subjects_with_other_parameters,
-    tested,
-)
+from gpu_acceptance.verdict import slots
+from gpu_acceptance.verdict.slots import Differing, Failures
 
 SIGMAS = 3.0
 LEAST_PERCENT = 2.0
@@ -66,8 +59,8 @@ class Figures:
 
 def _compare_figures(before: RunRecord, after: RunRecord) -> Figures:
     """Compare figures of validations that both runs tested with the same parameters, in the same slots."""
-    others = subjects_with_other_parameters(before, after)
-    earlier, later = match_slots(before, after)
+    others = slots.subjects_with_other_parameters(before, after)
+    earlier, later = slots.match_slots(before, after)
     old, new = _figures(before, earlier.places), _figures(after, later.places)
     judged = ((row.nodeid, one.metric, one.bound) for record in (before, after) for row in record.rows for one in row.judgements)
     bounds = {one for one in judged if one[2] in {"at_least", "at_most"}}  # those with one good side
@@ -92,7 +85,7 @@ def _comparable(old: Figure, new: Figure) -> bool:
 
 def _figures(record: RunRecord, where: Mapping[int, str]) -> dict[tuple[str, str, str, str], Figure]:
     """Return the numbers of the last attempt by validation, metric, detail and slot."""
-    done = tested(record)
+    done = slots.tested(record)
     return {
         (row.nodeid, figure.metric, figure.detail, where.get(rank.rank, f"rank {rank.rank}")): figure
         for row in record.rows
@@ -132,7 +125,7 @@ class Lost:
 def _find_lost(before: RunRecord, after: RunRecord) -> Iterator[Lost]:
     """Yield validations that passed, then limits that held, without those of a validation that is already named."""
     outcomes = {row.nodeid: row.outcome for row in after.rows}
-    passed = [row for row in before.rows if row.outcome is Outcome.PASSED and row.nodeid in tested(before) - tested(after)]
+    passed = [row for row in before.rows if row.outcome is Outcome.PASSED and row.nodeid in slots.tested(before) - slots.tested(after)]
     for row in passed:
         has_row = row.nodeid in outcomes
         yield Lost(row.nodeid, f"passed, then {outcomes[row.nodeid]}" if has_row else "passed, and the later run does not have it")
@@ -221,9 +214,9 @@ class Comparison:
 
 def compare(before: RunRecord, after: RunRecord) -> Comparison:
     """Compare two runs. If a difference forbids that, only the differences are filled in."""
-    found = differing(before, after)
+    found = slots.differing(before, after)
     if any(one.forbids for one in found):
         return Comparison(before, after, found)
-    num_compared = len(tested(before) & tested(after))
+    num_compared = len(slots.tested(before) & slots.tested(after))
     lost = tuple(_find_lost(before, after))
-    return Comparison(before, after, found, compare_failures(before, after), lost, _compare_figures(before, after), num_compared)
+    return Comparison(before, after, found, slots.compare_failures(before, after), lost, _compare_figures(before, after), num_compared)

@@ -3,8 +3,9 @@
 The worst member of the scope is judged, never a mean. A figure that cannot be judged is reported, and is never a pass.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from gpu_acceptance.base.text import clip
 from gpu_acceptance.record.figure import Figure, Labels
@@ -25,22 +26,9 @@ from gpu_acceptance.thresholds.limit import (
     subject_of_metric,
     with_unit,
 )
+from gpu_acceptance.verdict import bounds
 from gpu_acceptance.verdict.attempts import all_passed
-from gpu_acceptance.verdict.bounds import (
-    MIN_UNITS,
-    Classified,
-    Finding,
-    Reading,
-    bounds_of,
-    classify,
-    find_behind,
-    find_beyond,
-    find_odd,
-    find_other_than,
-    peer_factor,
-    quantity,
-    readings_by_metric,
-)
+from gpu_acceptance.verdict.bounds import Classified, Finding, Reading
 
 _MOST_TEXT = 200  # every rank sends it to all others
 
@@ -64,12 +52,12 @@ def alarm(figures: Iterable[Figure], most: Mapping[str, float]) -> str:
 
 
 @dataclass(frozen=True)
-class _Problem:
-    """A reason why a bound did not simply hold, with its ranks. `labels` are those of the first figure."""
+class _Result:
+    """One result for a bound, with its ranks. `labels` are those of the first figure."""
 
     status: Status
     text: str
-    ranks: tuple[int, ...]
+    ranks: tuple[int, ...] = ()
     labels: Labels | None = None
     mistake: Mistake | None = None
 
@@ -81,7 +69,7 @@ def judge(attempts: Iterable[Attempt], profile: Profile, job: Job, waivers: Mapp
     supervisors read are judged in every validation.
     A miss of the peer rule in a first attempt is provisional: see `wants_repeat`.
     """
-    found = readings_by_metric(attempts, job, profile.limits)
+    found = bounds.readings_by_metric(attempts, job, profile.limits)
     judgements: list[Judgement] = []
     for metric, readings in sorted(found.items()):
         if subject_of_metric(metric) not in {subject, COUNTERS}:  # any file could give it a good value
@@ -120,19 +108,16 @@ def waived(judgement: Judgement, reason: str) -> Judgement:
 
 def _judge_by_limit(metric: str, readings: Sequence[Reading], profile: Profile, job: Job) -> list[Judgement]:
     limit = profile.limits.get(metric)
-    if limit is not None and limit.applies(job.gpus_per_node, job.num_nodes) and bounds_of(limit):
-        return [_judge_bound(bound, limit, readings, job, num_peer_metrics(profile)) for bound in bounds_of(limit)]
+    if limit is not None and limit.applies(job.gpus_per_node, job.num_nodes) and bounds.bounds_of(limit):
+        return [_judge_bound(bound, limit, readings, job, num_peer_metrics(profile)) for bound in bounds.bounds_of(limit)]
     fault = why_no_limit(limit, job) if limit else f"no limit for a checked metric in profile {profile.name}"
-    message = f"{metric} = {quantity(readings[0].figure)}: {fault}"
+    message = f"{metric} = {bounds.quantity(readings[0].figure)}: {fault}"
     return [_without_limit(Status.NO_LIMIT, metric, readings, message, file=limit.file if limit else "")]
 
 
-def _without_limit(
-    status: Status, metric: str, readings: Sequence[Reading], message: str, *, file: str = "", mistake: Mistake | None = None
-) -> Judgement:
+def _without_limit(status: Status, metric: str, readings: Sequence[Reading], message: str, **more: Any) -> Judgement:
     figure, ranks = readings[0].figure, _ranks(readings)
-    facts = {"value": figure.value, "unit": figure.unit, "file": file, "mistake": mistake, "ranks": ranks, "message": clip(message)}
-    return Judgement(metric=metric, status=status, **facts)
+    return Judgement(metric=metric, status=status, value=figure.value, unit=figure.unit, ranks=ranks, message=clip(message), **more)
 
 
 def num_peer_metrics(profile: Profile) -> int:
@@ -142,7 +127,7 @@ def num_peer_metrics(profile: Profile) -> int:
 
 def why_no_limit(limit: Limit, job: Job) -> str:
     """Return why a limit does not apply to a job of this shape, and to which shapes it applies."""
-    if not bounds_of(limit):
+    if not bounds.bounds_of(limit):
         return f"its limit in {limit.file} sets no bound"
     if limit.nodes != "any" and (limit.nodes == "one") != (job.num_nodes == 1):
         covered = "one node" if limit.nodes == "one" else "several nodes"
@@ -158,27 +143,24 @@ def why_no_limit(limit: Limit, job: Job) -> str:
 def _judge_bound(bound: str, limit: Limit, readings: Sequence[Reading], job: Job, num_metrics: int) -> Judgement:
     """A miss comes before figures that cannot be judged, so that nothing hides a miss."""
     scope = _unit_scope(bound, limit)
-    if bound == "peers" and len(job.members(scope)) < MIN_UNITS:  # two units cannot tell which is odd; only a floor makes that good
-        has_floor = not {"at_least", "at_most", "equals"}.isdisjoint(bounds_of(limit))
+    if bound == "peers" and len(job.members(scope)) < bounds.MIN_UNITS:  # two units cannot tell which is odd; only a floor makes that good
+        has_floor = not {"at_least", "at_most", "equals"}.isdisjoint(bounds.bounds_of(limit))
         status = Status.NOT_APPLICABLE if has_floor else Status.NOT_MEASURED
-        return blank("peers", limit, job, num_metrics, status, f"{limit.metric}: {status}: needs {MIN_UNITS} units to name the odd one")
+        return blank(
+            "peers", limit, job, num_metrics, status, f"{limit.metric}: {status}: needs {bounds.MIN_UNITS} units to name the odd one"
+        )
     if scope != limit.scope:
         readings = [one._replace(unit=job.member_of(one.rank, scope)) for one in readings]
-    classified = classify(readings, bound, limit, job.gpus_per_node)
+    classified = bounds.classify(readings, bound, limit, job.gpus_per_node)
     finding = _find(bound, limit, classified.usable, job, num_metrics)
-    problems = list(_problems(bound, limit, readings, classified, finding, job))
-    if problems:
-        status, ranks, labels = problems[0].status, problems[0].ranks, problems[0].labels
-        message = "; also: ".join(problem.text for problem in problems)
-    elif bound == "uniform" and len({reading.unit for reading in classified.usable}) < 2:
-        status, ranks, labels = Status.NOT_APPLICABLE, (), None
-        message = f"{limit.metric}: not applicable: one figure has nothing to be equal to"
-    else:
+    results = list(_problems(bound, limit, readings, classified, finding, job))
+    if not results and bound == "uniform" and len({reading.unit for reading in classified.usable}) < 2:
+        results = [_Result(Status.NOT_APPLICABLE, f"{limit.metric}: not applicable: one figure has nothing to be equal to")]
+    if not results:
         assert finding.worst is not None, f"{limit.metric} {bound}: no figure, and no problem was reported"
-        status, ranks, labels = Status.HELD, (finding.worst.rank,), finding.worst.figure.labels
-        message = _say(limit, finding, (finding.worst,), scope, job)
-    mistake = next((problem.mistake for problem in problems if problem.mistake), None)
-    return _judgement(bound, limit, status, message, finding, ranks, labels, mistake)
+        text = _say(limit, finding, (finding.worst,), scope, job)
+        results = [_Result(Status.HELD, text, (finding.worst.rank,), finding.worst.figure.labels)]
+    return _judgement(bound, limit, finding, results)
 
 
 def _unit_scope(bound: str, limit: Limit) -> Scope:
@@ -188,22 +170,14 @@ def _unit_scope(bound: str, limit: Limit) -> Scope:
 
 def blank(bound: str, limit: Limit, job: Job, num_metrics: int, status: Status, message: str) -> Judgement:
     """Return the judgement of a bound that no figure was held against."""
-    return _judgement(bound, limit, status, message, _find(bound, limit, (), job, num_metrics), ())
+    return _judgement(bound, limit, _find(bound, limit, (), job, num_metrics), [_Result(status, message)])
 
 
-def _judgement(
-    bound: str,
-    limit: Limit,
-    status: Status,
-    message: str,
-    finding: Finding,
-    ranks: Collection[int],
-    labels: Labels | None = None,
-    mistake: Mistake | None = None,
-) -> Judgement:
+def _judgement(bound: str, limit: Limit, finding: Finding, results: Sequence[_Result]) -> Judgement:
+    """Return the judgement of a bound by its worst result, the first."""
     return Judgement(
         metric=limit.metric,
-        status=status,
+        status=results[0].status,
         value=finding.worst.value if finding.worst else None,
         unit=limit.unit,
         bound=bound,
@@ -214,10 +188,10 @@ def _judgement(
         remedy=limit.remedy,
         file=limit.file,
         margin=finding.margin,
-        mistake=mistake,
-        ranks=tuple(sorted(set(ranks))),
-        labels=dict(labels or {}),
-        message=clip(message),
+        mistake=next((result.mistake for result in results if result.mistake), None),
+        ranks=results[0].ranks,
+        labels=dict(results[0].labels or {}),
+        message=clip("; also: ".join(result.text for result in results)),
     )
 
 
@@ -226,39 +200,39 @@ def _find(bound: str, limit: Limit, readings: Sequence[Reading], job: Job, num_m
     if bound in ("at_least", "at_most"):
         asked = bound_at(limit.at_least if bound == "at_least" else limit.at_most, job.gpus_per_node)
         assert asked is not None, f"{limit.metric} has no {bound} at {job.gpus_per_node} GPUs per node"
-        return find_beyond(readings, asked, sign=1 if bound == "at_least" else -1)
+        return bounds.find_beyond(readings, asked, sign=1 if bound == "at_least" else -1)
     if bound == "equals":
         assert limit.equals is not None
-        return find_other_than(readings, limit.equals)
+        return bounds.find_other_than(readings, limit.equals)
     if bound == "uniform":
-        return find_odd(readings, scope)
+        return bounds.find_odd(readings, scope)
     assert limit.peers is not None
-    return find_behind(readings, limit.peers, peer_factor(len(job.members(scope)), num_metrics))
+    return bounds.find_behind(readings, limit.peers, bounds.peer_factor(len(job.members(scope)), num_metrics))
 
 
 def _problems(
     bound: str, limit: Limit, readings: Sequence[Reading], classified: Classified, finding: Finding, job: Job
-) -> Iterable[_Problem]:
+) -> Iterable[_Result]:
     """Yield the worst first: missed, cannot be judged, unstable, not measured."""
     scope = _unit_scope(bound, limit)
     tail = _tail(limit, finding)
     if finding.missed:
         todo = f"; to do: {limit.remedy}" if limit.remedy else ""
         text = f"{_say(limit, finding, finding.missed, scope, job)}{todo}"
-        yield _Problem(Status.MISSED, text, _ranks(finding.missed), finding.missed[0].figure.labels)
+        yield _Result(Status.MISSED, text, _ranks(finding.missed), finding.missed[0].figure.labels)
     if finding.unfit:
         text = f"{limit.metric} {finding.fault}{tail} {_where(finding.unfit, scope, job)}"
-        yield _Problem(Status.INVALID, text, _ranks(finding.unfit))
+        yield _Result(Status.INVALID, text, _ranks(finding.unfit))
     for status, unusable in ((Status.INVALID, classified.faulty), (Status.UNSTABLE, classified.unstable)):
         if unusable:
             wrong = [reading for reading, _ in unusable]
             text = f"{limit.metric} {unusable[0][1]}{tail} {_where(wrong, scope, job)}"
             has_unit = all(one.figure.unit == limit.unit for one in wrong)
-            yield _Problem(status, text, _ranks(wrong), wrong[0].figure.labels, None if has_unit else Mistake.UNIT)
+            yield _Result(status, text, _ranks(wrong), wrong[0].figure.labels, None if has_unit else Mistake.UNIT)
     missing = sorted(set(job.members(scope)) - {reading.unit for reading in readings})
     if missing:
         where = job.where(scope, missing[0], missing)
-        yield _Problem(Status.NOT_MEASURED, f"{limit.metric}: no figure{tail} {where}", tuple(missing) if scope == "rank" else ())
+        yield _Result(Status.NOT_MEASURED, f"{limit.metric}: no figure{tail} {where}", tuple(missing) if scope == "rank" else ())
 
 
 def _say(limit: Limit, finding: Finding, readings: Sequence[Reading], scope: Scope, job: Job) -> str:
@@ -291,14 +265,9 @@ def settle(judgements: tuple[Judgement, ...], attempts: Sequence[Attempt]) -> tu
         came_through = all(all_passed(attempt.ranks) for attempt in attempts)
         if not came_through or wants_repeat(judgements, len(attempts)) is None:
             return judgements
-    return tuple(
-        judgement.model_copy(
-            update={
-                "status": Status.UNSTABLE,
-                "message": clip(f"not confirmed, because the journals do not tell all attempts: {judgement.message}"),
-            }
-        )
-        if judgement.bound == "peers" and judgement.status is Status.MISSED
-        else judgement
-        for judgement in judgements
-    )
+    return tuple(_unconfirmed(one) if one.bound == "peers" and one.status is Status.MISSED else one for one in judgements)
+
+
+def _unconfirmed(judgement: Judgement) -> Judgement:
+    message = f"not confirmed, because the journals do not tell all attempts: {judgement.message}"
+    return judgement.model_copy(update={"status": Status.UNSTABLE, "message": clip(message)})

@@ -10,8 +10,9 @@ from gpu_acceptance.inventory.needs import COMPILER, OLDEST
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.row import FORMING, Attempt, Judgement, RankRecord, Row
+from gpu_acceptance.record.run_record import PlannedValidation
 from gpu_acceptance.thresholds.limit import COUNTERS, Profile, first_of, matching_reason, plural, subject_of, subject_of_metric
-from gpu_acceptance.verdict.attempts import Planned, bare_row, where
+from gpu_acceptance.verdict.attempts import bare_row, too_small, where
 from gpu_acceptance.verdict.bounds import JUDGED_OUTCOMES, quantity
 from gpu_acceptance.verdict.judge import judge, settle
 from gpu_acceptance.verdict.reasons import FORMATION, is_validation
@@ -234,7 +235,7 @@ class Unmet:
         )
 
 
-def unmet_needs(validations: Iterable[Planned], job: Job) -> tuple[Unmet, ...]:
+def unmet_needs(validations: Iterable[PlannedValidation], job: Job) -> tuple[Unmet, ...]:
     """Return all that any node lacks of what these validations need, in the order in which they need it."""
     nodeids_of: dict[str, list[str]] = defaultdict(list)
     for validation in validations:
@@ -247,16 +248,14 @@ def unmet_needs(validations: Iterable[Planned], job: Job) -> tuple[Unmet, ...]:
     return tuple(found)
 
 
-def has_all(validation: Planned, job: Job) -> bool:
-    """Return True if every rank has what a validation needs."""
-    return not any(need in one.lacks for need in validation.needs for one in job.ranks)
+def row_without_run(validation: PlannedValidation, job: Job, not_applicable: Mapping[str, str]) -> Row | None:
+    """Return the row of a validation that needs a larger job or that lacks something on a rank, else None.
 
-
-def row_of_lack(validation: Planned, job: Job, not_applicable: Mapping[str, str]) -> Row | None:
-    """`needs transformers 5.0 or newer, and node-01 has none; install it there: ...`; None if every rank has what it needs.
-
-    A validation that `not_applicable` declares away is not missed.
+    `needs transformers 5.0 or newer, and node-01 has none; install it there: ...`. A validation that `not_applicable` declares away is
+    not missed.
     """
+    if reason := too_small(validation, job):
+        return bare_row(validation.nodeid, Outcome.NOT_APPLICABLE, str(reason), validation.deadline_s)
     unmet = unmet_needs([validation], job)
     if not unmet:
         return None

@@ -7,11 +7,10 @@ from gpu_acceptance.base.model import Model
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Means, Outcome
 from gpu_acceptance.record.row import WORKER_END, Attempt, Judgement, Row
-from gpu_acceptance.record.run_record import Conclusion, ControlMessages, PlannedValidation, RunEnd, RunPlan, RunRecord
+from gpu_acceptance.record.run_record import Conclusion, ControlMessages, RunEnd, RunPlan, RunRecord
 from gpu_acceptance.thresholds.limit import subject_of
-from gpu_acceptance.verdict.attempts import bare_row, too_small
 from gpu_acceptance.verdict.reasons import FORMATION
-from gpu_acceptance.verdict.rows import make_row, row_of_lack
+from gpu_acceptance.verdict.rows import make_row, row_without_run
 from gpu_acceptance.verdict.verdict import conclude
 
 _THE_RUN = "the whole run"
@@ -54,8 +53,7 @@ def conclude_again(record: RunRecord, end: RunEnd | None = None) -> RunRecord:
         if row.attempts:
             rows.append(judge_row(row.nodeid, row.attempts, plan, job, row.deadline_s, rebuilt=bool(record.rebuilt)))
         else:  # a reason why a validation did not run is a fact; a reason why it need not run follows from the plan and the job
-            planned = _planned(row, plan)
-            rows.append((_set_aside(planned, job, plan) if planned and row.outcome is Outcome.NOT_APPLICABLE else None) or row)
+            rows.append(_excuse(row, plan, job) or row)
     return make_run_record(
         plan, job, rows, ended_at=record.ended_at, end=end or record.end, journals=record.journals, control=record.control
     )
@@ -67,14 +65,10 @@ def judge_row(nodeid: str, attempts: Sequence[Attempt], plan: RunPlan, job: Job,
     return make_row(nodeid, attempts, profile, job, waivers, deadline_s, measure_only=plan.measure_only, rebuilt=rebuilt)
 
 
-def _planned(row: Row, plan: RunPlan) -> PlannedValidation | None:
-    return next((one for one in plan.validations if one.nodeid == row.nodeid), None)
-
-
-def _set_aside(planned: PlannedValidation, job: Job, plan: RunPlan) -> Row | None:
-    if reason := too_small(planned, job):
-        return bare_row(planned.nodeid, Outcome.NOT_APPLICABLE, str(reason), planned.deadline_s)
-    return row_of_lack(planned, job, plan.profile.not_applicable)
+def _excuse(row: Row, plan: RunPlan, job: Job) -> Row | None:
+    """Return the row that the plan and this job give a validation that does not apply, or None."""
+    planned = next((one for one in plan.validations if one.nodeid == row.nodeid), None)
+    return row_without_run(planned, job, plan.profile.not_applicable) if planned and row.outcome is Outcome.NOT_APPLICABLE else None
 
 
 def find_concluded_otherwise(record: RunRecord, again: RunRecord) -> Iterator[str]:
@@ -139,11 +133,8 @@ def _contract_of(conclusion: Conclusion) -> object:
 
 def _unfounded(row: Row, record: RunRecord) -> Iterator[str]:
     """Without an attempt nothing is proved, for or against."""
-    planned, plan = _planned(row, record.plan), record.plan
-    is_excused = False
-    if planned and row.outcome is Outcome.NOT_APPLICABLE:
-        aside = _set_aside(planned, Job(record.ranks), plan)
-        is_excused = aside is not None and aside.outcome is Outcome.NOT_APPLICABLE
+    excuse = _excuse(row, record.plan, Job(record.ranks))
+    is_excused = excuse is not None and excuse.outcome is Outcome.NOT_APPLICABLE
     if row.outcome.means is not Means.LEAVES_INCOMPLETE and not is_excused:
         yield f"{row.nodeid} is {row.outcome}, and nothing that was planned says so"
     elif row.judgements:

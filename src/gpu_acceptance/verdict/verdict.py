@@ -14,22 +14,10 @@ from gpu_acceptance.record.run_record import WHOLE, Conclusion, ControlMessages,
 from gpu_acceptance.record.run_record import ObjectionKind as Kind
 from gpu_acceptance.thresholds.contract import LineState
 from gpu_acceptance.thresholds.limit import DEFAULT_LEVEL, Change, ChangeKind, FarBound, first_of, level_text, plural, subject_of_metric
-from gpu_acceptance.verdict import busy
+from gpu_acceptance.verdict import busy, reasons
 from gpu_acceptance.verdict.attempts import too_small
 from gpu_acceptance.verdict.coverage import judge_contract, judge_run, left_out, make_coverage, subjects_without_limit
-from gpu_acceptance.verdict.reasons import (
-    Found,
-    broken_messages,
-    broken_off,
-    contract_lines,
-    incomplete_rows,
-    rejecting_rows,
-    same,
-    uncollected,
-    unproved,
-    untested,
-    validations,
-)
+from gpu_acceptance.verdict.reasons import Found, same
 
 UNTESTED_NODES = "slurm.partition.untested"  # recorded by the validation of this subject
 NODES_ELSEWHERE = "kubernetes.nodes.untested"
@@ -53,13 +41,13 @@ def conclude(plan: RunPlan, job: Job, rows: Sequence[Row], end: RunEnd = WHOLE, 
     limits = judge_run(rows, profile, job, plan.waivers)
     coverage = make_coverage(limits, profile.requires, job)
     contract = judge_contract(plan.contract, limits, job.num_nodes, profile.not_applicable) if plan.contract else None
-    rejecting = [*rejecting_rows(rows, control), *contract_lines(contract, LineState.MISSED)]
-    halted = [*broken_off(plan.measure_only, end), *broken_messages(control)]
-    incomplete = [*halted, *uncollected(plan.not_collected), *incomplete_rows(rows, control)]
+    rejecting = [*reasons.rejecting_rows(rows, control), *reasons.contract_lines(contract, LineState.MISSED)]
+    halted = [*reasons.broken_off(plan.measure_only, end), *reasons.broken_messages(control)]
+    incomplete = [*halted, *reasons.uncollected(plan.not_collected), *reasons.incomplete_rows(rows, control)]
     if not plan.measure_only:
-        incomplete += [*unproved(rows, limits, coverage, profile), *contract_lines(contract, LineState.NOT_TESTED)]
+        incomplete += [*reasons.unproved(rows, limits, coverage, profile), *reasons.contract_lines(contract, LineState.NOT_TESTED)]
         incomplete += (same(Kind.NO_LIMIT, text) for text in subjects_without_limit(rows, profile, job, plan.waivers, small))
-    incomplete += untested(plan, job, coverage)
+    incomplete += reasons.untested(plan, job, coverage)
     if not incomplete and _nothing_ran(rows):
         incomplete = [same(Kind.NOTHING_RAN, "nothing ran")]
     verdict: Verdict = "REJECTED" if rejecting else "INCOMPLETE" if incomplete else "ACCEPTED"
@@ -103,11 +91,11 @@ def _notes(plan: RunPlan) -> Iterator[str]:
     yield from suite_notes(plan.suite)
 
 
-def _line(verdict: Verdict, reasons: Sequence[Found], caveats: Sequence[str], coverage: Coverage) -> str:
+def _line(verdict: Verdict, against: Sequence[Found], caveats: Sequence[str], coverage: Coverage) -> str:
     """Return `ACCEPTED for 4 of 8 GPUs (2 waived)`, `REJECTED: 1 limit missed in 1 of 9 validations`."""
     partly = coverage.gpus_tested < coverage.gpus_existing
     gpus = f"{coverage.gpus_tested} of {coverage.gpus_existing} GPUs" if partly else ""
-    parts = list(dict.fromkeys(reason.part for reason in reasons))
+    parts = list(dict.fromkeys(one.part for one in against))
     more = [f"{len(parts) - _MOST_PARTS} more reasons"] if len(parts) > _MOST_PARTS + 1 else parts[_MOST_PARTS:]
     reason = f": {', '.join([*parts[:_MOST_PARTS], *more])}" if parts else f" for {gpus}" if gpus else ""
     caveats = [*([gpus] if gpus and parts else []), *caveats]
@@ -118,7 +106,7 @@ def _nothing_ran(rows: Sequence[Row]) -> bool:
     """A row also is `not run` where a rank without a worker sat out what the others ran."""
     return all(
         row.outcome is Outcome.NOT_RUN and all(one.outcome is Outcome.NOT_RUN for attempt in row.attempts for one in attempt.ranks)
-        for row in validations(rows)
+        for row in reasons.validations(rows)
     )
 
 

@@ -255,7 +255,7 @@ ODD = [
 OF_ANOTHER_PLACE = {
     "to/0": ('{"type": "vote", "seq": 1, "outcome": "passed"}', '{"type": "stop", "reason": "SIGTERM"}', '{"type": "leave"}'),
     "box/1": ('{"type": "bye"}', '{"type": "stop_request", "reason": "SIGTERM"}', '{"type": "leave"}'),
-    "cast/2": ('{"type": "vote", "seq": 1, "outcome": "passed"}', '{"type": "bye"}', '{"type": "clock?"}'),
+    "cast/2": ('{"type": "vote", "seq": 1, "outcome": "passed"}', '{"type": "bye"}', '{"type": "ask_clock"}'),
 }
 
 
@@ -301,9 +301,9 @@ def test_a_message_that_is_repeated_is_heard_once(server, pair):
     store = PrefixStore(first.prefix, server)
     second.send(0, messages.AskClock())
     assert received(first) == (1, messages.AskClock())
-    repeated = second.session.sign("to/0", 1, 1, '{"type": "clock?"}')
+    repeated = second.session.sign("to/0", 1, 1, '{"type": "ask_clock"}')
     store.queue_push("to/0", repeated)
-    store.queue_push("to/0", second.session.sign("to/1", 1, 2, '{"type": "clock?"}'))
+    store.queue_push("to/0", second.session.sign("to/1", 1, 2, '{"type": "ask_clock"}'))
     second.send(0, Bye())
     assert received(first) == (1, Bye())
     assert first.session.tampering.dropped == {"to": 2}

@@ -218,7 +218,7 @@ def test_a_worker_gets_the_telemetry_that_it_asks_for(clock, monkeypatch, kind, 
     host, attempt = started(kind)
     if not has_gpu:
         monkeypatch.setattr(host, "telemetry", lambda *_: None)
-    attempt.on_worker(said("telemetry", begin_s=1.0, end_s=3.5))
+    attempt.on_worker(said("telemetry_request", begin_s=1.0, end_s=3.5))
     assert host.worker.sent[-1] == as_json(TelemetryAnswer(found=seen(2.5) if has_gpu else None))
 
 
@@ -226,14 +226,14 @@ def test_each_question_waits_for_the_answer_to_the_one_before(clock):
     """An answer takes a while to make: a hundred at once would keep the supervisor from its clock and its signals."""
     host, attempt = entered()
     for _ in range(3):
-        attempt.on_worker(said("telemetry", begin_s=1.0, end_s=3.5))
+        attempt.on_worker(said("telemetry_request", begin_s=1.0, end_s=3.5))
         attempt.tick()
     assert not host.published
-    attempt.on_worker(said("telemetry", begin_s=1.0, end_s=3.5))
-    attempt.on_worker(said("telemetry", begin_s=1.0, end_s=3.5))
+    attempt.on_worker(said("telemetry_request", begin_s=1.0, end_s=3.5))
+    attempt.on_worker(said("telemetry_request", begin_s=1.0, end_s=3.5))
     assert host.record.outcome is Outcome.ERROR
     assert host.record.message.endswith("ValueError: it asked again before it can have read the answer")
-    assert [message["type"] for message in host.worker.sent].count("telemetry") == 4
+    assert [message["type"] for message in host.worker.sent].count("telemetry_answer") == 4
 
 
 def test_a_worker_kept_out_takes_the_outcome_of_the_vote(clock):
@@ -452,11 +452,11 @@ def test_a_worker_that_was_gone_before(clock, kind, before):
     [
         (done("splendid"), "the worker sent something that is no message: done.outcome: Input should be "),
         (done(figures=[{"metric": "a"}]), "the worker sent something that is no message: done.figures.0.value is missing"),
-        (said("gather", key="a", value=[1]), "the worker sent something that is no message: gather.value: Input should be "),
-        (said("gather", key="", value=1), "the worker sent a gather message that cannot be: ValueError: gather wants a key of 1 "),
+        (said("give", key="a", value=[1]), "the worker sent something that is no message: give.value: Input should be "),
+        (said("give", key="", value=1), "the worker sent a give message that cannot be: ValueError: gather wants a key of 1 "),
         (
-            said("telemetry", begin_s=2.0, end_s=1.0),
-            "the worker sent a telemetry message that cannot be: ValueError: telemetry from 2.0 to ",
+            said("telemetry_request", begin_s=2.0, end_s=1.0),
+            "the worker sent a telemetry_request message that cannot be: ValueError: telemetry from 2.0 to ",
         ),
         (done(curves=[CURVE] * 1_000), "the worker sent a done message that cannot be: ValidationError: "),
     ],
@@ -585,7 +585,7 @@ def test_a_worker_that_ends_before_its_first_word_is_no_fault_of_a_device(clock)
 def test_a_healthy_worker_says_goodbye_and_leaves(clock):
     host, attempt = started(EndAttempt)
     assert host.worker.sent == [{"type": "quit", "seq": 1}]
-    attempt.on_worker(said("bye", errors=[], late=[]))
+    attempt.on_worker(said("goodbye", errors=[], late=[]))
     assert not host.published
     attempt.on_exit(ExitStatus(0), "")
     assert host.record.outcome is Outcome.PASSED
@@ -593,7 +593,7 @@ def test_a_healthy_worker_says_goodbye_and_leaves(clock):
 
 def test_problems_at_the_end_are_an_error(clock):
     host, attempt = started(EndAttempt)
-    attempt.on_worker(said("bye", errors=["OSError: corrupted"], late=["test_a gave a.b.c after it had ended"]))
+    attempt.on_worker(said("goodbye", errors=["OSError: corrupted"], late=["test_a gave a.b.c after it had ended"]))
     attempt.on_exit(ExitStatus(0), "")
     record = host.record
     assert (record.outcome, record.phase) == (Outcome.ERROR, "teardown")
@@ -616,7 +616,7 @@ def test_a_worker_that_crashes_at_the_end_has_died(clock, status, has_said_goodb
     """But for one that has torn down all: an exit function ends it, or a library that unloads, and that is no fault of a device."""
     host, attempt = started(EndAttempt)
     if has_said_goodbye:
-        attempt.on_worker(said("bye", errors=[], late=[]))
+        attempt.on_worker(said("goodbye", errors=[], late=[]))
     attempt.on_exit(ExitStatus(status), "")
     record = host.record
     assert (record.outcome, record.message) == (outcome, f"the worker ended with {ExitStatus(status)} after its last validation")
@@ -627,7 +627,7 @@ def test_a_worker_that_does_not_end_is_stuck(clock, has_said_goodbye, outcome):
     """But for one that has torn down all: what hangs then is an exit function or a thread, and no fault of the machine."""
     host, attempt = started(EndAttempt)
     if has_said_goodbye:
-        attempt.on_worker(said("bye", errors=[], late=[]))
+        attempt.on_worker(said("goodbye", errors=[], late=[]))
     clock(11, attempt)
     assert (host.record.outcome, host.worker.killed) == (outcome, True)
 
@@ -689,14 +689,14 @@ HOUR = {"deadline_s": 3610.0, "lasts_s": 3600.0}  # rounds may take 10 s
 def run_rounds(attempt: RunAttempt, clock, number: int) -> None:
     for _ in range(number):
         clock(9)
-        attempt.on_worker(said("round"))
+        attempt.on_worker(said("round_ended"))
         attempt.tick()
 
 
 def test_each_round_of_a_long_validation_has_a_deadline(clock):
     host, attempt = entered(**HOUR)
     run_rounds(attempt, clock, 5)
-    assert host.worker.sent[-5:] == [{"type": "round", "alarm": ""}] * 5
+    assert host.worker.sent[-5:] == [{"type": "round_answered", "alarm": ""}] * 5
     clock(9, attempt)
     assert attempt.record is None
     clock(2, attempt)
@@ -721,19 +721,19 @@ def test_a_first_round_that_hangs_a_set_up_that_hangs_and_the_deadline_of_all_ro
 def test_a_round_is_answered_once_the_counters_are_known(clock):
     host, attempt = entered(**HOUR)
     host.says = None
-    attempt.on_worker(said("round"))
+    attempt.on_worker(said("round_ended"))
     attempt.tick()
     assert host.worker.sent[-1] == {"type": "enter", "seq": 1, "ok": True, "outcome": "passed", "reason": ""}
     host.says = "counters.nvlink.replays = 3 (link 5: 3)"
     attempt.tick()
     attempt.tick()
-    assert host.worker.sent[-1] == {"type": "round", "alarm": host.says}
+    assert host.worker.sent[-1] == {"type": "round_answered", "alarm": host.says}
     assert (len(host.worker.sent), host.polls) == (3, 1)
 
 
 def test_a_worker_that_does_not_wait_for_the_answer_is_not_trusted(clock):
     _, attempt = entered(**HOUR)
-    attempt.on_worker(said("round"))
-    attempt.on_worker(said("round"))
+    attempt.on_worker(said("round_ended"))
+    attempt.on_worker(said("round_ended"))
     assert attempt.record.outcome is Outcome.ERROR
     assert "it told the end of a round before it can have read the answer to the last one" in attempt.record.message

@@ -7,12 +7,13 @@ from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from pydantic import BaseModel
 from virtual.schedule import Schedule
 
 from gpu_acceptance.base.exit import ExitStatus
 from gpu_acceptance.base.model import LineReader
 from gpu_acceptance.record.row import FORMING
-from gpu_acceptance.worker.messages import FROM_WORKER, Command, WorkerMessage
+from gpu_acceptance.worker.messages import FROM_WORKER, WorkerMessage
 
 Message = dict[str, Any]
 Steps = Generator[Any, Any, Any]  # yields a wait, and is sent its result
@@ -116,7 +117,7 @@ class VirtualWorker:
         self._steps = self._live()
         self.later(None)
 
-    def send(self, message: Command) -> None:
+    def send(self, message: BaseModel) -> None:
         self._schedule.call_later(0.001, lambda: self._receive(message.model_dump(mode="json")))
 
     def is_up(self) -> bool:
@@ -212,7 +213,7 @@ class VirtualWorker:
                         os.write(self._write_fd, b"no message\n")
                 case "quit":
                     errors = yield from self._quit()
-                    self._tell("bye", errors=errors, late=[])
+                    self._tell("goodbye", errors=errors, late=[])
                     raise EndedError(ExitStatus(0))
 
     def _form(self, command: Message) -> Steps:

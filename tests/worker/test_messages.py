@@ -17,7 +17,7 @@ from gpu_acceptance.worker.messages import (
     Quit,
     Ready,
     RunFacts,
-    TearingDown,
+    Teardown,
     TornDown,
     ToSupervisor,
     write_message,
@@ -69,7 +69,7 @@ def test_an_empty_pipe_is_no_end(pipe):
 def test_several_in_one_read_and_one_in_several(pipe):
     reader, write_fd = pipe
     os.write(write_fd, READY + TEARDOWN + TORN_DOWN[:5])
-    assert reader.read() == [Ready(), TearingDown()]
+    assert reader.read() == [Ready(), Teardown()]
     os.write(write_fd, TORN_DOWN[5:-1])
     assert reader.read() == []
     os.write(write_fd, b"\n")

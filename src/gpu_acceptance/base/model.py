@@ -5,9 +5,10 @@ An unknown key, a NaN or a number in quotes is an error, not a guess.
 
 import json
 import os
+import re
 import socket
 from functools import partial
-from typing import Annotated, Generic, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
@@ -32,6 +33,17 @@ class BetweenProcesses(BaseModel):
     """Base of messages: frozen, strict and closed. NaN and infinity are allowed, because a rank may have measured them."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, ser_json_inf_nan="constants")
+
+
+class Message(BetweenProcesses):
+    """Base of messages that share a channel. `type`, by which a reader tells them apart, is the name of the class: `fence_ready`."""
+
+    type: str = ""
+
+    def __init_subclass__(cls, **how: Any) -> None:
+        super().__init_subclass__(**how)
+        cls.type = re.sub(r"(?<=.)(?=[A-Z])", "_", cls.__name__).lower()
+        cls.__annotations__ = {**cls.__annotations__, "type": Literal[cls.type]}
 
 
 def encode(model: BaseModel) -> str:

@@ -9,8 +9,9 @@ import threading
 
 from torch.distributed import Store
 
+from gpu_acceptance.base.model import Message
 from gpu_acceptance.base.process import address, is_ours
-from gpu_acceptance.control.messages import TO_ALL, Message
+from gpu_acceptance.control.messages import TO_ALL
 from gpu_acceptance.control.rank import Rank
 from gpu_acceptance.control.session import Session, get_now
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
-from gpu_acceptance.base.model import encode
+from gpu_acceptance.base.model import Message, encode
 from gpu_acceptance.base.process import gc_spared
 from gpu_acceptance.control.rank import Rank
 from gpu_acceptance.control.secret import Secret
@@ -31,7 +31,7 @@ with gc_spared():  # hundreds of thousands of objects
     from gpu_acceptance.control.broadcast import CHANNEL as BROADCAST_CHANNEL
     from gpu_acceptance.control.broadcast import Broadcast
     from gpu_acceptance.control.fan_in import Reader, Speaker, lay_out, ring
-    from gpu_acceptance.control.messages import Message, OfAttempt, read_message
+    from gpu_acceptance.control.messages import OfAttempt, read_message
     from gpu_acceptance.control.session import (
         LONGEST_RUN,
         NONCE_KEY,

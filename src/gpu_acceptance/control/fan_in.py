@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterator
 
 from torch.distributed import Store
 
-from gpu_acceptance.control.messages import OF_AN_ATTEMPT, Message
+from gpu_acceptance.base.model import Message
+from gpu_acceptance.control.messages import OF_AN_ATTEMPT
 from gpu_acceptance.control.session import LONGEST_RUN, Envelope, Session, get_all_now, get_now
 
 Word = tuple[int, Message]  # with its sender

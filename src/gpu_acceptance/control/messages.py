@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, FiniteFloat, TypeAdapter, ValidationError
 
-from gpu_acceptance.base.model import BetweenProcesses
+from gpu_acceptance.base.model import BetweenProcesses, Message
 from gpu_acceptance.record.job import Bounds, RankIdentity
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.run_record import Closing, RunPlan
@@ -27,10 +27,6 @@ class SentRecord(NamedTuple):
     digest: str
 
 
-class Message(BetweenProcesses):
-    type: str
-
-
 class OfAttempt(Message):
     """A message about one attempt, which `seq` counts."""
 
@@ -40,7 +36,6 @@ class OfAttempt(Message):
 class Refused(Message):
     """The run does not start, on any rank. `run_id`: of the folder in which all ranks note that they heard it."""
 
-    type: Literal["refused"] = "refused"
     message: Annotated[str, Field(max_length=200_000)]
     exit_code: BadExitCode
     run_id: Words = ""
@@ -50,7 +45,6 @@ class Refused(Message):
 class Hello(Message):
     """A rank is there. An answer that repeats `nonce` belongs to this run."""
 
-    type: Literal["hello"] = "hello"
     identity: RankIdentity
     refusal: Refused | None
     nonce: Annotated[str, Field(max_length=100)]
@@ -59,7 +53,6 @@ class Hello(Message):
 class Welcome(Message):
     """Every rank has said hello. `clocks`: of each other node, how far its clock is ahead."""
 
-    type: Literal["welcome"] = "welcome"
     run_id: str
     deadline_s: FiniteFloat  # of one validation, by default
     clocks: tuple[tuple[int, Bounds], ...] = ()
@@ -67,13 +60,12 @@ class Welcome(Message):
 
 
 class AskClock(Message):
-    type: Literal["clock?"] = "clock?"
+    """Request for the clock of a node."""
 
 
 class Clock(Message):
     """The clock of a node. `heard_s`: the clock of rank 0 when it received this, set there."""
 
-    type: Literal["clock"] = "clock"
     clock_s: FiniteFloat
     heard_s: FiniteFloat = 0.0
 
@@ -88,7 +80,6 @@ class Problem(BetweenProcesses):
 class Collected(Message):
     """The validations that a rank collected, and the reasons why it cannot go on."""
 
-    type: Literal["collected"] = "collected"
     nodeids: tuple[Words, ...]
     problems: tuple[Problem, ...] = ()
 
@@ -96,7 +87,6 @@ class Collected(Message):
 class Agreed(Message):
     """All ranks collected the same: the plan. `mark`: in the names of files of this run in a folder that all nodes share."""
 
-    type: Literal["agreed"] = "agreed"
     plan: RunPlan
     group_timeout_s: FiniteFloat
     mark: str
@@ -105,7 +95,6 @@ class Agreed(Message):
 class Go(OfAttempt):
     """An attempt begins: new workers (`form`), a validation (`run`), or the end of healthy workers (`end`)."""
 
-    type: Literal["go"] = "go"
     kind: Kind
     nodeid: str
     deadline_s: FiniteFloat  # includes lasts_s
@@ -122,7 +111,6 @@ class Go(OfAttempt):
 class Vote(OfAttempt):
     """The outcome of the set-up on one rank."""
 
-    type: Literal["vote"] = "vote"
     outcome: Outcome
     reason: str = ""
 
@@ -130,7 +118,6 @@ class Vote(OfAttempt):
 class Enter(OfAttempt):
     """The result of the votes: all ranks enter the call, or none does."""
 
-    type: Literal["enter"] = "enter"
     ok: bool
     outcome: Outcome = Outcome.PASSED
     reason: str = ""
@@ -139,7 +126,6 @@ class Enter(OfAttempt):
 class Gather(OfAttempt):
     """A value that one rank gives to all."""
 
-    type: Literal["gather"] = "gather"
     key: str
     value: Value
 
@@ -147,7 +133,6 @@ class Gather(OfAttempt):
 class Gathered(OfAttempt):
     """The values that all ranks gave, by rank."""
 
-    type: Literal["gathered"] = "gathered"
     values: tuple[Value, ...]
     absent: tuple[int, ...]
 
@@ -155,20 +140,16 @@ class Gathered(OfAttempt):
 class FenceReady(OfAttempt):
     """A rank has passed, and is ready for the collective fence."""
 
-    type: Literal["fence_ready"] = "fence_ready"
-
 
 class Fence(OfAttempt):
     """The ranks enter the collective fence if all are ready."""
 
-    type: Literal["fence"] = "fence"
     ok: bool
 
 
 class PeerBad(OfAttempt):
     """A rank failed: its peers may wait for it in vain."""
 
-    type: Literal["peer_bad"] = "peer_bad"
     rank: int
     outcome: Outcome
 
@@ -176,7 +157,6 @@ class PeerBad(OfAttempt):
 class Published(OfAttempt):
     """The record of a rank. It comes as the line that stands in its journal."""
 
-    type: Literal["published"] = "published"
     problem: Words | None  # with its journal
     facts: dict[str, str]
     line: str = Field("", exclude=True)  # comes behind the message
@@ -185,7 +165,6 @@ class Published(OfAttempt):
 class Verdict(Message):
     """The outcome of a validation over all ranks. `ended`: why no further one runs."""
 
-    type: Literal["verdict"] = "verdict"
     nodeid: str
     outcome: Outcome
     message: str
@@ -196,7 +175,6 @@ class Verdict(Message):
 class StopRequest(Message):
     """A rank asks for the end of the run. `is_loss`: it lost the store, its leader or its launcher."""
 
-    type: Literal["stop_request"] = "stop_request"
     reason: Words
     is_loss: bool = False
 
@@ -204,7 +182,6 @@ class StopRequest(Message):
 class Stop(Message):
     """The run ends early."""
 
-    type: Literal["stop"] = "stop"
     reason: Words
     is_loss: bool = False
 
@@ -212,7 +189,6 @@ class Stop(Message):
 class AskJournal(Message):
     """The conclusion, for each rank to confirm. `beside`: the name of the leader's journal."""
 
-    type: Literal["journal?"] = "journal?"
     beside: str
     judged: dict[str, str]  # rank -> digest of its judged records
     closing: Closing
@@ -222,7 +198,6 @@ class AskJournal(Message):
 class JournalState(Message):
     """The state of a rank's journal, and the records that the rank sent where others were judged."""
 
-    type: Literal["journal"] = "journal"
     problem: Words
     shared: bool  # it lies in the leader's folder
     records: tuple[SentRecord, ...] | None
@@ -232,33 +207,28 @@ class JournalState(Message):
 class Resend(Message):
     """A rank's journal, for the new leader after a loss; empty where it is too long for one message."""
 
-    type: Literal["resend"] = "resend"
     journal: str
 
 
 class Final(Message):
     """The end of the run, with the last lines on the terminal."""
 
-    type: Literal["final"] = "final"
     exit_code: Annotated[int, Field(ge=0, le=6)]
     word: str
     lines: tuple[str, ...]
 
 
 class Bye(Message):
-    type: Literal["bye"] = "bye"
+    """A rank has done all that others wait for."""
 
 
 class Leave(Message):
     """All ranks have said bye."""
 
-    type: Literal["leave"] = "leave"
-
 
 class StoreLost(Message):
     """The control store is lost: a rank's own end of the control plane reports it."""
 
-    type: Literal["store_lost"] = "store_lost"
     reason: str
 
 

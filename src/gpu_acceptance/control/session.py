@@ -16,7 +16,8 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from torch.distributed import DistError, Store, TCPStore
 
-from gpu_acceptance.control.messages import Message, read_message
+from gpu_acceptance.base.model import Message
+from gpu_acceptance.control.messages import read_message
 from gpu_acceptance.control.secret import Secret
 
 LATE_S = 15.0  # as long as a heartbeat may stand still: the connections of a rank are not back at one time after a network was away

@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 
-from gpu_acceptance.base.model import encode
+from gpu_acceptance.base.model import Message, encode
 from gpu_acceptance.control.control import ControlError
 from gpu_acceptance.control.messages import (
     AskJournal,
@@ -17,7 +17,6 @@ from gpu_acceptance.control.messages import (
     Gathered,
     Go,
     JournalState,
-    Message,
     PeerBad,
     Published,
     SentRecord,

@@ -5,9 +5,8 @@ import selectors
 from typing import NamedTuple
 
 from gpu_acceptance.base.exit import ExitStatus, StopSignals
-from gpu_acceptance.base.model import ChannelError
+from gpu_acceptance.base.model import ChannelError, Message
 from gpu_acceptance.control.control import Control
-from gpu_acceptance.control.messages import Message
 from gpu_acceptance.supervisor.worker_process import WorkerProcess
 from gpu_acceptance.worker.messages import WorkerMessage
 

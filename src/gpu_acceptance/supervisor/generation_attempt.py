@@ -4,13 +4,14 @@ import time
 from typing import TYPE_CHECKING
 
 from gpu_acceptance.base.exit import ExitStatus
+from gpu_acceptance.base.model import Message
 from gpu_acceptance.base.text import clip
-from gpu_acceptance.control.messages import Go, Message
+from gpu_acceptance.control.messages import Go
 from gpu_acceptance.record.outcome import Cause, Outcome
 from gpu_acceptance.supervisor.events import Garbled
 from gpu_acceptance.supervisor.rank_attempt import RankAttempt
 from gpu_acceptance.verdict.attempts import NO_WORKER
-from gpu_acceptance.worker.messages import AskTelemetry, Formed, FormFailed, Goodbye, Quit, Ready, Step, WorkerMessage
+from gpu_acceptance.worker.messages import Formed, FormFailed, Goodbye, Quit, Ready, Step, TelemetryRequest, WorkerMessage
 
 if TYPE_CHECKING:
     from gpu_acceptance.supervisor.supervisor import Supervisor
@@ -114,7 +115,7 @@ class EndAttempt(RankAttempt):
 
     def _on_message(self, message: WorkerMessage) -> None:
         match message:
-            case AskTelemetry():  # a fixture that ends with the session
+            case TelemetryRequest():  # a fixture that ends with the session
                 self._tell_telemetry(message)
             case Goodbye():
                 self._errors = [*message.errors, *message.late]

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpu_acceptance.base.exit import ExitStatus
+from gpu_acceptance.base.model import Message
 from gpu_acceptance.base.text import clip
-from gpu_acceptance.control.messages import Enter, Fence, FenceReady, Gather, Gathered, Go, Message, PeerBad, Vote
+from gpu_acceptance.control.messages import Enter, Fence, FenceReady, Gather, Gathered, Go, PeerBad, Vote
 from gpu_acceptance.control.session import LATE_S
 from gpu_acceptance.record.outcome import Cause, Outcome
 from gpu_acceptance.record.row import RankRecord
@@ -20,16 +21,16 @@ from gpu_acceptance.supervisor.hang_diagnosis import LONGEST_S, HangDiagnosis
 from gpu_acceptance.thresholds.limit import plural
 from gpu_acceptance.verdict.attempts import CHANNEL, NO_WORKER, may_echo
 from gpu_acceptance.worker.messages import (
-    AskTelemetry,
     Done,
     Give,
     Passed,
     RoundAnswered,
     RoundEnded,
     Run,
-    SetUp,
-    TearingDown,
+    Setup,
+    Teardown,
     TelemetryAnswer,
+    TelemetryRequest,
     TornDown,
     WorkerMessage,
 )
@@ -221,7 +222,7 @@ class RankAttempt:
         )
         self._supervisor.publish(self.record, facts or {})
 
-    def _tell_telemetry(self, asked: AskTelemetry) -> None:
+    def _tell_telemetry(self, asked: TelemetryRequest) -> None:
         if self._has_told:  # an answer takes a while to make: one at a time
             raise ValueError("it asked again before it can have read the answer")
         self._has_told = True
@@ -261,10 +262,10 @@ class RunAttempt(RankAttempt):
     def _on_message(self, message: WorkerMessage) -> None:
         seq = self.go.seq
         match message:
-            case SetUp():
+            case Setup():
                 self._waits_to_enter = message.outcome is Outcome.PASSED
                 self._supervisor.post(Vote(seq=seq, outcome=message.outcome, reason=clip(message.reason)))
-            case TearingDown():
+            case Teardown():
                 self._torn_down_from, self.phase = self.phase, "teardown"
             case TornDown():
                 self.phase = self._torn_down_from
@@ -276,7 +277,7 @@ class RunAttempt(RankAttempt):
                 self._supervisor.tell_leader(Gather(seq=seq, key=message.key, value=message.value))
             case RoundEnded():
                 self._end_round()
-            case AskTelemetry():
+            case TelemetryRequest():
                 self._tell_telemetry(message)
             case Done():
                 self._finish_done(message)

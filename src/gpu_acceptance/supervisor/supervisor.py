@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, TypeVar, overload
 
 from gpu_acceptance.base.exit import StopSignals, asked_as_well
+from gpu_acceptance.base.model import Message
 from gpu_acceptance.base.process import gc_paused, gc_spared
 from gpu_acceptance.control.control import Control, ControlError, UnreachableError
 from gpu_acceptance.control.heartbeats import BEAT_S, LOST_S, Heartbeats, Loss
@@ -29,7 +30,6 @@ from gpu_acceptance.control.messages import (
     Hello,
     JournalState,
     Leave,
-    Message,
     OfAttempt,
     PeerBad,
     Published,

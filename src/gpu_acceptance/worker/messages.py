@@ -2,11 +2,11 @@
 
 import os
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, TypeAdapter
 
-from gpu_acceptance.base.model import BetweenProcesses, LineReader, encode_line
+from gpu_acceptance.base.model import BetweenProcesses, LineReader, Message, encode_line
 from gpu_acceptance.control.messages import Enter, Fence, Gathered
 from gpu_acceptance.inventory.declared import DeclaredNode
 from gpu_acceptance.inventory.gpu import Gpu
@@ -19,10 +19,9 @@ from gpu_acceptance.worker.options import Paths
 # --- from the worker -----------------------------------------------------------------------------------------------------------
 
 
-class WorkerMessage(BetweenProcesses):
+class WorkerMessage(Message):
     """A message of the worker. `seq`: of the attempt in progress, 0 before the first. `pid`: tells it from a forked copy of a test."""
 
-    type: str
     seq: int = 0
     pid: int = 0
 
@@ -30,70 +29,60 @@ class WorkerMessage(BetweenProcesses):
 class Ready(WorkerMessage):
     """The worker has collected. It opens no device before it is told."""
 
-    type: Literal["ready"] = "ready"
-
 
 class Step(WorkerMessage):
     """The step that the worker takes now on its way to a group."""
 
-    type: Literal["step"] = "step"
     name: str
 
 
 class Formed(WorkerMessage):
     """The device is open, and the group formed where one was asked for."""
 
-    type: Literal["formed"] = "formed"
     facts: dict[str, str]
 
 
 class FormFailed(WorkerMessage):
     """The worker could not form. `failed`: the machine is at fault; else it is an error."""
 
-    type: Literal["form_failed"] = "form_failed"
     failed: bool
     message: str
     cause: Cause | None = None
 
 
-class SetUp(WorkerMessage):
+class Setup(WorkerMessage):
     """The outcome of the set-up: the vote of this rank."""
 
-    type: Literal["setup"] = "setup"
     outcome: Outcome
     reason: str = ""
 
 
-class TearingDown(WorkerMessage):
-    type: Literal["teardown"] = "teardown"
+class Teardown(WorkerMessage):
+    """The teardown begins."""
 
 
 class TornDown(WorkerMessage):
-    type: Literal["torn_down"] = "torn_down"
+    """The teardown has ended."""
 
 
 class Passed(WorkerMessage):
     """The call has passed; the worker waits for its peers."""
 
-    type: Literal["passed"] = "passed"
-
 
 class Give(WorkerMessage):
     """A value that this rank gives to all."""
 
-    type: Literal["gather"] = "gather"
     key: str
     value: Value
 
 
 class RoundEnded(WorkerMessage):
-    type: Literal["round"] = "round"
+    """A round of the validation has ended."""
 
 
-class AskTelemetry(WorkerMessage):
+class TelemetryRequest(WorkerMessage):
     """Request for the telemetry between these moments of time.monotonic()."""
 
-    type: Literal["telemetry"] = "telemetry"
     begin_s: float
     end_s: float
 
@@ -101,7 +90,6 @@ class AskTelemetry(WorkerMessage):
 class Done(WorkerMessage):
     """The validation has ended on this rank. `phase`: of its first bad end, else empty."""
 
-    type: Literal["done"] = "done"
     outcome: Outcome
     phase: str
     message: str
@@ -114,16 +102,11 @@ class Done(WorkerMessage):
 class Goodbye(WorkerMessage):
     """The worker ends. `late`: figures that validations gave after their end."""
 
-    type: Literal["bye"] = "bye"
     errors: tuple[str, ...]
     late: tuple[str, ...]
 
 
 # --- to the worker -------------------------------------------------------------------------------------------------------------
-
-
-class Command(BetweenProcesses):
-    type: str
 
 
 class Place(BetweenProcesses):
@@ -160,10 +143,9 @@ class World(BetweenProcesses):
     timeout_s: float
 
 
-class Form(Command):
+class Form(Message):
     """Open the device, and form a group where asked."""
 
-    type: Literal["form"] = "form"
     seq: int
     group: bool
     expects_gpu: bool
@@ -173,34 +155,30 @@ class Form(Command):
     run: RunFacts
 
 
-class Run(Command):
+class Run(Message):
     """Run a validation; `next` is what this worker is to run after it."""
 
-    type: Literal["run"] = "run"
     seq: int
     nodeid: str
     next: str | None
 
 
-class Quit(Command):
-    type: Literal["quit"] = "quit"
+class Quit(Message):
     seq: int
 
 
-class TelemetryAnswer(Command):
-    type: Literal["telemetry"] = "telemetry"
+class TelemetryAnswer(Message):
     found: GpuTelemetry | None
 
 
-class RoundAnswered(Command):
+class RoundAnswered(Message):
     """The counters that rose too far; empty where none did."""
 
-    type: Literal["round"] = "round"
     alarm: str
 
 
 _FROM_WORKER = (
-    Ready | Step | Formed | FormFailed | SetUp | TearingDown | TornDown | Passed | Give | RoundEnded | AskTelemetry | Done | Goodbye
+    Ready | Step | Formed | FormFailed | Setup | Teardown | TornDown | Passed | Give | RoundEnded | TelemetryRequest | Done | Goodbye
 )
 _TO_WORKER = Form | Run | Quit | Enter | Fence | Gathered | TelemetryAnswer | RoundAnswered  # decisions of rank 0 are passed on
 FROM_WORKER: TypeAdapter[Any] = TypeAdapter(Annotated[_FROM_WORKER, Field(discriminator="type")])
@@ -209,7 +187,7 @@ TO_WORKER: TypeAdapter[Any] = TypeAdapter(Annotated[_TO_WORKER, Field(discrimina
 C = TypeVar("C", bound=BetweenProcesses)
 
 
-def write_message(fd: int, message: WorkerMessage | Command) -> None:
+def write_message(fd: int, message: Message) -> None:
     """Write one message; blocks while the pipe is full."""
     data = encode_line(message)
     while data:

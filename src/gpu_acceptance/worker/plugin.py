@@ -155,7 +155,7 @@ class WorkerPlugin:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None]:
         """Vote: no rank enters the call unless every rank's set-up worked."""
-        self._supervisor.tell(messages.SetUp(outcome=Outcome.PASSED))
+        self._supervisor.tell(messages.Setup(outcome=Outcome.PASSED))
         if not self._supervisor.next(Enter).ok:
             raise NotEnteredError
         self._has_entered, self._witness = True, CallWitness()
@@ -174,7 +174,7 @@ class WorkerPlugin:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_teardown(self) -> Generator[None, object, object]:
         """Report the begin and the end of the teardown: a worker that dies in it did not die in its call."""
-        self._supervisor.tell(messages.TearingDown())
+        self._supervisor.tell(messages.Teardown())
         try:
             return (yield)
         finally:
@@ -190,7 +190,7 @@ class WorkerPlugin:
             self._end(duration_s=report.duration)
         self._note(outcome, report.when, message, cause_of(call.excinfo.value if call.excinfo else None))
         if report.when == "setup" and outcome is not Outcome.PASSED:
-            self._supervisor.tell(messages.SetUp(outcome=outcome, reason=clip(message, 2000)))
+            self._supervisor.tell(messages.Setup(outcome=outcome, reason=clip(message, 2000)))
         return report
 
     def _run(self, items: dict[str, pytest.Item], command: messages.Run) -> None:
@@ -250,7 +250,7 @@ class WorkerPlugin:
 
     def _cannot_begin(self, why: str) -> None:
         self._note(Outcome.ERROR, "setup", why)
-        self._supervisor.tell(messages.SetUp(outcome=Outcome.ERROR, reason=self._done.message))
+        self._supervisor.tell(messages.Setup(outcome=Outcome.ERROR, reason=self._done.message))
 
     def _end(self, **fields: object) -> None:
         """Update the end of the validation in progress."""
@@ -311,7 +311,7 @@ class WorkerPlugin:
 
     def _telemetry(self, begin_s: float, end_s: float) -> GpuTelemetry | None:
         check_moments(begin_s, end_s)
-        self._supervisor.tell(messages.AskTelemetry(begin_s=begin_s, end_s=end_s))
+        self._supervisor.tell(messages.TelemetryRequest(begin_s=begin_s, end_s=end_s))
         return self._supervisor.next(messages.TelemetryAnswer).found
 
     def _end_round(self) -> str:

@@ -8,7 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_acceptance.inventory import answer
-from gpu_acceptance.inventory.answer import Missing, Why, all_of, kib_in_bytes, names_in, read_fields, read_text, read_value, read_whole
+from gpu_acceptance.inventory.answer import (
+    MOST_FILE_BYTES,
+    Missing,
+    Why,
+    all_of,
+    kib_in_bytes,
+    names_in,
+    read_fields,
+    read_text,
+    read_value,
+)
 
 LOST = Missing(Why.NOT_THERE, "x")
 
@@ -28,7 +38,7 @@ def test_a_reason_in_words():
 
 
 @pytest.mark.parametrize("path", ["nothing", "file/below"])
-@pytest.mark.parametrize("read", [read_text, read_whole, names_in])
+@pytest.mark.parametrize("read", [read_text, names_in])
 def test_a_path_that_is_not_there(tmp_path, path, read):
     (tmp_path / "file").touch()
     assert read(tmp_path / path) == Missing(Why.NOT_THERE, str(tmp_path / path))
@@ -48,14 +58,14 @@ def test_an_error_of_the_kernel_has_its_own_reason(tmp_path, error, why):
     assert answer.missing_over(error, tmp_path).missing == why
 
 
-def test_a_file_is_read_whole_or_not_at_all(tmp_path, monkeypatch):
+def test_a_file_is_read_whole_or_not_at_all(tmp_path):
     long = tmp_path / "long"
     long.write_text("x" * 100_000)
-    assert read_text(long) == read_whole(long) == "x" * 100_000
+    assert read_text(long) == "x" * 100_000
     long.write_text("x" * 2_000_000)
     assert read_text(long) == Missing(Why.UNREADABLE, f"{long} is longer than 1048576 bytes")
-    monkeypatch.setattr(answer, "_MOST_FILE_BYTES", 10)
-    assert read_whole(long) == Missing(Why.UNREADABLE, f"{long} is longer than 10 bytes")
+    assert read_text(long, MOST_FILE_BYTES) == "x" * 2_000_000
+    assert read_text(long, 10) == Missing(Why.UNREADABLE, f"{long} is longer than 10 bytes")
     assert read_text(tmp_path) == Missing(Why.UNREADABLE, f"{tmp_path}: Is a directory")
 
 

@@ -10,7 +10,7 @@ from inventory.fake_nvml import H200, MiB, fails, install, processes
 
 from gpu_acceptance.inventory import nvml
 from gpu_acceptance.inventory.answer import Missing, Why
-from gpu_acceptance.inventory.gpu import Gpu, GpuProcess, GpuUse
+from gpu_acceptance.inventory.gpu import Gpu, GpuProcess, GpuUse, text
 from gpu_acceptance.inventory.nvml import NvmlReading, Patience
 
 IDLE = GpuUse((), 616 * MiB)
@@ -35,7 +35,7 @@ def test_two_healthy_gpus(monkeypatch):
 
 
 def test_a_text_may_come_as_bytes():
-    assert nvml.text(b"NVIDIA H200") == nvml.text("NVIDIA H200") == "NVIDIA H200"
+    assert text(b"NVIDIA H200") == text("NVIDIA H200") == "NVIDIA H200"
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from gpu_acceptance.base.model import Model
 from gpu_acceptance.base.strict_yaml import parse
 from gpu_acceptance.control.rank import Rank
 from gpu_acceptance.inventory import needs, node, nvml, pci_topology, system, versions
-from gpu_acceptance.inventory.answer import Missing, read_whole
+from gpu_acceptance.inventory.answer import MOST_FILE_BYTES, Missing, read_text
 from gpu_acceptance.record.job import RankIdentity
 
 _MOST_CHARACTERS = 1_000_000  # of a variable
@@ -78,7 +78,7 @@ def _names_in_json(text: str, below: str) -> int:
 
 def _names_in_file(path: str, _environ: Mapping[str, str]) -> int:
     """Count the hosts of a file with a line for each slot, which begins with its host."""
-    text = read_whole(Path(path))
+    text = read_text(Path(path), MOST_FILE_BYTES)
     return 0 if isinstance(text, Missing) else len({line.split()[0] for line in text.splitlines() if line.strip()})
 
 

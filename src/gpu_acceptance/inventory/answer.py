@@ -19,7 +19,7 @@ _MOST_DETAIL = 200  # characters
 _MOST_NAMED = 8
 _AND_MORE = "and "  # no name of a node has a blank
 MOST_TEXT = 900  # characters of a text that is judged: a figure holds and a message shows no more
-_MOST_FILE_BYTES = 16 << 20  # more than 65,530 mappings need, the kernel's default limit (vm.max_map_count)
+MOST_FILE_BYTES = 16 << 20  # more than 65,530 mappings need, the kernel's default limit (vm.max_map_count)
 Unlimited: TypeAlias = Literal["unlimited"]
 UNLIMITED: Final = "unlimited"  # a value of its own: no number stands for it
 
@@ -97,17 +97,17 @@ def parsed(answer: Answer[U], what: str, parse: Callable[[U], T]) -> Answer[T]:
         return Missing(Why.UNREADABLE, f"{what}: {type(error).__name__}: {error}"[:_MOST_DETAIL])
 
 
-def read_text(path: Path) -> str | Missing:
-    """Return a small file of /proc or /sys without its last line break."""
+def read_text(path: Path, most_bytes: int = _MOST_BYTES) -> str | Missing:
+    """Return a file of /proc or /sys without its last line break; MOST_FILE_BYTES allow the mounts of a node with a thousand containers."""
     try:
         with path.open("rb", buffering=0) as file:
             data = file.read(_FIRST_BYTES) or b""
-            while len(data) <= _MOST_BYTES and (more := file.read(_MOST_BYTES)):
+            while len(data) <= most_bytes and (more := file.read(most_bytes)):
                 data += more
     except OSError as error:
         return missing_over(error, path)
-    if len(data) > _MOST_BYTES:
-        return Missing(Why.UNREADABLE, f"{path} is longer than {_MOST_BYTES} bytes"[:_MOST_DETAIL])
+    if len(data) > most_bytes:
+        return Missing(Why.UNREADABLE, f"{path} is longer than {most_bytes} bytes"[:_MOST_DETAIL])
     return data.decode("utf-8", "backslashreplace").rstrip("\n")
 
 
@@ -187,18 +187,6 @@ def read_fields(path: Path, separator: str = ":") -> Fields:
         if found:
             values.setdefault(name.strip(), value.strip())
     return Fields(path, values)
-
-
-def read_whole(path: Path) -> str | Missing:
-    """Return all of a file that may be long, like the mounts of a node with a thousand containers."""
-    try:
-        with path.open("rb") as file:
-            content = file.read(_MOST_FILE_BYTES + 1)
-    except OSError as error:
-        return missing_over(error, path)
-    if len(content) > _MOST_FILE_BYTES:
-        return Missing(Why.UNREADABLE, f"{path} is longer than {_MOST_FILE_BYTES} bytes")
-    return content.decode("utf-8", "backslashreplace")
 
 
 def parser(pattern: str, make: Callable[..., T]) -> Callable[[str], T]:

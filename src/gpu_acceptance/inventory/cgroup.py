@@ -16,6 +16,7 @@ from gpu_acceptance.inventory.answer import (
     cpu_list,
     known,
     names_in,
+    read_fields,
     read_text,
     read_value,
     signed_number,
@@ -181,30 +182,20 @@ class Allowances:
 
 def read_allowances(root: Path = Path("/")) -> Allowances:
     """Read the bounds of this process."""
-    path = root / "proc/self/limits"
-    allowance = partial(_allowance, path, read_text(path))
+    limits = read_fields(root / "proc/self/limits", "  ")  # `Max open files            20000                524288               files`
     return Allowances(
-        memlock_bytes=allowance("Max locked memory"),
-        nofile=allowance("Max open files"),
-        nproc=allowance("Max processes"),
-        stack_bytes=allowance("Max stack size"),
+        memlock_bytes=limits.get("Max locked memory", _allowance),
+        nofile=limits.get("Max open files", _allowance),
+        nproc=limits.get("Max processes", _allowance),
+        stack_bytes=limits.get("Max stack size", _allowance),
         shm=space_of(root / "dev/shm"),
         cgroup=read_cgroup(root),
     )
 
 
-def _allowance(path: Path, text: Answer[str], name: str) -> Answer[Allowance]:
-    """Parse a row `Max open files            20000                524288               files`."""
-    if isinstance(text, Missing):
-        return text
-    row = next((line.removeprefix(name) for line in text.split("\n") if line.startswith(f"{name} ")), None)
-    if row is None:
-        return Missing(Why.NOT_THERE, f"{path} has no {name}")
-    try:
-        soft, hard, _ = row.split()
-        return Allowance(_amount(soft), _amount(hard))
-    except ValueError:
-        return Missing(Why.UNREADABLE, f"{path}: {name} is {row.strip()!r:.80}")
+def _allowance(row: str) -> Allowance:
+    soft, hard, _ = row.split()
+    return Allowance(_amount(soft), _amount(hard))
 
 
 def _amount(text: str) -> int | Unlimited:

@@ -1,10 +1,13 @@
 """Facts of a GPU as NVML gives them; a missing answer has its reason."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Annotated, Any
 
 from gpu_acceptance.base.model import Model
 from gpu_acceptance.inventory.answer import Answer
 
+_GRAPHICS, _SM, _MEMORY = 0, 1, 2  # clocks
 GPU_IDLE, SW_POWER_CAP, HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, HW_POWER_BRAKE = 0x1, 0x4, 0x8, 0x20, 0x40, 0x80
 EVENT_REASONS = {
     GPU_IDLE: "gpu idle",
@@ -24,6 +27,25 @@ def event_reasons_of(mask: int) -> tuple[str, ...]:
     known = [name for bit, name in EVENT_REASONS.items() if mask & bit]
     rest = mask & ~sum(EVENT_REASONS)
     return (*known, *([f"bits {rest:#x}"] if rest else []))
+
+
+def text(value: str | bytes) -> str:
+    """Return a text of NVML, which some versions of nvidia-ml-py give as bytes."""
+    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
+
+
+def watts(milliwatts: float) -> float:
+    """Return NVML's milliwatts in watts."""
+    return milliwatts / 1000
+
+
+@dataclass(frozen=True)
+class Call:
+    """NVML's function, or field id (NVML_FI_...), that gives a value of a GPU; `gpu_reader` calls it with the GPU and the arguments."""
+
+    name: str
+    arguments: tuple[int, ...] = ()
+    make: Callable[[Any], object] = int
 
 
 @dataclass(frozen=True)
@@ -64,59 +86,59 @@ class RowRemapping:
 class RetiredPages:
     """Pages of memory taken out of use (GPUs before Ampere)."""
 
-    num_single_bit: Answer[int]
-    num_double_bit: Answer[int]
-    is_pending: Answer[bool]
+    num_single_bit: Annotated[Answer[int], Call("nvmlDeviceGetRetiredPages", (0,), make=len)]  # cause 0: several single-bit errors
+    num_double_bit: Annotated[Answer[int], Call("nvmlDeviceGetRetiredPages", (1,), make=len)]  # cause 1: one double-bit error
+    is_pending: Annotated[Answer[bool], Call("nvmlDeviceGetRetiredPagesPendingStatus", make=bool)]
 
 
 @dataclass(frozen=True)
 class Clocks:
-    sm_mhz: Answer[int]
-    memory_mhz: Answer[int]
-    max_sm_mhz: Answer[int]
-    max_memory_mhz: Answer[int]
-    application_sm_mhz: Answer[int]  # as set by a user
-    default_application_sm_mhz: Answer[int]
+    sm_mhz: Annotated[Answer[int], Call("nvmlDeviceGetClockInfo", (_SM,))]
+    memory_mhz: Annotated[Answer[int], Call("nvmlDeviceGetClockInfo", (_MEMORY,))]
+    max_sm_mhz: Annotated[Answer[int], Call("nvmlDeviceGetMaxClockInfo", (_SM,))]
+    max_memory_mhz: Annotated[Answer[int], Call("nvmlDeviceGetMaxClockInfo", (_MEMORY,))]
+    application_sm_mhz: Annotated[Answer[int], Call("nvmlDeviceGetApplicationsClock", (_GRAPHICS,))]  # as set by a user
+    default_application_sm_mhz: Annotated[Answer[int], Call("nvmlDeviceGetDefaultApplicationsClock", (_GRAPHICS,))]
 
 
 @dataclass(frozen=True)
 class Power:
-    draw_w: Answer[float]
-    limit_w: Answer[float]
-    enforced_limit_w: Answer[float]  # the lowest of all limits, that of the chassis included
-    default_limit_w: Answer[float]
-    max_limit_w: Answer[float]
+    draw_w: Annotated[Answer[float], Call("nvmlDeviceGetPowerUsage", make=watts)]
+    limit_w: Annotated[Answer[float], Call("nvmlDeviceGetPowerManagementLimit", make=watts)]
+    enforced_limit_w: Annotated[Answer[float], Call("nvmlDeviceGetEnforcedPowerLimit", make=watts)]  # lowest of all, chassis included
+    default_limit_w: Annotated[Answer[float], Call("nvmlDeviceGetPowerManagementDefaultLimit", make=watts)]
+    max_limit_w: Annotated[Answer[float], Call("nvmlDeviceGetPowerManagementLimitConstraints", make=lambda both: watts(both[1]))]
 
 
 @dataclass(frozen=True)
 class Throttling:
     """Reasons for clocks below their maximum now, and the time of each since the driver was loaded."""
 
-    reasons: Answer[tuple[str, ...]]
-    sw_power_cap_ns: Answer[int]  # healthy under load: the GPU works at its power limit
-    sw_thermal_ns: Answer[int]
-    hw_thermal_ns: Answer[int]
-    hw_power_brake_ns: Answer[int]
-    sync_boost_ns: Answer[int]
+    reasons: Annotated[Answer[tuple[str, ...]], Call("nvmlDeviceGetCurrentClocksEventReasons", make=event_reasons_of)]
+    sw_power_cap_ns: Annotated[Answer[int], Call("NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP")]  # healthy under load
+    sw_thermal_ns: Annotated[Answer[int], Call("NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN")]
+    hw_thermal_ns: Annotated[Answer[int], Call("NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN")]
+    hw_power_brake_ns: Annotated[Answer[int], Call("NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN")]
+    sync_boost_ns: Annotated[Answer[int], Call("NVML_FI_DEV_CLOCKS_EVENT_REASON_SYNC_BOOST")]
 
 
 @dataclass(frozen=True)
 class Temperature:
-    gpu_c: Answer[int]
-    memory_c: Answer[int]
-    margin_c: Answer[int]  # to the nearest slowdown (T.limit of Hopper and later)
+    gpu_c: Annotated[Answer[int], Call("nvmlDeviceGetTemperature", (0,))]
+    memory_c: Annotated[Answer[int], Call("NVML_FI_DEV_MEMORY_TEMP")]
+    margin_c: Annotated[Answer[int], Call("nvmlDeviceGetMarginTemperature")]  # to the nearest slowdown (T.limit of Hopper and later)
 
 
 @dataclass(frozen=True)
 class Pcie:
     """PCIe link. An idle link may train down to save power: generation and width count only under load."""
 
-    generation: Answer[int]
-    width: Answer[int]
-    max_generation: Answer[int]  # of this GPU in this slot
-    max_width: Answer[int]
-    max_device_generation: Answer[int]  # of this GPU in any slot
-    num_replays: Answer[int]
+    generation: Annotated[Answer[int], Call("nvmlDeviceGetCurrPcieLinkGeneration")]
+    width: Annotated[Answer[int], Call("nvmlDeviceGetCurrPcieLinkWidth")]
+    max_generation: Annotated[Answer[int], Call("nvmlDeviceGetMaxPcieLinkGeneration")]  # of this GPU in this slot
+    max_width: Annotated[Answer[int], Call("nvmlDeviceGetMaxPcieLinkWidth")]
+    max_device_generation: Annotated[Answer[int], Call("nvmlDeviceGetGpuMaxPcieLinkGeneration")]  # of this GPU in any slot
+    num_replays: Annotated[Answer[int], Call("nvmlDeviceGetPcieReplayCounter")]
 
 
 @dataclass(frozen=True)
@@ -162,27 +184,27 @@ class GpuReading:
     """One GPU at one moment. `index` is NVML's, which CUDA_VISIBLE_DEVICES does not change."""
 
     index: int
-    name: Answer[str]
-    uuid: Answer[str]
-    serial: Answer[str]
-    part_number: Answer[str]
-    vbios: Answer[str]
-    inforom: Answer[str]
-    gsp_firmware: Answer[str]
+    name: Annotated[Answer[str], Call("nvmlDeviceGetName", make=text)]
+    uuid: Annotated[Answer[str], Call("nvmlDeviceGetUUID", make=text)]
+    serial: Annotated[Answer[str], Call("nvmlDeviceGetSerial", make=text)]
+    part_number: Annotated[Answer[str], Call("nvmlDeviceGetBoardPartNumber", make=text)]
+    vbios: Annotated[Answer[str], Call("nvmlDeviceGetVbiosVersion", make=text)]
+    inforom: Annotated[Answer[str], Call("nvmlDeviceGetInforomImageVersion", make=text)]
+    gsp_firmware: Annotated[Answer[str], Call("nvmlDeviceGetGspFirmwareVersion", make=text)]
     pci_bus_id: Answer[str]
-    module_id: Answer[int]  # of the slot on the baseboard
+    module_id: Annotated[Answer[int], Call("nvmlDeviceGetModuleId")]  # of the slot on the baseboard
     virtualization: Answer[str]
     total_bytes: Answer[int]
     used_bytes: Answer[int]  # the driver's own memory included, which nvidia-smi shows as reserved
     free_bytes: Answer[int]
     mig_is_on: Answer[bool]
     mig_is_on_after_reset: Answer[bool]
-    persistence_is_on: Answer[bool]
+    persistence_is_on: Annotated[Answer[bool], Call("nvmlDeviceGetPersistenceMode", make=bool)]
     compute_mode: Answer[str]
     recovery_action: Answer[str]  # asked for by the driver: none, reset, reboot, ...
     channel_repair_is_pending: Answer[bool]
     tpc_repair_is_pending: Answer[bool]
-    has_unrepairable_memory: Answer[bool]
+    has_unrepairable_memory: Annotated[Answer[bool], Call("nvmlDeviceGetUnrepairableMemoryFlag_v1", make=bool)]
     ecc: Ecc
     remapping: RowRemapping
     retired_pages: RetiredPages

@@ -4,11 +4,14 @@ A value that NVML does not give is `Missing` with NVML's own reason. Source: NVM
 """
 
 import itertools
-from typing import Any
+from collections.abc import Callable
+from functools import cache
+from typing import Any, get_type_hints
 from uuid import UUID
 
 from gpu_acceptance.inventory.answer import Answer, Missing, Why, then
 from gpu_acceptance.inventory.gpu import (
+    Call,
     Clocks,
     Ecc,
     EccCounts,
@@ -23,7 +26,6 @@ from gpu_acceptance.inventory.gpu import (
     RowRemapping,
     Temperature,
     Throttling,
-    event_reasons_of,
 )
 from gpu_acceptance.inventory.nvml import Asker, NoNvmlError, library, read_pci_bus_id, read_processes, word
 
@@ -44,17 +46,15 @@ _OF_LINK = (  # in the order of NvLink
     "NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY",
     "NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY",
 )
-_TEXTS = {  # of GpuReading
-    "name": "nvmlDeviceGetName",
-    "uuid": "nvmlDeviceGetUUID",
-    "serial": "nvmlDeviceGetSerial",
-    "part_number": "nvmlDeviceGetBoardPartNumber",
-    "vbios": "nvmlDeviceGetVbiosVersion",
-    "inforom": "nvmlDeviceGetInforomImageVersion",
-    "gsp_firmware": "nvmlDeviceGetGspFirmwareVersion",
-}
 _NAMES = {"name", "uuid", "serial"}
-_GRAPHICS, _SM, _MEMORY = 0, 1, 2  # clocks
+_PARTS: dict[str, Callable[..., Any]] = {
+    "retired_pages": RetiredPages,
+    "clocks": Clocks,
+    "power": Power,
+    "throttling": Throttling,
+    "temperature": Temperature,
+    "pcie": Pcie,
+}
 _COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
 _VIRTUALIZATION = {0: "none", 1: "pass-through", 2: "vGPU", 3: "host vGPU", 4: "host vSGA"}
 _RECOVERY = {
@@ -75,15 +75,21 @@ def _spread(values: Any, count: int) -> tuple[Any, ...]:
     return (values,) * count if isinstance(values, Missing) else tuple(values)
 
 
-def _pcie(asker: Asker, handle: object) -> Pcie:
-    return Pcie(
-        generation=asker.integer("nvmlDeviceGetCurrPcieLinkGeneration", handle),
-        width=asker.integer("nvmlDeviceGetCurrPcieLinkWidth", handle),
-        max_generation=asker.integer("nvmlDeviceGetMaxPcieLinkGeneration", handle),
-        max_width=asker.integer("nvmlDeviceGetMaxPcieLinkWidth", handle),
-        max_device_generation=asker.integer("nvmlDeviceGetGpuMaxPcieLinkGeneration", handle),
-        num_replays=asker.integer("nvmlDeviceGetPcieReplayCounter", handle),
-    )
+@cache
+def _calls_of(kind: object) -> dict[str, Call]:
+    hints = get_type_hints(kind, include_extras=True)
+    return {name: call for name, hint in hints.items() for call in getattr(hint, "__metadata__", ())}
+
+
+def _declared(kind: object, asker: Asker, handle: object, named: object = None) -> dict[str, Any]:
+    """Ask for the fields that declare a call. `named`: the handle that is asked for names."""
+    found: dict[str, Any] = {}
+    for name, call in _calls_of(kind).items():
+        if call.name.startswith("NVML_FI_"):
+            found[name] = asker.field(handle, call.name)
+        else:
+            found[name] = asker.ask(call.name, named if name in _NAMES else handle, *call.arguments, make=call.make)
+    return found
 
 
 def _nvlinks(asker: Asker, handle: object) -> Answer[tuple[NvLink, ...]]:
@@ -114,46 +120,6 @@ def _fabric(asker: Asker, handle: object) -> Fabric:
         clique_id=then(info, lambda info: int(info.cliqueId)),
         cluster_uuid=then(info, lambda info: str(UUID(bytes=bytes(info.clusterUuid)))),
         health=then(health, lambda health: word(_FABRIC_HEALTH, health) if health else Missing(Why.NOT_SUPPORTED)),
-    )
-
-
-def _clocks(asker: Asker, handle: object) -> Clocks:
-    return Clocks(
-        sm_mhz=asker.integer("nvmlDeviceGetClockInfo", handle, _SM),
-        memory_mhz=asker.integer("nvmlDeviceGetClockInfo", handle, _MEMORY),
-        max_sm_mhz=asker.integer("nvmlDeviceGetMaxClockInfo", handle, _SM),
-        max_memory_mhz=asker.integer("nvmlDeviceGetMaxClockInfo", handle, _MEMORY),
-        application_sm_mhz=asker.integer("nvmlDeviceGetApplicationsClock", handle, _GRAPHICS),
-        default_application_sm_mhz=asker.integer("nvmlDeviceGetDefaultApplicationsClock", handle, _GRAPHICS),
-    )
-
-
-def _power(asker: Asker, handle: object) -> Power:
-    return Power(
-        draw_w=asker.watts("nvmlDeviceGetPowerUsage", handle),
-        limit_w=asker.watts("nvmlDeviceGetPowerManagementLimit", handle),
-        enforced_limit_w=asker.watts("nvmlDeviceGetEnforcedPowerLimit", handle),
-        default_limit_w=asker.watts("nvmlDeviceGetPowerManagementDefaultLimit", handle),
-        max_limit_w=asker.ask("nvmlDeviceGetPowerManagementLimitConstraints", handle, make=lambda both: both[1] / 1000),
-    )
-
-
-def _throttling(asker: Asker, handle: object) -> Throttling:
-    return Throttling(
-        reasons=asker.ask("nvmlDeviceGetCurrentClocksEventReasons", handle, make=event_reasons_of),
-        sw_power_cap_ns=asker.field(handle, "NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP"),
-        sw_thermal_ns=asker.field(handle, "NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN"),
-        hw_thermal_ns=asker.field(handle, "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN"),
-        hw_power_brake_ns=asker.field(handle, "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN"),
-        sync_boost_ns=asker.field(handle, "NVML_FI_DEV_CLOCKS_EVENT_REASON_SYNC_BOOST"),
-    )
-
-
-def _temperature(asker: Asker, handle: object) -> Temperature:
-    return Temperature(
-        gpu_c=asker.integer("nvmlDeviceGetTemperature", handle, 0),
-        memory_c=asker.field(handle, "NVML_FI_DEV_MEMORY_TEMP"),
-        margin_c=asker.integer("nvmlDeviceGetMarginTemperature", handle),
     )
 
 
@@ -200,7 +166,7 @@ def read_pcie(uuid: str) -> Pcie:
     try:
         with library() as pynvml:
             asker = Asker(pynvml)
-            return _pcie(asker, asker.handle(uuid))
+            return Pcie(**_declared(Pcie, asker, asker.handle(uuid)))
     except NoNvmlError as error:
         return Pcie(*[Missing(Why.NOT_THERE, str(error))] * 6)
 
@@ -233,37 +199,26 @@ def _peer_link(asker: Asker, handles: list[object], source: int, target: int) ->
 def _gpu(asker: Asker, index: int, named: object, handle: object) -> GpuReading:
     """Read one GPU. `named`: its handle, for its names; `handle`: the same for all other facts, missing where another rank asks."""
     memory = asker.ask("nvmlDeviceGetMemoryInfo", handle, make=lambda info: (int(info.total), int(info.used), int(info.free)))
-    texts: dict[str, Any] = {name: asker.text(function, named if name in _NAMES else handle) for name, function in _TEXTS.items()}
-    sizes: dict[str, Any] = dict(zip(("total_bytes", "used_bytes", "free_bytes"), _spread(memory, 3), strict=True))
-    mig = _spread(asker.flags("nvmlDeviceGetMigMode", handle), 2)
-    repair = _spread(asker.flags("nvmlDeviceGetRepairStatus", handle), 2)
+    total_bytes, used_bytes, free_bytes = _spread(memory, 3)
+    mig_is_on, mig_is_on_after_reset = _spread(asker.flags("nvmlDeviceGetMigMode", handle), 2)
+    channel_repair_is_pending, tpc_repair_is_pending = _spread(asker.flags("nvmlDeviceGetRepairStatus", handle), 2)
     return GpuReading(
         index=index,
-        **texts,
+        **_declared(GpuReading, asker, handle, named),
+        **{name: kind(**_declared(kind, asker, handle)) for name, kind in _PARTS.items()},
         pci_bus_id=read_pci_bus_id(asker, named),
-        module_id=asker.integer("nvmlDeviceGetModuleId", handle),
         virtualization=asker.word(_VIRTUALIZATION, "nvmlDeviceGetVirtualizationMode", handle),
-        **sizes,
-        mig_is_on=mig[0],
-        mig_is_on_after_reset=mig[1],
-        persistence_is_on=asker.flag("nvmlDeviceGetPersistenceMode", handle),
+        total_bytes=total_bytes,
+        used_bytes=used_bytes,
+        free_bytes=free_bytes,
+        mig_is_on=mig_is_on,
+        mig_is_on_after_reset=mig_is_on_after_reset,
         compute_mode=asker.word(_COMPUTE_MODES, "nvmlDeviceGetComputeMode", handle),
         recovery_action=then(asker.field(handle, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION"), lambda value: word(_RECOVERY, value)),
-        channel_repair_is_pending=repair[0],
-        tpc_repair_is_pending=repair[1],
-        has_unrepairable_memory=asker.flag("nvmlDeviceGetUnrepairableMemoryFlag_v1", handle),
+        channel_repair_is_pending=channel_repair_is_pending,
+        tpc_repair_is_pending=tpc_repair_is_pending,
         ecc=_ecc(asker, handle),
         remapping=_remapping(asker, handle),
-        retired_pages=RetiredPages(  # causes: 0 several single-bit errors, 1 one double-bit error
-            num_single_bit=asker.ask("nvmlDeviceGetRetiredPages", handle, 0, make=len),
-            num_double_bit=asker.ask("nvmlDeviceGetRetiredPages", handle, 1, make=len),
-            is_pending=asker.flag("nvmlDeviceGetRetiredPagesPendingStatus", handle),
-        ),
-        clocks=_clocks(asker, handle),
-        power=_power(asker, handle),
-        throttling=_throttling(asker, handle),
-        temperature=_temperature(asker, handle),
-        pcie=_pcie(asker, handle),
         nvlinks=_nvlinks(asker, handle),
         fabric=_fabric(asker, handle),
         processes=read_processes(asker, handle),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from gpu_acceptance.inventory.answer import Answer, Missing, T, Why, missing_over, parsed, read_whole, then
+from gpu_acceptance.inventory.answer import MOST_FILE_BYTES, Answer, Missing, T, Why, missing_over, parsed, read_text, then
 
 # Network, parallel and cluster file systems, by the kernel's names; FUSE (`fuse`, `fuse.NAME`) depends on a process.
 _REMOTE = {
@@ -58,7 +58,7 @@ class MountEntry:
 def read_mountinfo(root: Path = Path("/")) -> Answer[tuple[MountEntry, ...]]:
     """Return the mounts, oldest first: the last of two on one mount point is visible."""
     path = root / "proc/self/mountinfo"
-    return parsed(read_whole(path), str(path), lambda text: tuple(_entry(line) for line in text.rstrip("\n").split("\n")))
+    return parsed(read_text(path, MOST_FILE_BYTES), str(path), lambda text: tuple(_entry(line) for line in text.split("\n")))
 
 
 def _entry(line: str) -> MountEntry:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpu_acceptance.inventory.answer import Answer, Missing, T, Why, read_whole, then
+from gpu_acceptance.inventory.answer import MOST_FILE_BYTES, Answer, Missing, T, Why, read_text, then
 
 # `[2026-11-22 13:00:18] node-03:1107:1107 [0] enqueue.cc:1859 NCCL WARN Error : no algorithm/protocol available ...` (NCCL 2.28.9).
 # src/debug.cc of 2026 writes the function after the place.
@@ -131,7 +131,7 @@ def read_own() -> Answer[NcclLog]:
     """Read the log of this process from its stdout, the log of its rank and of earlier workers (worker/worker.py)."""
     if not _STDOUT.is_file():
         return Missing(Why.NOT_THERE, "stdout is no file, so that NCCL's log cannot be read back")
-    text = read_whole(_STDOUT)
+    text = read_text(_STDOUT, MOST_FILE_BYTES)
     return then(text, lambda text: parse(text, os.getpid()))
 
 

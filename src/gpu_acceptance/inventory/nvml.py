@@ -10,7 +10,7 @@ from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
 from gpu_acceptance.inventory.answer import Answer, Missing, Why, then
-from gpu_acceptance.inventory.gpu import Gpu, GpuProcess, GpuUse
+from gpu_acceptance.inventory.gpu import Gpu, GpuProcess, GpuUse, text, watts
 
 T = TypeVar("T")
 _MOST_LINKS = 64  # 18 on Hopper and Blackwell; NVML_NVLINK_MAX_LINKS grew with each generation
@@ -85,7 +85,7 @@ class Asker:
         return self.ask(name, *arguments, make=lambda both: (bool(both[0]), bool(both[1])))
 
     def watts(self, name: str, *arguments: object) -> Answer[float]:
-        return self.ask(name, *arguments, make=lambda milliwatts: milliwatts / 1000)
+        return self.ask(name, *arguments, make=watts)
 
     def word(self, words: dict[int, str], name: str, *arguments: object) -> Answer[str]:
         return self.ask(name, *arguments, make=lambda value: word(words, int(value)))
@@ -155,11 +155,6 @@ def is_lacking(answer: Answer[object]) -> bool:
 def word(words: dict[int, str], value: int) -> str:
     """Return the word for a number of an enumeration; `unknown (9)` for one of a later NVML."""
     return words.get(value, f"unknown ({value})")
-
-
-def text(value: str | bytes) -> str:
-    """Return a text of NVML, which some versions of nvidia-ml-py give as bytes."""
-    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
 
 
 def read_processes(asker: Asker, handle: object) -> Answer[tuple[GpuProcess, ...]]:

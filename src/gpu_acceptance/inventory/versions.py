@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path, PurePosixPath
 
 from gpu_acceptance.inventory import nvml
-from gpu_acceptance.inventory.answer import Answer, Missing, Why, read_whole
+from gpu_acceptance.inventory.answer import MOST_FILE_BYTES, Answer, Missing, Why, read_text
 
 _ROOT = Path(__file__).resolve().parents[3]  # where this file is part of a checkout
 # A line of /proc/PID/maps (proc_pid_maps(5)): addresses, rights, offset, device, inode, and the path of a mapped file.
@@ -111,13 +111,13 @@ def read_libraries(root: Path = Path("/"), pid: int | None = None) -> Libraries:
 
 def _mapped_files(path: Path) -> Answer[tuple[str, ...]]:
     """Return each mapped file once, in the order of addresses."""
-    text = read_whole(path)
+    text = read_text(path, MOST_FILE_BYTES)
     if isinstance(text, Missing):
         return text
     if not text:
         return Missing(Why.UNREADABLE, f"{path} is empty: the process has ended, or is the kernel's")
     paths: dict[str, None] = {}
-    for line in text.rstrip("\n").split("\n"):
+    for line in text.split("\n"):
         mapping = _MAPPING.fullmatch(line)
         if mapping is None:
             return Missing(Why.UNREADABLE, f"{path} says {line!r:.80}")

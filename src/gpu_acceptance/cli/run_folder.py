@@ -199,7 +199,7 @@ def _run(options: argparse.Namespace) -> int:
     ranks = [f"--nproc-per-node={options.ranks}"] if options.ranks else []
     launcher = ["-m", "gpu_acceptance.control.torchrun", *ranks, "--standalone", "--local-addr=127.0.0.1", "--max-restarts=0"]
     code = torchrun.run([sys.executable, *launcher, "-m", "pytest", *pytest_arguments, *given(vars(options))])
-    if torchrun.forced or (torchrun.was_asked_to_stop and not folder.is_dir()):
+    if torchrun.forced or (torchrun.asked and not folder.is_dir()):
         return fail(f"interrupted{', and ended at once' * torchrun.forced}: there is no verdict", INTERRUPTED)
     return _tell(folder, code)
 

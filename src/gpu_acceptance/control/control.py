@@ -15,6 +15,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -127,7 +128,7 @@ class Control:
             except (RuntimeError, ValueError, TypeError, OSError) as error:
                 self._report_store_lost(error)
 
-        return threading.Thread(target=run, args=(self._client(patience),), daemon=True, name=name)
+        return threading.Thread(target=run, args=(self.client(patience),), daemon=True, name=name)
 
     @property
     def prefix(self) -> str:
@@ -201,9 +202,8 @@ class Control:
 
         def delete(store: Store) -> None:
             own = PrefixStore(generation_prefix(generation), store)
-            for key in (
-                own.list_keys() if hasattr(own, "list_keys") else ()
-            ):  # torch before 2.10 keeps a few hundred bytes per pair of ranks
+            keys = own.list_keys() if hasattr(own, "list_keys") else ()  # torch before 2.10 keeps a few hundred bytes per pair of ranks
+            for key in keys:
                 own.delete_key(key)
 
         self._outgoing.put(delete)
@@ -218,20 +218,18 @@ class Control:
 
     def drain_wake(self) -> None:
         """Make `wake_fd` unreadable until the next message."""
-        try:
+        with suppress(BlockingIOError):
             os.eventfd_read(self.wake_fd)
-        except BlockingIOError:
-            return
 
-    def client(self) -> Store:
-        """Return a store client of its own for one more thread. Blocks; raises UnreachableError where the store does not answer."""
-        return self._client(timedelta(seconds=_PATIENCE_S))
+    def client(self, patience: timedelta = timedelta(seconds=_PATIENCE_S)) -> Store:
+        """Return a store client of its own for one more thread. Blocks; raises UnreachableError where the store does not answer.
 
-    def _client(self, patience: timedelta) -> Store:
+        `patience`: for a key that is not there.
+        """
         return PrefixStore(self.session.name, self._base_client(patience))
 
     def _base_client(self, patience: timedelta) -> Store:
-        """Return a client without the session in its keys. `patience`: for a key that is not there."""
+        """Return a client without the session in its keys."""
         try:
             store = store_client(self.place.store_host, self.port, self._connect_s, self._stopped)
         except NoStoreError as error:

@@ -47,7 +47,7 @@ class TorchrunProcess:
     def __init__(self) -> None:
         become_subreaper()  # ranks whose torchrun was killed become children of this process
         self.forced = False
-        self._asked: list[int] = []
+        self.asked: list[int] = []  # signals that asked it to stop
         self._process: subprocess.Popen[bytes] | None = None
         for number in {*_PASSED_ON, *_FORCED}:
             if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # nohup
@@ -55,11 +55,11 @@ class TorchrunProcess:
 
     def run(self, command: Sequence[str]) -> int:
         """Return the exit code of torchrun, or minus the signal that killed it, after all of its ranks have ended."""
-        if self._asked:
+        if self.asked:
             return INTERRUPTED
         self._process = subprocess.Popen(command, env=environment_for_torchrun(), process_group=0)
-        if self._asked:
-            self._process.send_signal(self._asked[0])  # it came amid the start
+        if self.asked:
+            self._process.send_signal(self.asked[0])  # it came amid the start
         code = self._process.wait()
         begun = time.monotonic()  # a torchrun that was killed leaves its ranks
         while (left := descendants()) and time.monotonic() - begun < (_FORCED_S if self.forced else _ORPHANS_S):
@@ -67,15 +67,11 @@ class TorchrunProcess:
         kill_descendants()
         return code
 
-    @property
-    def was_asked_to_stop(self) -> bool:
-        return bool(self._asked)
-
     def _hear(self, number: int, _frame: object) -> None:
-        self._asked.append(number)
-        if number == signal.SIGQUIT or self._asked.count(signal.SIGINT) > 1:
+        self.asked.append(number)
+        if number == signal.SIGQUIT or self.asked.count(signal.SIGINT) > 1:
             self._force()
-        elif self._process and len(self._asked) == 1:
+        elif self._process and len(self.asked) == 1:
             if number == signal.SIGINT and self._process.returncode is None:
                 os.write(2, _STOPPING)
             self._process.send_signal(number)

@@ -15,7 +15,15 @@ from typing import Any
 
 from gpu_acceptance.base.text import clip
 from gpu_acceptance.worker import functions, process_settings, settings, torch_settings
-from gpu_acceptance.worker.threads import bare_threads, burning_threads, has_children, has_started, lasting, own_children, working_threads
+from gpu_acceptance.worker.threads import (
+    bare_threads,
+    burning_threads,
+    has_children,
+    lasting,
+    own_children,
+    started_threads,
+    working_threads,
+)
 
 SETTINGS = (*settings.SETTINGS, *process_settings.SETTINGS, *torch_settings.SETTINGS, *functions.SETTINGS)
 
@@ -120,7 +128,7 @@ class Leftovers:
         return seen
 
     def _seen(self, children: set[int]) -> list[str]:
-        new = [thread for thread in working_threads() - self._threads if has_started(thread) or not thread.daemon]
+        new = [thread for thread in working_threads() - self._threads if thread in started_threads or not thread.daemon]
         threads = [f"thread {thread.name}" for thread in new] + ["thread without a name"] * len(bare_threads() - self._bare)
         processes = [f"process {pid} ({clip(command, 100)})" for pid, command in lasting(children - self._children)]
         return sorted(threads) + sorted(processes)

@@ -7,6 +7,7 @@ import re
 import resource
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from itertools import count, takewhile
 from typing import Any
@@ -55,10 +56,8 @@ def _put_back_limits(before: dict[str, tuple[int, int]]) -> None:
     """Put back the soft limits, and the hard ones where this user may."""
     for name, limit in _resource_limits().items():
         if limit != before[name]:
-            try:
+            with suppress(ValueError):  # a hard limit that was lowered: new workers get it from their supervisor
                 resource.setrlimit(_LIMITS[name], before[name])
-            except ValueError:  # a hard limit that was lowered: new workers get it from their supervisor
-                continue
 
 
 def _prctl(option: int, argument: Any = 0) -> int:

@@ -4,7 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
@@ -27,25 +27,13 @@ _ROOM_BYTES = 1 << 16  # in the message that takes one value of every rank to al
 MOST_FIGURES = 2_000  # a curve of seven collectives over 31 sizes is 434; the record must fit into one message
 
 
-class Gather(Protocol):
-    """Collects one small value from every rank, in rank order. Collective."""
-
-    def __call__(self, key: str, value: Value) -> list[Value]: ...
-
-
-class Telemetry(Protocol):
-    """Returns what this rank's GPU did between two moments of time.monotonic(), at least 1 s apart. None: no GPU. Not collective."""
-
-    def __call__(self, begin_s: float, end_s: float) -> GpuTelemetry | None: ...
-
-
-class EndRound(Protocol):
-    """Reports to this rank's supervisor that a round has ended: the time of the next round counts from here. Not collective.
-
-    Returns which counters of this rank rose further than they may since the validation began; empty where none did.
-    """
-
-    def __call__(self) -> str: ...
+# Collects one small value of a key from every rank, in rank order. Collective.
+Gather = Callable[[str, Value], list[Value]]
+# Returns what this rank's GPU did between two moments of time.monotonic(), at least 1 s apart. None: no GPU. Not collective.
+Telemetry = Callable[[float, float], GpuTelemetry | None]
+# Reports to this rank's supervisor that a round has ended: the time of the next round counts from here. Not collective.
+# Returns which counters of this rank rose further than they may since the validation began; empty where none did.
+EndRound = Callable[[], str]
 
 
 class Figures:

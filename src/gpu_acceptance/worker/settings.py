@@ -258,15 +258,10 @@ def _put_back_finders(before: tuple[Identity, ...]) -> None:
     sys.meta_path[: len(_finders())] = finders
 
 
-def _decimal_context() -> tuple[object, ...]:
-    context = decimal.getcontext()
-    traps = tuple(condition for condition, is_set in context.traps.items() if is_set)
-    return context.prec, context.rounding, context.Emin, context.Emax, context.capitals, context.clamp, traps
-
-
-def _put_back_decimal(before: tuple[Any, ...]) -> None:
-    prec, rounding, least, most, capitals, clamp, traps = before
-    decimal.setcontext(decimal.Context(prec, rounding, least, most, capitals, clamp, [], list(traps)))
+def _decimal_context() -> tuple[Any, ...]:
+    """Return the arguments of the context, without the flags that computations raise."""
+    *arguments, _flags, traps = decimal.getcontext().__reduce__()[1]
+    return *arguments, [], traps
 
 
 _NUMPY = {"divide": "warn", "over": "warn", "under": "ignore", "invalid": "warn"}  # before its import
@@ -307,7 +302,7 @@ class _Modules:
 
 
 def _forget_exit_functions(before: tuple[Identity, ...]) -> None:
-    for function in threads.exit_functions():
+    for function in threads.exit_functions.copy():
         if Identity(function) not in before:
             atexit.unregister(function)
 
@@ -332,7 +327,7 @@ _PROCESS = (
         lambda: str(multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]),  # the default
         partial(multiprocessing.set_start_method, force=True),
     ),
-    _set_by_imports("functions at the end of the process", lambda: tuple(map(Identity, threads.exit_functions())), _forget_exit_functions),
+    _set_by_imports("functions at the end of the process", lambda: tuple(map(Identity, threads.exit_functions)), _forget_exit_functions),
 )
 _INTERPRETER = (
     Setting("digits of an integer as text", sys.get_int_max_str_digits, sys.set_int_max_str_digits),
@@ -355,7 +350,7 @@ _INTERPRETER = (
     _set_by_imports("sys.path", lambda: tuple(sys.path), lambda before: sys.path.__setitem__(slice(None), before)),
     _set_by_imports("module", _modules.read, _modules.put_back),
     _set_by_imports("sys.meta_path", _finders, _put_back_finders),
-    _set_by_imports("decimal context", _decimal_context, _put_back_decimal),
+    _set_by_imports("decimal context", _decimal_context, lambda before: decimal.setcontext(decimal.Context(*before))),
     _set_by_imports(
         "numpy.seterr of",
         lambda: sys.modules["numpy"].geterr() if sys.modules.get("numpy") else _NUMPY,

@@ -23,8 +23,8 @@ _INSTALLED = ("/site-packages/", "/dist-packages/")
 _OWN = f"{Path(__file__).parents[1]}/"
 
 _suites: list[str] = []  # one, as the beginning of its files' names
-_threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
-_exit_functions: list[Callable[..., Any]] = []
+started_threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()  # by the suite
+exit_functions: list[Callable[..., Any]] = []  # of the suite
 # These stay up on purpose and idle: a pool of compilers, and what Python's multiprocessing keeps for later.
 _MAY_STAY = ("torch/_inductor/compile_worker", "multiprocessing.resource_tracker", "multiprocessing.forkserver")
 
@@ -44,32 +44,22 @@ def note_who_asks(suite: Path) -> None:
     @functools.wraps(start)
     def noting_start(thread: threading.Thread) -> None:
         if _is_asked_by_suite(sys._getframe(1)):
-            _threads.add(thread)
+            started_threads.add(thread)
         start(thread)
 
     @functools.wraps(register)
     def noting_register(function: Callable[..., Any], /, *arguments: object, **named: object) -> Any:
         if _is_of_suite(sys._getframe(1).f_code.co_filename):  # Python's own library registers for all that use it
-            _exit_functions.append(function)
+            exit_functions.append(function)
         return register(function, *arguments, **named)
 
     @functools.wraps(unregister)
     def noting_unregister(function: Callable[..., Any], /) -> None:
-        _exit_functions[:] = [one for one in _exit_functions if one != function]  # as atexit compares
+        exit_functions[:] = [one for one in exit_functions if one != function]  # as atexit compares
         unregister(function)
 
     threading.Thread.start = noting_start  # type: ignore[method-assign,assignment]
     atexit.register, atexit.unregister = noting_register, noting_unregister
-
-
-def has_started(thread: threading.Thread) -> bool:
-    """Return True for a thread that the suite started."""
-    return thread in _threads
-
-
-def exit_functions() -> list[Callable[..., Any]]:
-    """Return the exit functions of the suite."""
-    return list(_exit_functions)
 
 
 def _is_asked_by_suite(frame: FrameType | None) -> bool:
@@ -79,7 +69,7 @@ def _is_asked_by_suite(frame: FrameType | None) -> bool:
         if not file.startswith(_STANDARD) or any(part in file for part in _INSTALLED):
             return _is_of_suite(file)
         frame = frame.f_back
-    return threading.current_thread() in _threads
+    return threading.current_thread() in started_threads
 
 
 def _is_of_suite(file: str) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from gpu_acceptance.base.strict_yaml import parse
 from gpu_acceptance.cli.limits import bound_of, whose
+from gpu_acceptance.thresholds.families import expand
 from gpu_acceptance.thresholds.file import LimitsFile
 from gpu_acceptance.thresholds.known_metrics import known_metrics
 from gpu_acceptance.thresholds.limit import COUNTERS, Limit, source_kind, subject_of_metric
@@ -21,7 +22,7 @@ _OVERLAYS = ("site-ndr", "site-nvls-off")
 _HEAD = """# What the limits mean
 
 `make docs` writes this page from [thresholds/](../thresholds/README.md) and [metrics.yaml](metrics.yaml). `gpu-acceptance limits h200-sxm`
-prints the limits for one GPU, and `gpu-acceptance explain METRIC` one limit with its whole source. Why each is measured, how, and what it
+prints the limits for one GPU, and `gpu-acceptance explain METRIC` one limit with its whole source. Why each subject matters, and what it
 does not see: [methods](methods.md).
 
 How to read a limit: the bound, whose figure it is, the kind of its source and, in brackets, the file that sets it. A file replaces what
@@ -42,7 +43,7 @@ def limits_page() -> str:
 
 @cache
 def meanings() -> Mapping[str, str]:
-    """Return what each metric is, by a name or a glob over names."""
+    """Return what each metric is, by a name, or by `{a,b}` and `*` over names."""
     return {str(name): str(text) for name, text in parse(METRICS.read_bytes()).data.items()}
 
 
@@ -59,10 +60,29 @@ def limits_by_file() -> Mapping[str, Mapping[str, Limit]]:
 
 
 @cache
-def metrics_of(name: str) -> tuple[str, ...]:
-    """Return the metrics that an entry of metrics.yaml is about: those without an entry of their own name."""
-    taken = meanings().keys() - {name}
-    return tuple(metric for metric in _known() if metric not in taken and (metric == name or fnmatchcase(metric, name)))
+def explained() -> Mapping[str, str]:
+    """Return the pattern that explains each metric: the first one of metrics.yaml that matches its name."""
+    found: dict[str, str] = {}
+    for pattern in patterns():
+        found |= {metric: pattern for metric in _known() if metric not in found and fnmatchcase(metric, pattern)}
+    return found
+
+
+@cache
+def patterns() -> Mapping[str, str]:
+    """Return each name that the entries of metrics.yaml stand for, with `*` and without braces, and its entry."""
+    return {pattern: entry for entry in meanings() for pattern in expand(entry)}
+
+
+@cache
+def rows_of(subject: str) -> Mapping[str, Sequence[str]]:
+    """Return the metrics of each row by its entry. A metric with a limit and without an entry is a row of its own."""
+    found: dict[str, list[str]] = {}
+    for metric, pattern in explained().items():
+        if subject_of_metric(metric) == subject:
+            found.setdefault(patterns()[pattern], []).append(metric)
+    plain = [metric for metric in limits_by_file() if metric not in explained() and subject_of_metric(metric) == subject]
+    return found | {metric: [metric] for metric in plain}
 
 
 @cache
@@ -86,11 +106,19 @@ def _subjects() -> dict[str, str]:
 
 def _section(subject: str) -> str:
     about = _subjects().get(subject, "No error counter of a GPU or a network port rises during a validation.")
-    names = [name for name in meanings() if subject_of_metric(name) == subject]
-    rows = "".join(f"| `{name}` | {cell(meanings()[name])} | {cell(_limit(metrics_of(name)))} |\n" for name in names)
-    table = f"| metric | what it is | limit |\n|---|---|---|\n{rows}" if names else "Its figures are recorded, and none has a limit.\n"
-    more = "".join(part for part in (_remedies(names), _not_applicable(subject)) if part)
-    return f"\n## `{subject}`\n\n{escaped(about)} [How it is measured](methods.md#{subject}).\n\n{table}{more}"
+    rows = "".join(
+        f"| {_label(entry, subject)} | {cell(meanings().get(entry, ''))} | {cell(_limit(metrics))} |\n"
+        for entry, metrics in rows_of(subject).items()
+    )
+    table = f"| metric | what it is | limit |\n|---|---|---|\n{rows}" if rows else "Its figures are recorded, and none has a limit.\n"
+    more = "".join(part for part in (_remedies(subject), _not_applicable(subject)) if part)
+    return f"\n## `{subject}`\n\n{escaped(about)} [Why it matters](methods.md#{subject}).\n\n{table}{more}"
+
+
+def _label(entry: str, subject: str) -> str:
+    """Return the entry, or those of its names that belong to the subject if it is about several."""
+    names = [name for name in expand(entry) if subject_of_metric(name) == subject]
+    return ", ".join(f"`{name}`" for name in (names if 0 < len(names) < len(expand(entry)) else [entry]))
 
 
 def _limit(metrics: Sequence[str]) -> str:
@@ -109,15 +137,17 @@ def _kinds(limit: Limit) -> list[str]:
     return [name for name in ("at_least", "at_most", "equals", "uniform", "peers") if getattr(limit, name) not in (None, False)]
 
 
-def _remedies(names: Sequence[str]) -> str:
-    """Return what to do about a miss, once for all metrics of which it is the same."""
+def _remedies(subject: str) -> str:
+    """Return what to do about a miss, once for all metrics of which it is the same; a whole row stands for its metrics."""
     found: dict[str, list[str]] = {}
-    for name in names:
-        for metric in metrics_of(name):
-            for limit in limits_by_file().get(metric, {}).values():
-                if limit.remedy and name not in found.setdefault(limit.remedy, []):
-                    found[limit.remedy].append(name)
-    lines = "".join(f"- {', '.join(f'`{name}`' for name in names)}: {escaped(remedy)}\n" for remedy, names in found.items())
+    for entry, metrics in rows_of(subject).items():
+        limited = {metric: list(limits_by_file().get(metric, {}).values()) for metric in metrics}
+        own = {metric: {limit.remedy for limit in limits if limit.remedy} for metric, limits in limited.items() if limits}
+        for remedy in dict.fromkeys(limit.remedy for limits in limited.values() for limit in limits if limit.remedy):
+            having = [metric for metric, remedies in own.items() if remedy in remedies]
+            names = _label(entry, subject) if len(having) == len(own) else ", ".join(f"`{metric}`" for metric in having)
+            found.setdefault(remedy, []).append(names)
+    lines = "".join(f"- {', '.join(names)}: {escaped(remedy)}\n" for remedy, names in found.items())
     return f"\nAfter a miss:\n\n{lines}" if lines else ""
 
 

@@ -43,19 +43,14 @@ def source_to(host: str) -> str:
         return str(probe.getsockname()[0])
 
 
-def mtu_of(address: str, interfaces: Sequence[Interface]) -> int | None:
-    """Return the MTU of the interface with this address."""
-    return next((one.mtu_bytes for one in interfaces if address in one.addresses), None)
+def interface_of(address: str, interfaces: Sequence[Interface]) -> Interface | None:
+    """Return the interface with this address."""
+    return next((one for one in interfaces if address in one.addresses), None)
 
 
 def is_loopback(address: str) -> bool:
     """Return True for an address that each host has for itself."""
     return ipaddress.ip_address(address).is_loopback
-
-
-def name_of(address: str, interfaces: Sequence[Interface]) -> str:
-    """Return the name of the interface with this address; empty without one."""
-    return next((one.name for one in interfaces if address in one.addresses), "")
 
 
 def chosen_by(text: str, interfaces: Sequence[Interface]) -> dict[str, str]:

@@ -5,10 +5,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from itertools import takewhile
 from pathlib import Path, PurePath
 
-from gpu_acceptance.inventory.answer import Answer, Missing, Why, combine, missing_over, parser, read_value, then
+from gpu_acceptance.inventory.answer import Answer, Missing, Why, combine, missing_over, names_in, parser, read_value, then
 
 SYS = Path("/sys")
 
@@ -39,13 +40,11 @@ def gpus_on_bus(extra_root: Path | None = None) -> BusReading:
 
 def _scan(root: Path) -> BusReading:
     devices = root / "bus" / "pci" / "devices"
-    try:
-        addresses = sorted(device.name for device in devices.iterdir())
-    except FileNotFoundError:
+    addresses = names_in(devices)
+    if isinstance(addresses, Missing):
         # A kernel with a bus folder without PCI has no PCI bus. Without the folder, nothing was read at all.
-        return BusReading((), () if (root / "bus").is_dir() and not (root / "bus" / "pci").exists() else (str(devices),))
-    except OSError:
-        return BusReading((), (str(devices),))
+        has_no_bus = addresses.missing is Why.NOT_THERE and (root / "bus").is_dir() and not (root / "bus" / "pci").exists()
+        return BusReading((), () if has_no_bus else (str(devices),))
     verdicts = {address: _is_gpu(devices / address) for address in addresses}
     return BusReading(
         gpus=tuple(address for address, verdict in verdicts.items() if verdict),
@@ -55,13 +54,11 @@ def _scan(root: Path) -> BusReading:
 
 def _is_gpu(device: Path) -> bool | None:
     """Return None for an unreadable device."""
-    try:
-        vendor = int((device / "vendor").read_text(encoding="ascii"), 16)
-        pci_class = int((device / "class").read_text(encoding="ascii"), 16)  # 24 bits: base class, subclass, interface
-    except (OSError, ValueError):
+    vendor, pci_class = (read_value(device / name, partial(int, base=16)) for name in ("vendor", "class"))
+    if isinstance(vendor, Missing) or isinstance(pci_class, Missing):
         return None
     if vendor == _NVIDIA:
-        return pci_class >> 16 == _DISPLAY
+        return pci_class >> 16 == _DISPLAY  # 24 bits: base class, subclass, interface
     return vendor == _AMD and pci_class >> 8 in _AMD_ACCELERATORS
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from gpu_acceptance.base.text import clip
 from gpu_acceptance.inventory.answer import (
+    MOST_FILE_BYTES,
     Answer,
     Missing,
     Why,
@@ -32,7 +33,6 @@ PREFIXES = (
     *("NVIDIA_TF32_OVERRIDE", "NVSHMEM_", "OMP_", "PYTORCH_", "SHARP_", "TORCHINDUCTOR_", "TORCH_", "UCX_"),
 )
 MAX_VALUE = 1_000  # characters of one value
-_MOST_HOSTS = 1_000_000  # characters of /etc/hosts
 _MAX_NAME = 253  # characters of a name in DNS
 # Parameters of the kernel's command line that change performance. The rest is not kept: it may hold addresses and secrets of a site.
 # Documentation/admin-guide/kernel-parameters.txt; `-` and `_` are the same to the kernel, here `_`.
@@ -59,10 +59,8 @@ def own_loopback_address(path: Path = Path("/etc/hosts")) -> str:
 
     Only the file is read: a dead name server must not delay a start.
     """
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace")[:_MOST_HOSTS].splitlines()
-    except OSError:
-        return ""
+    text = read_text(path, MOST_FILE_BYTES)
+    lines = [] if isinstance(text, Missing) else text.splitlines()
     entries = [line.partition("#")[0].split() for line in lines]
     found = [address for address, *names in filter(None, entries) if socket.gethostname() in names]
     return found[0] if found and all(address.startswith("127.") or address == "::1" for address in found) else ""
@@ -70,10 +68,8 @@ def own_loopback_address(path: Path = Path("/etc/hosts")) -> str:
 
 def chassis_serial(root: Path = Path("/sys")) -> str:
     """Return the serial of the product; empty where there is none, or only root may read it."""
-    try:
-        return (root / "class" / "dmi" / "id" / "product_serial").read_text(encoding="utf-8", errors="backslashreplace").strip()
-    except OSError:
-        return ""
+    serial = read_text(root / "class" / "dmi" / "id" / "product_serial")
+    return "" if isinstance(serial, Missing) else serial.strip()
 
 
 def environment(variables: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -4,7 +4,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from gpu_acceptance.inventory.answer import Answer, Missing, Why, then
 
@@ -109,24 +109,31 @@ class Pause:
 
 
 @dataclass(frozen=True, slots=True)
-class Bin:
-    """Samples in a row. `end_s` is the moment of the next sample: bins leave no time between them. A sample stands for `held_s` of it."""
+class Window:
+    """Statistics of samples in a row between two moments of time.monotonic(). All means are weighted by time.
+
+    A bin is such a window, which ends at the moment of the next sample: bins leave no time between them.
+    """
 
     begin_s: float
     end_s: float
-    held_s: float
+    held_s: float  # time with a sample, without gaps and the time after the last sample
     num_samples: int
-    longest_pause: Pause
+    longest_pause: Pause  # without a sample; the time before the first and after the last sample counts too
     spans: Mapping[str, Answer[Span]]  # by CHANNELS
     reasons: Answer[Reasons]
 
+    @property
+    def length_s(self) -> float:
+        return self.end_s - self.begin_s
 
-def bin_of(sample: Sample, after: Sample | None, period_s: float) -> Bin:
+
+def bin_of(sample: Sample, after: Sample | None, period_s: float) -> Window:
     """Return the bin of one sample, which holds until the next one; before a gap, or as the last one, for one period only."""
     until_s = sample.at_s + period_s if after is None else after.at_s
     held_s = period_s if until_s - sample.at_s > GAP_PERIODS * period_s else until_s - sample.at_s
     answers = {name: getattr(sample, name) for name in CHANNELS}
-    return Bin(
+    return Window(
         begin_s=sample.at_s,
         end_s=until_s,
         held_s=held_s,
@@ -137,9 +144,9 @@ def bin_of(sample: Sample, after: Sample | None, period_s: float) -> Bin:
     )
 
 
-def merge_bins(bins: Sequence[Bin]) -> Bin:
+def merge_bins(bins: Sequence[Window]) -> Window:
     """Merge bins that follow each other, at least one."""
-    return Bin(
+    return Window(
         begin_s=bins[0].begin_s,
         end_s=bins[-1].end_s,
         held_s=sum(one.held_s for one in bins),
@@ -150,7 +157,7 @@ def merge_bins(bins: Sequence[Bin]) -> Bin:
     )
 
 
-def clip_bin(whole: Bin, begin_s: float, end_s: float) -> Bin | None:
+def clip_bin(whole: Window, begin_s: float, end_s: float) -> Window | None:
     """Return the part between two moments; None where no sample stands for any of it.
 
     The bin of one sample is cut exactly; a bin of several samples is taken as uniform.
@@ -163,7 +170,7 @@ def clip_bin(whole: Bin, begin_s: float, end_s: float) -> Bin | None:
     if stands_s <= 0:
         return None
     fraction = stands_s / (whole.held_s if is_one else whole.end_s - whole.begin_s)
-    return Bin(
+    return Window(
         begin_s=first_s,
         end_s=last_s,
         held_s=whole.held_s * fraction,
@@ -174,7 +181,7 @@ def clip_bin(whole: Bin, begin_s: float, end_s: float) -> Bin | None:
     )
 
 
-def pause_within(whole: Bin, begin_s: float, end_s: float) -> Pause:
+def pause_within(whole: Window, begin_s: float, end_s: float) -> Pause:
     """Return the part of a bin's longest pause between two moments; of a bin of several samples as much as may lie there."""
     first_s, last_s = max(whole.begin_s, begin_s), min(whole.end_s, end_s)
     pause = whole.longest_pause
@@ -210,24 +217,7 @@ def _part(reasons: Reasons, fraction: float, begin_s: float, end_s: float) -> Re
     return Reasons(reasons.held_s * fraction, times)
 
 
-@dataclass(frozen=True)
-class Window:
-    """Statistics of one GPU between two moments of time.monotonic(). All means are weighted by time."""
-
-    begin_s: float
-    end_s: float
-    held_s: float  # time with a sample, without gaps and the time after the last sample
-    num_samples: int
-    longest_pause: Pause  # without a sample; the time before the first and after the last sample counts too
-    spans: Mapping[str, Answer[Span]]  # by CHANNELS
-    reasons: Answer[Reasons]
-
-    @property
-    def length_s(self) -> float:
-        return self.end_s - self.begin_s
-
-
-def window_of(bins: Sequence[Bin], begin_s: float, end_s: float) -> Window:
+def window_of(bins: Sequence[Window], begin_s: float, end_s: float) -> Window:
     """Return the statistics of a series, given all its bins, between two moments of time.monotonic()."""
     if not begin_s < end_s:
         raise ValueError(f"a window from {begin_s} s to {end_s} s: it must end after it begins")
@@ -235,16 +225,9 @@ def window_of(bins: Sequence[Bin], begin_s: float, end_s: float) -> Window:
     first_s, last_s = (min(max(one.begin_s, begin_s), end_s) for one in (bins[0], bins[-1])) if bins else (end_s, end_s)
     pauses = [Pause(begin_s, first_s), Pause(last_s, end_s), *(pause_within(one, begin_s, end_s) for one in overlapping)]
     parts = [part for one in overlapping if (part := clip_bin(one, begin_s, end_s))]
-    whole = merge_bins(parts) if parts else None
-    return Window(
-        begin_s,
-        end_s,
-        held_s=whole.held_s if whole else 0.0,
-        num_samples=whole.num_samples if whole else 0,
-        longest_pause=max(pauses, key=lambda pause: pause.length_s),
-        spans=whole.spans if whole else dict.fromkeys(CHANNELS, _NO_SAMPLE),
-        reasons=whole.reasons if whole else _NO_SAMPLE,
-    )
+    empty = Window(begin_s, end_s, 0.0, 0, pauses[0], dict.fromkeys(CHANNELS, _NO_SAMPLE), _NO_SAMPLE)
+    longest_pause = max(pauses, key=lambda pause: pause.length_s)
+    return replace(merge_bins(parts) if parts else empty, begin_s=begin_s, end_s=end_s, longest_pause=longest_pause)
 
 
 @dataclass(frozen=True)
@@ -256,7 +239,7 @@ class Point:
     reasons: int  # bits of all clocks event reasons that were set at any time of it
 
 
-def points(bins: Sequence[Bin], begin_s: float, end_s: float, num_points: int, channels: Sequence[str]) -> tuple[Point, ...]:
+def points(bins: Sequence[Window], begin_s: float, end_s: float, num_points: int, channels: Sequence[str]) -> tuple[Point, ...]:
     """Return `num_points` points between two moments of time.monotonic(), given all bins of a series."""
     length_s = (end_s - begin_s) / num_points
     edges = [begin_s + number * length_s for number in range(num_points)]
@@ -264,7 +247,7 @@ def points(bins: Sequence[Bin], begin_s: float, end_s: float, num_points: int, c
     return tuple(_point(bins[bisect_right(ends, edge) : bisect_left(begins, edge + length_s)], edge, length_s, channels) for edge in edges)
 
 
-def _point(overlapping: Sequence[Bin], begin_s: float, length_s: float, channels: Sequence[str]) -> Point:
+def _point(overlapping: Sequence[Window], begin_s: float, length_s: float, channels: Sequence[str]) -> Point:
     parts = [part for one in overlapping if (part := clip_bin(one, begin_s, begin_s + length_s))]
     means: dict[str, float | None] = dict.fromkeys(channels)
     for name in channels if parts else ():
@@ -283,10 +266,10 @@ class Series:
         self.period_s = period_s
         self.num_samples = 0
         self._most_bins = most_bins
-        self._bins: list[Bin] = []
+        self._bins: list[Window] = []
         self._samples_per_bin = 1
-        self._open: Bin | None = None  # still lacks samples
-        self._recent: deque[Bin] = deque(maxlen=round(RECENT_S / period_s) or 1)
+        self._open: Window | None = None  # still lacks samples
+        self._recent: deque[Window] = deque(maxlen=round(RECENT_S / period_s) or 1)
         self._last: Sample | None = None  # it holds until the next one, which is not known yet
         self._next_pair = 0
         self._num_pairs = 0  # still to be merged
@@ -301,12 +284,12 @@ class Series:
         self._last = sample
         self.num_samples += 1
 
-    def bins(self) -> tuple[Bin, ...]:
+    def bins(self) -> tuple[Window, ...]:
         """Return all bins. The last one is the last sample, for one period."""
         last = () if self._last is None else (bin_of(self._last, None, self.period_s),)
         return (*self._bins, *([self._open] if self._open else []), *last)
 
-    def bins_from(self, begin_s: float) -> tuple[Bin, ...]:
+    def bins_from(self, begin_s: float) -> tuple[Window, ...]:
         """Return single samples where the moment is in the last minute, else all bins."""
         if not self._recent or begin_s < self._recent[0].begin_s:
             return self.bins()
@@ -317,7 +300,7 @@ class Series:
         """Return the statistics between two moments of time.monotonic()."""
         return window_of(self.bins_from(begin_s), begin_s, end_s)
 
-    def _append(self, one: Bin) -> None:
+    def _append(self, one: Window) -> None:
         self._open = merge_bins((self._open, one)) if self._open else one
         if self._open.num_samples < self._samples_per_bin:
             return

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from gpu_acceptance.inventory.answer import Answer, Missing, Why, combine, then
 from gpu_acceptance.inventory.counters import ALL_LINKS
 from gpu_acceptance.inventory.nvml import Asker, NoNvmlError, is_lacking, library
-from gpu_acceptance.inventory.telemetry import SOURCES, Bin, Sample, Series, Window, unread, window_of
+from gpu_acceptance.inventory.telemetry import SOURCES, Sample, Series, Window, unread, window_of
 
 T = TypeVar("T")
 
@@ -189,7 +189,7 @@ class Sampler:
             bins = self._series.bins_from(begin_s)
         return window_of(bins, begin_s, end_s)  # without the lock: bins never change, and the sampler must not wait
 
-    def bins(self) -> tuple[Bin, ...]:
+    def bins(self) -> tuple[Window, ...]:
         """Return the bins of all samples up to now. They never change."""
         with self._lock:
             return self._series.bins()

@@ -12,7 +12,7 @@ from gpu_acceptance.record.row import Judgement
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.thresholds.limit import is_number, plural, show, subject_of
 from gpu_acceptance.verdict import slots
-from gpu_acceptance.verdict.slots import Differing, Failures
+from gpu_acceptance.verdict.slots import Differing, Failures, Slots
 
 SIGMAS = 3.0
 LEAST_PERCENT = 2.0
@@ -57,10 +57,9 @@ class Figures:
     moved: tuple[Moved, ...] = ()  # the largest change first
 
 
-def _compare_figures(before: RunRecord, after: RunRecord) -> Figures:
+def _compare_figures(before: RunRecord, after: RunRecord, earlier: Slots, later: Slots) -> Figures:
     """Compare figures of validations that both runs tested with the same parameters, in the same slots."""
     others = slots.subjects_with_other_parameters(before, after)
-    earlier, later = slots.match_slots(before, after)
     old, new = _figures(before, earlier.places), _figures(after, later.places)
     judged = ((row.nodeid, one.metric, one.bound) for record in (before, after) for row in record.rows for one in row.judgements)
     bounds = {one for one in judged if one[2] in {"at_least", "at_most"}}  # those with one good side
@@ -217,6 +216,13 @@ def compare(before: RunRecord, after: RunRecord) -> Comparison:
     found = slots.differing(before, after)
     if any(one.forbids for one in found):
         return Comparison(before, after, found)
-    num_compared = len(slots.tested(before) & slots.tested(after))
-    lost = tuple(_find_lost(before, after))
-    return Comparison(before, after, found, slots.compare_failures(before, after), lost, _compare_figures(before, after), num_compared)
+    earlier, later = slots.match_slots(before, after)
+    return Comparison(
+        before,
+        after,
+        found,
+        slots.compare_failures(before, after, earlier, later),
+        tuple(_find_lost(before, after)),
+        _compare_figures(before, after, earlier, later),
+        num_compared=len(slots.tested(before) & slots.tested(after)),
+    )

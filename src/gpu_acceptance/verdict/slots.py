@@ -99,7 +99,13 @@ class Differing:
 
 def differing(before: RunRecord, after: RunRecord) -> list[Differing]:
     """Return the settings that differ; those that forbid a comparison come first."""
-    found = [*_shape(before, after), *_settings(before, after), *_by_place(before, after)]
+    shapes = [_shape(record) for record in (before, after)]
+    found = [Differing(what, old, shapes[1][what], forbids=True) for what, old in shapes[0].items() if old != shapes[1][what]]
+    slots = match_slots(before, after)
+    hosts = [sorted(one.nodes.values()) for one in slots]
+    if hosts[0] != hosts[1]:
+        found.append(Differing("nodes", ", ".join(hosts[0]), ", ".join(hosts[1]), forbids=not set(hosts[0]) & set(hosts[1])))
+    found += [*_settings(before, after), *_by_place(before, after, *slots)]
     return sorted(found, key=lambda one: not one.forbids)
 
 
@@ -109,23 +115,13 @@ def subjects_with_other_parameters(before: RunRecord, after: RunRecord) -> froze
     return frozenset(name.partition(".")[0] for name in {*old, *new} - _DRAWN if old.get(name) != new.get(name))
 
 
-def _shape(before: RunRecord, after: RunRecord) -> Iterator[Differing]:
-    shapes = []
-    for record in (before, after):
-        num_nodes = plural(len({one.node for one in record.ranks}), "node")
-        shapes.append(
-            {
-                "profile": f"{record.plan.profile.name}{', measured only' if record.plan.measure_only else ''}",
-                "GPUs": ", ".join(sorted({gpu.name for one in record.ranks for gpu in one.gpus})) or _ABSENT,
-                "job": f"{num_nodes}, {plural(len(record.ranks), 'rank')}",
-            }
-        )
-    for what, old in shapes[0].items():
-        if old != shapes[1][what]:
-            yield Differing(what, old, shapes[1][what], forbids=True)
-    hosts = [sorted(slots.nodes.values()) for slots in match_slots(before, after)]
-    if hosts[0] != hosts[1]:
-        yield Differing("nodes", ", ".join(hosts[0]), ", ".join(hosts[1]), forbids=not set(hosts[0]) & set(hosts[1]))
+def _shape(record: RunRecord) -> dict[str, str]:
+    num_nodes = plural(len({one.node for one in record.ranks}), "node")
+    return {
+        "profile": f"{record.plan.profile.name}{', measured only' if record.plan.measure_only else ''}",
+        "GPUs": ", ".join(sorted({gpu.name for one in record.ranks for gpu in one.gpus})) or _ABSENT,
+        "job": f"{num_nodes}, {plural(len(record.ranks), 'rank')}",
+    }
 
 
 def _settings(before: RunRecord, after: RunRecord) -> Iterator[Differing]:
@@ -141,9 +137,8 @@ def _settings(before: RunRecord, after: RunRecord) -> Iterator[Differing]:
         yield Differing("gpu-acceptance", old.gpu_acceptance_version, new.gpu_acceptance_version)
 
 
-def _by_place(before: RunRecord, after: RunRecord) -> Iterator[Differing]:
+def _by_place(before: RunRecord, after: RunRecord, earlier: Slots, later: Slots) -> Iterator[Differing]:
     """Yield replaced GPUs, and changes of each node's software, once for all nodes that changed alike."""
-    earlier, later = match_slots(before, after)
     serials = [
         {f"{slots.nodes[one.node]}, GPU {gpu.index}": gpu.serial or gpu.uuid for one in record.ranks for gpu in one.gpus}
         for record, slots in ((before, earlier), (after, later))
@@ -192,9 +187,8 @@ class Failures:
     not_compared: tuple[Failure, ...] = ()
 
 
-def compare_failures(before: RunRecord, after: RunRecord) -> Failures:
+def compare_failures(before: RunRecord, after: RunRecord, earlier: Slots, later: Slots) -> Failures:
     """Compare every failure of either run; slots of one limit that fared alike are one failure."""
-    earlier, later = match_slots(before, after)
     old, new = _Tested(before, earlier.places), _Tested(after, later.places)
     others = subjects_with_other_parameters(before, after)
     found: dict[tuple[str, str, str, str], list[str]] = defaultdict(list)

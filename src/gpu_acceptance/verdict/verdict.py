@@ -212,8 +212,7 @@ def _control_caveats(control: ControlMessages | None) -> Iterator[str]:
 
 def _larger_allocations(job: Job) -> Iterator[str]:
     """Yield `1 of 4 nodes of the Slurm job` if a scheduler gave more nodes to the job than take part in the run."""
-    allocated: dict[str, int] = {}
-    for identity in job.ranks:
-        for name, number in identity.allocated_nodes.items():
-            allocated[name] = max(number, allocated.get(name, 0))
-    yield from (f"{job.num_nodes} of {number} nodes of the {name}" for name, number in allocated.items() if number > job.num_nodes)
+    for name in dict.fromkeys(name for identity in job.ranks for name in identity.allocated_nodes):
+        number = max(identity.allocated_nodes.get(name, 0) for identity in job.ranks)
+        if number > job.num_nodes:
+            yield f"{job.num_nodes} of {number} nodes of the {name}"

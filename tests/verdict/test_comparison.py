@@ -109,7 +109,7 @@ def test_a_failure_that_was_repaired_is_gone(bad, good):
     assert gone.where == "node-01.example, GPU 5"
     assert str(gone).startswith(f"{HBM}: ")
     assert (found.failures.new, found.failures.still, found.failures.not_compared) == ((), (), ())
-    assert [(one.metric, one.place, one.direction) for one in found.figures.moved] == [
+    assert [(one.metric, one.place, one.direction) for one in found.figures] == [
         ("hbm.triad.bandwidth", "node-01.example, GPU 5", "better")
     ]
     assert found.exit_code == 0
@@ -119,7 +119,7 @@ def test_a_failure_that_was_repaired_is_gone(bad, good):
 def test_the_other_way_round_it_is_new_and_worse(bad, good):
     found = compare(good, later(bad))
     assert [one.nodeid for one in found.failures.new] == [HBM]
-    assert [one.metric for one in found.worse] == ["hbm.triad.bandwidth"]
+    assert [one.metric for one in found.in_direction("worse")] == ["hbm.triad.bandwidth"]
     assert found.exit_code == 1
     assert found.line.startswith("SOMETHING WORSE: 1 failure new, 1 figure worse; ")
 
@@ -220,7 +220,7 @@ def test_a_line_of_the_report_is_no_other_parameter_of_a_measurement(bad, good):
     )
     assert found.failures.not_compared == ()
     assert len(found.failures.gone) == 1
-    assert found.figures.num_compared == compare(bad, good).figures.num_compared
+    assert found.num_figures == compare(bad, good).num_figures
 
 
 def test_other_sizes_are_not_compared(bad, good):
@@ -228,7 +228,7 @@ def test_other_sizes_are_not_compared(bad, good):
     found = compare(bad, later(good, profile={"parameters": parameters}))
     assert [one.reason for one in found.failures.not_compared] == ["with other parameters"]
     assert "parameter hbm.size: none -> 7" in map(str, found.differing)
-    assert not [one for one in found.figures.moved if one.metric.startswith("hbm.")]
+    assert not [one for one in found.figures if one.metric.startswith("hbm.")]
 
 
 @pytest.mark.parametrize("outcome", [Outcome.DIED, Outcome.STUCK, Outcome.ERROR, Outcome.FAILED, Outcome.LOST])
@@ -251,7 +251,7 @@ def test_slots_that_fared_alike_are_one_line(good):
 )
 def test_a_figure_moves_by_more_than_three_spreads_and_two_percent(good, factor, spread, direction):
     found = compare(samples.accepted(), with_row(good, GEMM, scaled("gemm.bf16.tflops", factor, 3, spread=spread)))
-    assert [one.direction for one in found.figures.moved] == ([direction] if direction else [])
+    assert [one.direction for one in found.figures] == ([direction] if direction else [])
     assert found.exit_code == (direction == "worse")
 
 
@@ -279,13 +279,13 @@ def on_rank_3(value, spread=None, unit="TFLOP/s"):
 )
 def test_a_figure_of_which_one_run_has_a_spread_never_drops_out(good, old, new, percent, direction):
     found = compare(with_row(samples.accepted(), GEMM, old), with_row(good, GEMM, new)).figures
-    assert [(one.percent, one.place, one.direction) for one in found.moved] == [(percent, "node-01.example, GPU 3", direction)]
+    assert [(one.percent, one.place, one.direction) for one in found] == [(percent, "node-01.example, GPU 3", direction)]
 
 
 def test_a_figure_names_where_it_moved_most(good):
     changed = with_row(good, GEMM, scaled("gemm.bf16.tflops", 0.9, 1, 2))
     changed = with_row(changed, GEMM, scaled("gemm.bf16.tflops", 0.8, 2))
-    (worse,) = compare(samples.accepted(), changed).worse
+    (worse,) = compare(samples.accepted(), changed).in_direction("worse")
     assert re.fullmatch(
         rf"{re.escape(GEMM)}: gemm\.bf16\.tflops = 731\.\d+ -> 526\.\d+ TFLOP/s "
         r"\(-28\.0 %, noise 2\.0 %\) \| node-01\.example, GPU 2 and 1 more",
@@ -307,7 +307,7 @@ def test_which_way_is_better(good, unit, bound, direction):
 
     first = with_row(samples.accepted(), GEMM, change)
     second = with_row(with_row(good, GEMM, change), GEMM, scaled("gemm.bf16.tflops", 1.5, 0))
-    assert [one.direction for one in compare(first, second).figures.moved] == [direction]
+    assert [one.direction for one in compare(first, second).figures] == [direction]
 
 
 @pytest.mark.parametrize(
@@ -382,7 +382,7 @@ def test_two_real_runs_with_and_without_another_job_on_the_gpus(tmp_path, capsys
 )
 def test_no_figure_of_one_machine_moves_by_more_than_noise(before, after, num_figures):
     found = compare(*(read_results(REPORTS / "evidence" / name) for name in (before, after)))
-    assert (found.figures.num_compared, found.figures.moved) == (num_figures, ())
+    assert (found.num_figures, found.figures) == (num_figures, ())
 
 
 def test_one_run_is_not_compared_with_itself(tmp_path, capsys):

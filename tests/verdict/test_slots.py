@@ -37,11 +37,11 @@ def run_of(*nodes, **more):
 def test_a_slow_gpu_of_either_node_is_worse(slow):
     before = run_of(0, 1)
     found = compare(before, later(with_row(before, HBM, scaled("hbm.triad.bandwidth", 0.9, slow))))
-    assert [(one.metric, one.place) for one in found.worse] == [("hbm.triad.bandwidth", f"localhost (node {slow // 4}), GPU {slow % 4}")], (
-        found.line
-    )
+    assert [(one.metric, one.place) for one in found.in_direction("worse")] == [
+        ("hbm.triad.bandwidth", f"localhost (node {slow // 4}), GPU {slow % 4}")
+    ], found.line
     assert found.exit_code == 1
-    assert found.figures.num_compared == compare(samples.accepted(), later(samples.accepted())).figures.num_compared
+    assert found.num_figures == compare(samples.accepted(), later(samples.accepted())).num_figures
 
 
 @pytest.mark.parametrize(

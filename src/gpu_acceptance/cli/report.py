@@ -165,10 +165,10 @@ def _lines(comparison: Comparison) -> Iterator[str]:
     """Yield the runs, their differences, bad news, good news, and the result."""
     for word, record in (("BEFORE", comparison.before), ("AFTER", comparison.after)):
         yield f"{word} {record.plan.run_id}: {record.conclusion.line}"
-    failures = comparison.failures
+    failures, moved = comparison.failures, comparison.in_direction
     open_ones = (("NOT COMPARED", failures.not_compared), ("NOT TESTED AGAIN", comparison.lost))
-    bad = (("NEW", failures.new), ("WORSE", comparison.worse), *open_ones, ("STILL", failures.still))
-    good = (("GONE", failures.gone), ("BETTER", comparison.better), ("MOVED", comparison.moved))
+    bad = (("NEW", failures.new), ("WORSE", moved("worse")), *open_ones, ("STILL", failures.still))
+    good = (("GONE", failures.gone), ("BETTER", moved("better")), ("MOVED", moved("moved")))
     for word, found in (("DIFFERS", comparison.differing), *bad, *good):
         yield from shortened([f"{word} {one}" for one in found], elsewhere=f" {word}")
     yield comparison.line

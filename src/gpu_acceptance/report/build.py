@@ -156,9 +156,9 @@ def build_compare_page(comparison: Comparison) -> str:
         ("Failures that are gone", Mark("✓", "GONE", "good"), failures.gone),
     ]
     figures = [
-        ("Figures that are worse", Mark("✗", "WORSE", "bad"), comparison.worse),
-        ("Figures that are better", Mark("✓", "BETTER", "good"), comparison.better),
-        ("Figures that moved", Mark("·", "MOVED", "quiet"), comparison.moved),
+        ("Figures that are worse", Mark("✗", "WORSE", "bad"), comparison.in_direction("worse")),
+        ("Figures that are better", Mark("✓", "BETTER", "good"), comparison.in_direction("better")),
+        ("Figures that moved", Mark("·", "MOVED", "quiet"), comparison.in_direction("moved")),
     ]
     mark = _MARKS.get(comparison.exit_code, _NOT_COMPARABLE)
     return _render("compare.html", comparison=comparison, mark=mark, not_again=_NOT_AGAIN, failures=sections, figures=figures)

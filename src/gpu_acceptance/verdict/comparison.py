@@ -51,14 +51,11 @@ class Moved:
         return f"{self.nodeid}: {self.metric} = {change} | {self.place}{more}"
 
 
-@dataclass(frozen=True)
-class Figures:
-    num_compared: int = 0
-    moved: tuple[Moved, ...] = ()  # the largest change first
+def _compare_figures(before: RunRecord, after: RunRecord, earlier: Slots, later: Slots) -> tuple[int, tuple[Moved, ...]]:
+    """Compare figures of validations that both runs tested with the same parameters, in the same slots.
 
-
-def _compare_figures(before: RunRecord, after: RunRecord, earlier: Slots, later: Slots) -> Figures:
-    """Compare figures of validations that both runs tested with the same parameters, in the same slots."""
+    Return the number of figures that were compared, and those that moved, the largest change first.
+    """
     others = slots.subjects_with_other_parameters(before, after)
     old, new = _figures(before, earlier.places), _figures(after, later.places)
     judged = ((row.nodeid, one.metric, one.bound) for record in (before, after) for row in record.rows for one in row.judgements)
@@ -73,7 +70,7 @@ def _compare_figures(before: RunRecord, after: RunRecord, earlier: Slots, later:
             if abs(one.percent) > one.noise_percent:
                 found[nodeid, metric, one.direction].append(one)
     most = [replace(max(ones, key=lambda one: abs(one.percent)), num_places=len({one.place for one in ones})) for ones in found.values()]
-    return Figures(num_compared, tuple(sorted(most, key=lambda one: -abs(one.percent))))
+    return num_compared, tuple(sorted(most, key=lambda one: -abs(one.percent)))
 
 
 def _comparable(old: Figure, new: Figure) -> bool:
@@ -159,31 +156,20 @@ class Comparison:
     differing: list[Differing]
     failures: Failures = field(default_factory=Failures)
     lost: tuple[Lost, ...] = ()
-    figures: Figures = field(default_factory=Figures)
+    figures: tuple[Moved, ...] = ()  # that moved, the largest change first
+    num_figures: int = 0  # that were compared
     num_compared: int = 0  # validations that both runs tested
 
-    @property
-    def worse(self) -> list[Moved]:
-        return self._in_direction("worse")
-
-    @property
-    def better(self) -> list[Moved]:
-        return self._in_direction("better")
-
-    @property
-    def moved(self) -> list[Moved]:
-        """Figures for which neither direction is known to be better."""
-        return self._in_direction("moved")
-
-    def _in_direction(self, direction: Direction) -> list[Moved]:
-        return [one for one in self.figures.moved if one.direction == direction]
+    def in_direction(self, direction: Direction) -> list[Moved]:
+        """Return the figures that are worse, better, or moved where neither direction is known to be better."""
+        return [one for one in self.figures if one.direction == direction]
 
     @property
     def exit_code(self) -> int:
         """NOTHING_WORSE needs a comparison of everything."""
         if self._forbidden or not self.num_compared:
             return NOT_COMPARABLE
-        if self.failures.new or self.worse:
+        if self.failures.new or self.in_direction("worse"):
             return SOMETHING_WORSE
         return NOT_COMPARABLE if self.failures.not_compared or self.lost else NOTHING_WORSE
 
@@ -193,7 +179,7 @@ class Comparison:
             return f"NOT COMPARABLE: {'; '.join(self._forbidden)}"
         if not self.num_compared:
             return "NOT COMPARABLE: no validation was tested in both runs"
-        compared = f"{plural(self.num_compared, 'validation')} and {plural(self.figures.num_compared, 'figure')} compared"
+        compared = f"{plural(self.num_compared, 'validation')} and {plural(self.num_figures, 'figure')} compared"
         return f"{_WORDS[self.exit_code]}: {', '.join(self._counts()) or 'no failure in either run'}; {compared}"
 
     def _counts(self) -> Iterator[str]:
@@ -203,7 +189,7 @@ class Comparison:
         if self.lost:
             yield f"{len(self.lost)} right before and not tested again"
         for direction in get_args(Direction):
-            if moved := self._in_direction(direction):
+            if moved := self.in_direction(direction):
                 yield f"{plural(len(moved), 'figure')} {direction}"
 
     @property
@@ -217,12 +203,6 @@ def compare(before: RunRecord, after: RunRecord) -> Comparison:
     if any(one.forbids for one in found):
         return Comparison(before, after, found)
     earlier, later = slots.match_slots(before, after)
-    return Comparison(
-        before,
-        after,
-        found,
-        slots.compare_failures(before, after, earlier, later),
-        tuple(_find_lost(before, after)),
-        _compare_figures(before, after, earlier, later),
-        num_compared=len(slots.tested(before) & slots.tested(after)),
-    )
+    failures, lost = slots.compare_failures(before, after, earlier, later), tuple(_find_lost(before, after))
+    num_figures, figures = _compare_figures(before, after, earlier, later)
+    return Comparison(before, after, found, failures, lost, figures, num_figures, len(slots.tested(before) & slots.tested(after)))

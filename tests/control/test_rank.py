@@ -100,7 +100,7 @@ def test_a_node_is_named_with_its_host_and_ranks(monkeypatch):
 def test_one_rank_needs_no_launcher(environ):
     place = who_am_i(environ)
     assert place == Rank()
-    assert (place.rank, place.world_size, place.store_port, place.hosts_store) == (0, 1, 0, False)
+    assert (place.rank, place.world_size, place.store_port, place.has_own_store) == (0, 1, 0, False)
 
 
 @pytest.mark.parametrize(
@@ -122,16 +122,16 @@ def test_one_rank_needs_no_launcher(environ):
 def test_ranks_of_other_launchers(environ, expected):
     place = who_am_i(environ)
     assert place == expected
-    assert place.is_one_of_many
+    assert place.has_own_store
     assert not place.has_agent
 
 
 @pytest.mark.parametrize(
     ("environ", "hosts"),
-    [({**TORCHRUN, "RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0"}, False), (srun(0), True), (srun(8), False), (bare(0), True)],
+    [({**TORCHRUN, "RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0"}, False), (srun(0), True), (bare(0), True)],
 )
 def test_rank_0_hosts_the_store_where_no_launcher_does(environ, hosts):
-    assert who_am_i(environ).hosts_store == hosts
+    assert who_am_i(environ).has_own_store == hosts
 
 
 @pytest.mark.parametrize(

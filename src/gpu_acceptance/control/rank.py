@@ -89,11 +89,6 @@ class Rank:
         return f"node {self.node} ({self.host}, {named('rank', range(first, first + self.local_world_size))})"
 
     @property
-    def is_one_of_many(self) -> bool:
-        """A launcher started this rank as part of a job; torchrun does so for a world of one, too."""
-        return self.store_port != 0
-
-    @property
     def has_agent(self) -> bool:
         """The launcher hosts the store: torchrun alone does. Else a process does that rank 0 starts."""
         return self.launcher == TORCHRUN
@@ -101,11 +96,7 @@ class Rank:
     @property
     def has_own_store(self) -> bool:
         """A process that rank 0 starts hosts the store."""
-        return self.is_one_of_many and not self.has_agent
-
-    @property
-    def hosts_store(self) -> bool:
-        return self.rank == 0 and self.has_own_store
+        return self.store_port != 0 and not self.has_agent
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,7 @@ class JobShape:
 
 def planned_shape(place: Rank, num_gpus: int, declared_gpus: int | None) -> JobShape:
     """Return the shape that a launcher promised; without one, that of a node as `make accept` would start it."""
-    if place.is_one_of_many:
+    if place.store_port:  # torchrun has one for a world of one, too
         return JobShape(place.local_world_size, place.num_nodes)
     if declared_gpus is not None:
         return JobShape(declared_gpus, 1, "as --gpus declares")

@@ -73,7 +73,7 @@ def _begin(place: Rank) -> tuple[Secret, Session]:
     """On rank 0: make or read the secret of the run, and host the store where no launcher does."""
     secret = find_secret(place, 0.0, lambda: None)
     session = begin_session(secret)
-    if place.hosts_store:
+    if place.has_own_store:
         host_store(place, control_prefix(place), session)  # before this process adopts orphans
     return secret, session
 

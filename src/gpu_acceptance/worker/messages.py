@@ -1,7 +1,8 @@
 """Messages between a supervisor and its rank worker, over a pipe: every kind of message, built and read by its fields alone."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, TypeAdapter
@@ -109,8 +110,9 @@ class Goodbye(WorkerMessage):
 # --- to the worker -------------------------------------------------------------------------------------------------------------
 
 
-class Place(BetweenProcesses):
-    """The place of the worker in the job; fields of the session of the same names."""
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """The place of the worker in the job; a session has these fields."""
 
     rank: int
     local_rank: int
@@ -119,17 +121,18 @@ class Place(BetweenProcesses):
     num_nodes: int
     node: int
     host: str
-    num_gpus: int
-    launcher: dict[str, int]
+    num_gpus: int  # on this node, including those that this process does not see
+    launcher: Mapping[str, int]  # numbers of the launcher, by the names of its variables
 
 
-class RunFacts(BetweenProcesses):
-    """Facts of the run that validations use; the fields of a session of the same name."""
+@dataclass(frozen=True, kw_only=True)
+class RunFacts:
+    """Facts of the run that validations use; a session has these fields."""
 
-    parameters: dict[str, Value]
-    digests: dict[str, str]  # of the suite and the profile, as this rank has them
-    declared_nodes: tuple[DeclaredNode, ...]
-    paths: Paths
+    parameters: Mapping[str, Value] = field(repr=False)
+    digests: Mapping[str, str] = field(repr=False)  # of the suite and the profile, as this rank has them
+    declared_nodes: tuple[DeclaredNode, ...] = field(repr=False)  # by the site's file; empty where none was named
+    paths: Paths  # folders and files of the site, as options name them, and of the run
 
 
 class World(BetweenProcesses):

@@ -288,11 +288,11 @@ class WorkerPlugin:
             self._supervisor.tell(messages.FormFailed(failed=True, message=text, cause=cause_of(error)))
             return
         session = WorkerSession(
-            **dict(command.place),
+            **vars(command.place),
+            **{**vars(command.run), "parameters": MappingProxyType(command.run.parameters)},
             device=device,
             gpu_uuid=facts.get("gpu_uuid", ""),
             has_group=command.group,
-            **{**dict(command.run), "parameters": MappingProxyType(command.run.parameters)},
             use_before=use_before(command.gpus, facts.get("gpu_uuid", "")),
             gather=self._gather,
             telemetry=self._telemetry,

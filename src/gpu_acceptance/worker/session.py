@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
@@ -10,12 +10,11 @@ import pytest
 
 from gpu_acceptance.control.control import MAX_MESSAGE_BYTES
 from gpu_acceptance.inventory.answer import Missing, Why
-from gpu_acceptance.inventory.declared import DeclaredNode
 from gpu_acceptance.inventory.gpu import Gpu, GpuUse
 from gpu_acceptance.record.figure import MOST_CURVES, NONE, Curve, Figure, Labels, curve_of, figure_of
 from gpu_acceptance.record.gpu_telemetry import GpuTelemetry
 from gpu_acceptance.thresholds.limit import COUNTERS, Value, subject_of_metric
-from gpu_acceptance.worker.options import Paths
+from gpu_acceptance.worker.messages import Place, RunFacts
 
 if TYPE_CHECKING:
     import torch
@@ -83,27 +82,14 @@ class Figures:
         return taken
 
 
-@dataclass(frozen=True)
-class WorkerSession:
+@dataclass(frozen=True, kw_only=True)
+class WorkerSession(Place, RunFacts):
     """One worker of one generation. `has_group` is False where no process group could be formed."""
 
-    rank: int
-    local_rank: int
-    world_size: int
-    local_world_size: int
-    node: int
-    num_nodes: int
-    host: str
-    num_gpus: int  # on this node, including those that this process does not see
-    launcher: Mapping[str, int]  # numbers of the launcher, by the names of its variables
     device: "torch.device"
     gpu_uuid: str  # empty on a CPU
     has_group: bool
-    parameters: Mapping[str, Value] = field(repr=False)
     use_before: GpuUse  # processes on this GPU before the first worker of the run
-    digests: Mapping[str, str] = field(repr=False)  # of the suite and the profile, as this rank has them
-    declared_nodes: tuple[DeclaredNode, ...] = field(repr=False)  # by the site's file; empty where none was named
-    paths: Paths  # folders and files of the site, as options name them, and of the run
     gather: Gather = field(repr=False)
     telemetry: Telemetry = field(repr=False)
     end_round: EndRound = field(repr=False)

@@ -39,7 +39,7 @@ come from, and how many of them our own runs have judged on such hardware. `make
 
 A GPU that no profile names is refused; `--measure-only` records its figures without judging.
 No shipped profile limits the rates between nodes: a run on several nodes is INCOMPLETE for `nccl` and for the rates of training until
-the site adds its own limits ([nccl](limits.md#nccl)).
+the site adds its own limits ([nccl](methods.md#nccl)).
 All committed runs on 2 nodes were two hosts on one machine. On arm64 nothing was run.
 
 | NVIDIA | nodes x GPUs | limits | judged by us | measured | published | derived | policy | run |

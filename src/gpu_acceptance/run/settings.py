@@ -91,14 +91,14 @@ class Settings:
         "TIME",
         "duration of the mixed load; sets level soak; seconds, 30m or 4h; default: as the profile says",
         "Level `soak` is all of `full`, the remaining subjects, and then this long under a mixed load. `--level=soak` alone takes the "
-        "duration of the profile, which is an hour. The verdict names it: `ACCEPTED (soak of 4 h)`. See [soak](limits.md#soak).",
+        "duration of the profile, which is an hour. The verdict names it: `ACCEPTED (soak of 4 h)`. See [soak](methods.md#soak).",
         read=_seconds,
     )
     localise: bool = _amount(
         "--localise",
         None,
         "on several nodes, find the node, rail or path that is slow; at each level",
-        "A tournament of pairs of nodes: [localise](limits.md#localise).",
+        "A tournament of pairs of nodes: [localise](methods.md#localise).",
         default=False,
     )
     confirm: int = _amount(

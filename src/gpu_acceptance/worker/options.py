@@ -83,7 +83,7 @@ class Paths:
         "DIR",
         "folder that all nodes share, for the checkpoints of subject checkpoint",
         "About 3.6 GB are written. On one node the default is beside the reports; on several nodes the subject needs this option. "
-        "See [checkpoint](limits.md#checkpoint).",
+        "See [checkpoint](methods.md#checkpoint).",
         read=path_of("a folder that all nodes share"),
     )
     shared_dir: FilePath | None = _data(
@@ -98,7 +98,7 @@ class Paths:
         "DIR",
         "train on your own data, the same on every node: DIR/tokens.npy, DIR/images/CLASS/FILE, or both",
         "Without it training data is synthetic. Images need the extra `images` (Pillow) on every node. "
-        "See [train_single](limits.md#train_single).",
+        "See [train_single](methods.md#train_single).",
         read=path_of("a folder with training data"),
     )
     lora_model: FilePath | None = _data(

@@ -1,4 +1,4 @@
-"""When one rank of a job dies, its launcher ends all others within seconds, names it, and leaves no process.
+"""The launcher of a job in which one rank dies ends all others within seconds, names it, and leaves no process.
 
 A small job of its own under torchrun, over all GPUs and nodes of this one: its last rank dies while all others wait in a collective.
 """

@@ -1,4 +1,4 @@
-"""What the control plane costs a validation on 8 to 1,024 ranks: our own supervisor leads, over a TCPStore in a process of its own.
+"""Cost of the control plane per validation on 8 to 1,024 ranks: our own supervisor leads, over a TCPStore in a process of its own.
 
 There are no workers. Each other rank has a `Control` and `Heartbeats`, as in a run, and answers at once; some of them share a process, as
 few as this machine has cores for: those in one process wait for each other's turn at Python, which no rank of a run does.
@@ -89,7 +89,7 @@ def place_of(rank: int, world_size: int, port: int) -> Rank:
 
 
 def record_of(rank: int, go: Go) -> RankRecord:
-    """What a rank tells of a validation that went well: ten figures, and the counters that are read round each."""
+    """The record of a rank whose validation went well: ten figures, and the counters read around each."""
     return RankRecord(
         nodeid=NODEID,
         attempt=1,

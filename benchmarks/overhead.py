@@ -1,4 +1,4 @@
-"""What the plugin costs per validation over a bare pytest function, in one run; and the time from start to the first validation.
+"""Cost of the plugin per validation over a bare pytest function, in one run; and the time from start to the first validation.
 
 The same empty validations run in plain pytest, and under the plugin on 2 and on 4 ranks, worker already up. The figure is the median
 time between the ends of two validations, on rank 0. Where there are GPUs it holds one reading of each rank's counters. On a shared

@@ -1,4 +1,4 @@
-"""What it costs to redact the run of a large cluster, with a journal and a log of each rank: CPU time of a process of its own, by size.
+"""Cost of redacting the run of a large cluster, with a journal and a log of each rank: CPU time of a process of its own, by size.
 
 Seconds are those of this machine, and mean nothing elsewhere; that they grow as the run does, and no faster, does. Needs the root of the
 checkout on PYTHONPATH.

@@ -1,4 +1,4 @@
-"""What the report of a large cluster costs: a made run, read from its results.json and built into its page, by a process of its own,
+"""Cost of the report of a large cluster: a made run, read from its results.json and built into its page, by a process of its own,
 and how long Chromium takes to show its first screen.
 
 Seconds are those of this machine, and mean nothing elsewhere; sizes do. Needs the root of the checkout on PYTHONPATH.
@@ -46,7 +46,7 @@ def build(folder: Path, num_nodes: int) -> None:
 
 
 def look(folder: Path, _: int) -> None:
-    """How long a reader waits for the first screen."""
+    """Seconds until a reader sees the first screen."""
     if not any(map(shutil.which, NAMES)):
         print("    first screen: no Chromium on this machine")
         return

@@ -1,4 +1,4 @@
-"""Which values of a snapshot the rows of gpu_health ask for: found out by watching them ask, not from a list."""
+"""The values of a snapshot that the rows of gpu_health read, found by watching them read."""
 
 from collections.abc import Iterator
 from dataclasses import is_dataclass

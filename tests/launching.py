@@ -39,7 +39,7 @@ class Ranks:
 
     @property
     def port(self) -> int:
-        """Where the control store listens."""
+        """The port on which the control store listens."""
         return int(self._store.port)
 
     @property

@@ -55,7 +55,7 @@ def test_a_committed_run_can_be_read_and_its_page_built(run):
 
 @each_run
 def test_a_committed_page_says_what_its_results_say(run):
-    """Where it does not, `make docs` builds it anew."""
+    """If it does not, `make docs` builds it anew."""
     if (run / REPORT).exists():
         assert_it_says((run / REPORT).read_text(encoding="utf-8"), read_results(run))
 
@@ -73,7 +73,7 @@ def test_a_committed_page_says_what_its_results_say(run):
     ],
 )
 def test_the_verdict_of_a_committed_run_can_be_asked_for(capsys, run, code):
-    """Of one that says ACCEPTED and has no manifest only that."""
+    """A run that says ACCEPTED without a manifest gets no more than that."""
     folder = ROOT / "reports" / run
     line = read_results(folder).conclusion.line
     assert main(["verdict", str(folder)]) == code
@@ -116,7 +116,7 @@ def comparison():
 
 
 def test_the_comparison_is_that_of_the_committed_figures(comparison):
-    """Where it is not, tools/make_comparison.py writes it anew."""
+    """If it is not, tools/make_comparison.py writes it anew."""
     assert comparison.PAGE.read_text(encoding="utf-8") == comparison.page()
 
 
@@ -187,7 +187,7 @@ NAMES = {
 
 
 def text_of(path):
-    """Of a picture what of it is text."""
+    """Return the text of a file, also that within a picture."""
     return path.read_bytes().decode("utf-8", "replace")
 
 

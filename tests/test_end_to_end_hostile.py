@@ -21,7 +21,7 @@ RENAMED = "import socket, sys, os; socket.sethostname(os.fsdecode(bytes.fromhex(
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory):
-    """Where we may, on a host of that name: a namespace of our own has one."""
+    """Run on a host of that name if possible: a namespace of our own has one."""
     suite = make_suite(tmp_path_factory.mktemp("hostile"), "begins", "hostile_text", "yields_too_much")
     resolvable = ("--local-addr=127.0.0.1",)  # torchrun itself waits for ever on a name that resolves to nothing
     command = torchrun_command("acceptance/", "--junitxml=junit of ours.xml", launcher=resolvable)

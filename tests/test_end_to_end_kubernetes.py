@@ -144,7 +144,7 @@ def test_pods_that_do_not_meet_say_so(job, tmp_path):
 
 @pytest.mark.needs("kubectl")
 def test_a_run_that_never_began_is_a_usage_error(job, tmp_path):
-    """Where torchrun cannot start, there is no verdict to tell."""
+    """If torchrun cannot start, there is no verdict."""
     none = shutil.which("false")
     ended = started(tmp_path, {**variables(job, 0, tmp_path), "PYTHON": none})
     assert (ended.returncode, ended.stderr) == (4, f"no run in {tmp_path}/{RUN_ID}: see the error above\n")

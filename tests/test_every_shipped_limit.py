@@ -59,7 +59,7 @@ class Case:
 
     @cached_property
     def profile(self) -> Profile:
-        """What stands beside this limit: its subject, and all that peers are compared by."""
+        """The limits beside this one: its subject, and everything by which peers are compared."""
         profile = demanding(self.profile_name, self.gpus_per_node, self.num_nodes)
         beside = {metric: limit for metric, limit in profile.limits.items() if limit.subject == self.limit.subject or limit.peers}
         return replace(profile, limits=beside, requires=profile.requires & {limit.subject for limit in beside.values()})

@@ -1,4 +1,4 @@
-"""Where a validation runs its limits apply, and nowhere else: its markers and the conditions of its limits say the same of a job's size."""
+"""The markers of a validation and the conditions of its limits agree about the size of a job."""
 
 import ast
 from fnmatch import fnmatchcase

@@ -175,7 +175,7 @@ def test_false_alarms_and_a_slow_gpu(num_units, num_runs):
 
 @pytest.mark.parametrize(("num_units", "num_runs"), [(8, 20_000), (64, 5_000), (1_024, 500)])
 def test_k_alone_raises_as_many_false_alarms_as_it_promises(num_units, num_runs):
-    """Where the floor of 3 % does not help. A run has one in a hundred; three standard deviations of that share either way."""
+    """A case that the floor of 3 % does not help: one run in a hundred has it; three standard deviations of that share either way."""
     allowed = float(allowed_deficit(Peers(deficit_at_most=1e-6, sigma=SIGMA), peer_factor(num_units, NUM_METRICS)))
     share = share_with_alarm(num_runs, allowed, num_units, sigma_unit=SIGMA)
     noise = 3 * (ALPHA / num_runs) ** 0.5

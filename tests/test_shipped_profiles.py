@@ -94,7 +94,7 @@ README = (DIRECTORY / "README.md").read_text()
 
 
 def training(name):
-    """What is to be judged of training: what was trained by all, the rates that have a source."""
+    """Return the metrics of training that must be judged: content everywhere, rates that have a source."""
     wanted = {f"{one}.{what}" for one in (*TRAINED, *FSDP_WAYS) for what in ("parameters", "flop_per_sample", "loss_ratio")}
     wanted |= {f"{one}.held" for one in ("fsdp.llama", "fsdp_variants.memory", *FSDP_WAYS)} | {"fsdp_variants.hybrid.weights"}
     wanted |= {f"{one}.{what}" for one in WITH_DDP for what in ("unexplained", "weights")}
@@ -119,7 +119,7 @@ RATES = {  # of `gemm`, and whether there are any of `gemm_dtypes`: all other pr
 
 
 def products(name):
-    """What is to be judged of matrix products: the content of all that the device has, and the rates that have a source."""
+    """Return the metrics of matrix products that must be judged: content of every dtype of the device, rates that have a source."""
     of_bf16, of_others = RATES.get(name, (set(), False))
     others = [dtype for dtype in OTHERS if dtype not in LACKS.get(name, ())]
     wanted = {"gemm.bf16.sustained", *(f"gemm.{rate}" for rate in of_bf16)}
@@ -229,7 +229,7 @@ def test_each_speed_has_a_ceiling_and_a_largest_spread(name):
 
 @pytest.mark.parametrize("name", [*DEVICES, "cpu"])
 def test_a_rate_of_training_that_was_read_inside_a_node_holds_there_alone(name):
-    """What a GPU does by itself reduces nothing, and holds everywhere."""
+    """A GPU by itself reduces nothing, so its limits hold everywhere."""
     rates = [
         limit
         for metric, limit in load_profile(name, DIRECTORY).limits.items()
@@ -450,7 +450,7 @@ LESS = re.compile(r"(?P<reference>[\d.]+)(?:-[\d.]+)?[^\d]*; (?:lowest )?less (?
 
 @pytest.mark.parametrize("name", DEVICES)
 def test_a_floor_is_its_reference_less_what_the_source_says(name):
-    """Where a source reads `...: 4295; less 5 %` (or `652-666; lowest less 10 %`), the number above it must agree."""
+    """A source such as `...: 4295; less 5 %` (or `652-666; lowest less 10 %`) must agree with the number above it."""
     checked = 0
     for limit in load_profile(name, DIRECTORY).limits.values():
         match = LESS.search(limit.source)

@@ -1,4 +1,4 @@
-"""Whether this folder is an unpacked bundle, whole, as it was packed, and for this python: `check_bundle.py`. Standard library only.
+"""Check that this folder is an unpacked bundle, whole, as it was packed, and for this python: `check_bundle.py`. Standard library only.
 
 A bundle is what `make_bundle.py` packs: a commit, `wheels/`, `bundle.json`, and `SHA256SUMS` over all of them, as sha256sum(1) reads it.
 """
@@ -20,7 +20,7 @@ _LINE = re.compile(r"([0-9a-f]{64})  (.+)")
 
 @dataclass(frozen=True)
 class Target:
-    """What binary wheels are for: a Python (`3.12`) and a platform (`linux-x86_64`)."""
+    """The target of binary wheels: a Python (`3.12`) and a platform (`linux-x86_64`)."""
 
     python: str
     platform: str

@@ -93,7 +93,7 @@ def _answered(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _in_words(line: dict[str, Any]) -> dict[str, Any]:
-    """The same request, answered by what was asked for in plain words."""
+    """A request answered in plain words by what was asked for."""
     messages = line["messages"][:2]
     answer = dict(messages[1])
     calls = answer.pop("tool_calls", ())

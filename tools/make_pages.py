@@ -60,7 +60,7 @@ def readme() -> str:
 
 
 def last_screen_of(sample: str) -> str:
-    """What `gpu-acceptance run` showed at the end of this sample, on a terminal of 100 columns."""
+    """The last screen of `gpu-acceptance run` for this sample, on a terminal of 100 columns."""
     folder = ROOT / "reports" / "samples" / sample
     record = read_results(folder)
     tail = [line.replace(f"{ROOT}/", "") for line in where_it_is(folder)]

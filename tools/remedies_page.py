@@ -1,4 +1,4 @@
-"""What to do about each kind of failure, as a page: docs/remedies.md."""
+"""The actions for each kind of failure, as a page: docs/remedies.md."""
 
 from collections.abc import Iterator
 

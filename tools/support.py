@@ -1,4 +1,4 @@
-"""Which limits were judged on which hardware: docs/support.md, and its short form in README.md.
+"""The limits that were judged, by hardware: docs/support.md, and its short form in README.md.
 
 Counted are the limits of each shipped profile that a run at level `full` requires, and those of them that a committed run judged.
 """

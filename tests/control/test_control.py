@@ -225,7 +225,7 @@ def test_a_forged_message_is_dropped_and_counted_and_the_next_one_heard(garbage,
 
 @pytest.mark.parametrize(("sender", "text"), [('"1"', "{}"), ("-1", '{"type": "bye"}'), ("1" * 5_000, '{"type": "bye"}')])
 def test_a_right_code_without_a_sender_is_dropped_too(sender, text, server, pair):
-    """Where no key was given over several nodes, any process can make the code."""
+    """Without a key over several nodes, any process can make the code."""
     first, second = pair
     store = PrefixStore(first.prefix, server)
     announce(pair, 1)

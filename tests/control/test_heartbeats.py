@@ -59,7 +59,7 @@ def test_a_rank_that_stops_is_lost_and_the_others_are_alive(make):
     "junk", ["null", "3", '"lost"', "[1, 2, 3]", '{"sent": 3}', '{"sent": {"to/0": "x", "cast": true}, "lost": [1], "more": {}}']
 )
 def test_a_right_code_on_junk_reports_nothing_and_ends_nothing(make, server, junk):
-    """Where no key was given over several nodes, any process can make the code."""
+    """Without a key over several nodes, any process can make the code."""
     watcher = make(0)
     server.set("beat/1", SESSION.sign("beat/1", 1, 7, junk))
     server.set("given-up/1", SESSION.sign("given-up/1", 2, 1, junk))

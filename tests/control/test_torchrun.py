@@ -1,4 +1,4 @@
-"""Which exit code torchrun's ranks have come to, where it ended some of them itself."""
+"""The exit code that torchrun's ranks ended with, even if torchrun ended some of them itself."""
 
 import signal
 import tempfile

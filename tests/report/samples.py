@@ -497,7 +497,7 @@ def scaling_row(ranks=8, gpus_per_node=8):
 
 
 def placement(rank, **changes):
-    """Where a rank of a node of 8 is, as `binding` tells it."""
+    """The place of a rank on a node of 8, as `binding` records it."""
     local_rank = rank % 8
     numa_node = local_rank // 4
     cpus = f"{48 * numa_node}-{48 * numa_node + 47}"

@@ -1,4 +1,4 @@
-"""Which kind of failure a record shows: in the words that runs really end in, and for each reason of a verdict."""
+"""The kind of failure that a record shows: in the words that runs really end in, and for each reason of a verdict."""
 
 import pytest
 

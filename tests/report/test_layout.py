@@ -1,4 +1,4 @@
-"""Where things stand on the page in a real browser: what the first screen holds, what a narrow one cuts off."""
+"""The layout of the page in a real browser: the content of the first screen, and what a narrow one cuts off."""
 
 from pathlib import Path
 

@@ -52,7 +52,7 @@ def parts(chart):
 
 
 def bands(chart, style):
-    """Where the rectangles of one class begin, and how wide they are."""
+    """Return the begin and the width of the rectangles of one class."""
     return [(float(one.attributes["x"]), float(one.attributes["width"])) for one in shapes(chart.svg, "rect", style)]
 
 

@@ -162,7 +162,7 @@ def poll(watch):
 
 
 def test_a_poll_is_nothing_to_compare_with(nvml):
-    """Where the reading before the validation did not come: what rose up to the poll would never be told."""
+    """Without the reading before the validation, a rise up to the poll would never be reported."""
     watch = CounterWatch(reads_ports=False)
     assert poll(watch) == {}
     nvml.replay(3)

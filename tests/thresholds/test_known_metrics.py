@@ -238,7 +238,7 @@ def recorded():
 
 
 def facts():
-    """What readers tell for information: the first part of what they yield."""
+    """Names that readers record for information: the first part of each fact."""
     for name in FACTS:
         for node in ast.walk(parsed(ROOT / "src" / "gpu_acceptance" / f"{name}.py")):
             if (
@@ -260,7 +260,7 @@ def figures_of(path):
 
 
 def units_of(glob):
-    """Of all names that may be meant by what stands in a test."""
+    """Return all names that an expression in a test may stand for."""
     named = {unit for name, unit in {**SHIPPED.limited, **SHIPPED.figures}.items() if fnmatchcase(name.replace("*", "x"), glob)}
     return named | {SHIPPED.unit_of(glob.replace("*", "x"))} - {None}
 

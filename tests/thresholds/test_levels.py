@@ -1,4 +1,4 @@
-"""What a level runs, how long it may take, and how the verdict says so."""
+"""Levels: the subjects that each runs, the time it may take, and its place in the verdict."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What a profile may say for a parameter, what a user is told who says something else, and that the page lists them all."""
+"""Values that a profile may give a parameter, and the error for any other."""
 
 import ast
 import inspect

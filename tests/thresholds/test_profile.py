@@ -675,7 +675,7 @@ def refusal(content, path):
 
 
 def refuses_or_reads(content, path):
-    """Whether it was read. Nothing but a LimitsError may come out, and its text is fit for a terminal."""
+    """Return True if the file was read. Only a LimitsError may come out, and its text is fit for a terminal."""
     message = refusal(content, path)
     if message is None:
         return True

@@ -1,4 +1,4 @@
-"""What a sound node has by message size, as words of a profile: what is read, what is refused, and that what is shipped can be read."""
+"""Reference rates of a sound node by message size, as words of a profile: read, refused, and shipped ones."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""What a run did not test, and what was declared aside, in the verdict line and its reasons."""
+"""Caveats of a run in the verdict line and its reasons: not tested, waived, not applicable."""
 
 from dataclasses import replace
 

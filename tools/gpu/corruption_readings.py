@@ -175,7 +175,7 @@ def hash_memory_mib(device: torch.device) -> int:
 
 
 def cublas_version() -> str:
-    """Of the library that torch has loaded (cublasGetProperty: major, minor, patch); empty without CUDA."""
+    """Return the version of the library that torch has loaded (cublasGetProperty: major, minor, patch); empty without CUDA."""
     if not torch.version.cuda:
         return ""
     library = ctypes.CDLL(f"libcublas.so.{torch.version.cuda.split('.')[0]}")

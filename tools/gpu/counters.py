@@ -42,7 +42,7 @@ def main(out: Path) -> int:
 
 
 def differences(ended: Finished, ranks: int):
-    """What is not as it should be."""
+    """Return the deviations from the expected state."""
     outcomes = {"test_idles": "passed", "test_works": "passed", "test_beside_it": "failed", "test_idles_again": "passed"}
     if ended.outcomes() != outcomes:
         yield f"outcomes {ended.outcomes()}, not {outcomes}"

@@ -43,7 +43,7 @@ def main() -> int:
 
 
 def xids(way: str, rank: str, uuids: list[str], counters: list[GpuCounters]) -> bool:
-    """Whether there was one, or nobody could know: XIDs cannot be read here, or the job did not come so far."""
+    """Return whether an XID was seen, or why it is unknown: XIDs cannot be read here, or the job ended before."""
     job._RANK = rank
     with job.held_port() as port:
         ended = job.measure(way, job.Place(0, 1, len(uuids), "127.0.0.1", port), Path(mkdtemp()), devices=",".join(uuids))

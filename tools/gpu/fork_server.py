@@ -107,7 +107,7 @@ def main(out: Path) -> int:
 
 
 def run(out: Path, name: str) -> tuple[list[dict[str, object]], list[dict[str, object]], float]:
-    """What the workers saw, what was seen of the fork server meanwhile, and the CPU seconds of all processes of the run."""
+    """Return the workers' readings, the state of the fork server meanwhile, and the CPU seconds of all processes of the run."""
     suite = for_this_gpu(make_suite(Path(mkdtemp()) / "suite", "passes"))
     (suite / "acceptance" / "test_passes.py").write_text(VALIDATIONS)
     before = cpu_s()

@@ -66,7 +66,7 @@ def read(dtype: str, options: argparse.Namespace, device: torch.device) -> None:
 
 
 def drill(dtype: str, size: int, device: torch.device) -> dict[str, object]:
-    """What the exact check counts when nothing, and when the last element, is wrong."""
+    """Return the counts of the exact check with no wrong element, and with a wrong last element."""
     counted = {}
     for drilled, plant in {"sound": lambda out: None, "planted": lambda out: out[-1, -1].neg_()}.items():
         with prepared(square(size), dtype, device) as multiplication:

@@ -274,7 +274,7 @@ def _value(one: Field, element: Element) -> Any:
 
 
 def _differ(where: str, theirs: Any, ours: Any, agree: Agree = same, idle: bool = False) -> str:
-    """What to say of two values that do not agree; empty where they do."""
+    """Return a message for two values that do not agree, else an empty text."""
     they_have, we_have = theirs is not None, not isinstance(ours, Missing)
     agreed = agree(theirs, ours, idle) if they_have and we_have else they_have == we_have
     return "" if agreed else f"{where}: nvidia-smi says {theirs if they_have else 'nothing'}, the snapshot {ours}"

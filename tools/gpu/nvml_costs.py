@@ -1,4 +1,4 @@
-"""What each question to NVML takes of a core: `python tools/gpu/nvml_costs.py`. One GPU, idle and under load; a line of JSON for each.
+"""CPU time of each NVML call: `python tools/gpu/nvml_costs.py`. One GPU, idle and under load; a line of JSON for each.
 
 The sampler asks by these figures (src/gpu_acceptance/inventory/telemetry_sampler.py). pytest does not collect this file.
 """
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def cpu_us(question: Callable[[], object]) -> float:
-    """Of this thread, for one call."""
+    """CPU time of this thread for one call."""
     begin_s = time.thread_time()
     for _ in range(NUM_CALLS):
         question()

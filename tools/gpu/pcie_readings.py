@@ -25,7 +25,7 @@ from gpu_acceptance.worker.session import take_turns
 
 
 class Meeting:
-    """Where ranks meet, once they have joined their world."""
+    """The store in which ranks meet after they joined their world."""
 
     group: dist.ProcessGroup | None = None
 
@@ -98,7 +98,7 @@ def reading(direction: str, number: int | None, cpus: frozenset[int] | None, dev
 
 
 def planted(device: torch.device, sizes: dict) -> dict[str, int]:
-    """What is counted where one bit of each destination flips after every copy."""
+    """Return the count of wrong bytes with one flipped bit in each destination after every copy."""
     real = torch.Tensor.copy_
 
     def copy(dst: torch.Tensor, src: torch.Tensor, *arguments: object, **options: object) -> torch.Tensor:
@@ -121,7 +121,7 @@ def in_turn(work):
 
 
 def gather(key: str, value: object) -> list:
-    """Of every rank, over the host's network: those who wait put nothing on their GPUs. `key` is for those who meet elsewhere."""
+    """Gather a value from every rank over the host's network: waiting ranks put no load on their GPUs. `key` separates meetings."""
     if not dist.is_initialized():
         return [value]
     every = [None] * world_size()

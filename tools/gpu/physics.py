@@ -1,4 +1,4 @@
-"""What the reader of NCCL's log says where the environment forces a transport: torchrun --nproc-per-node gpu tools/gpu/physics.py.
+"""Output of the reader of NCCL's log with a transport forced by the environment: torchrun --nproc-per-node gpu tools/gpu/physics.py.
 
 Each rank starts itself once more with NCCL's log in a file, as a worker has it. One JSON line: the findings of all ranks, the facts and
 latencies of rank 0, and the warnings of all.

@@ -63,7 +63,7 @@ def load() -> None:
 
 
 class Work:
-    """What one GPU is kept busy with."""
+    """The load that keeps one GPU busy."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device

@@ -1,4 +1,4 @@
-"""How far apart readings of the same GPU lie, and those of sound GPUs: the sigma of every figure that a peer rule judges.
+"""Spread of readings of one GPU and between sound GPUs: the sigma of every figure that a peer rule judges.
 
     torchrun --nproc-per-node gpu tools/gpu/spread.py [--num-runs 7]
 

@@ -38,7 +38,7 @@ _SILENT = "what listens there does not answer as a node of this run does"
 
 @dataclass(frozen=True)
 class Place:
-    """Where the nodes of a run meet, and the number of this node. `node` None: the node that has the address is the host."""
+    """The address at which the nodes of a run meet, and the number of this node. `node` None: the node that has the address is the host."""
 
     address: str
     port: int

@@ -1,4 +1,4 @@
-"""Which rank this process is, by the variables of torchrun, srun, mpirun or another launcher; and reasons not to start a run."""
+"""The rank of this process, by the variables of torchrun, srun, mpirun or another launcher; and reasons not to start a run."""
 
 import contextlib
 import os

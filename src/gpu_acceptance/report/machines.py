@@ -235,7 +235,7 @@ def _figures_text(record: RunRecord, glob: str) -> str:
 
 @dataclass(frozen=True)
 class Place:
-    """Where one rank is, in words of the machine."""
+    """The place of one rank, in words of the machine."""
 
     local_rank: int
     gpu: str

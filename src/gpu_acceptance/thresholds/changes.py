@@ -115,7 +115,7 @@ def _can_be_missed(name: str, bound: Any, limit: Limit) -> bool:
 
 
 def _spreads(old: Limit, new: Limit) -> Iterator[_Difference]:
-    """Where both ask for something: elsewhere the bound itself is said to be gone or added."""
+    """Compare two limits that both have the bound; a bound that only one of them has is reported as dropped or added."""
     sizes = [size for size in _all_sizes(old, new) if _Asked.of(old, size).bounds and _Asked.of(new, size).bounds]
     values = {size: (bound_at(old.spread_at_most, size), bound_at(new.spread_at_most, size)) for size in sizes}
     for key, was, now in _where_alike(f"{new.metric} spread_at_most", values):

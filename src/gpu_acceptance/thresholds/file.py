@@ -141,7 +141,7 @@ def _problems(details: Sequence[Any], expansion: Expansion, place: Callable[[tup
 
 
 def _member(path: tuple[Key, ...], written: tuple[Key, ...]) -> str:
-    """Which member of a family a problem of the whole entry is about."""
+    """Name the member of a family that a problem of the whole entry is about."""
     return f"{path[1]}: " if len(path) == 2 and path != written else ""
 
 

@@ -1,4 +1,4 @@
-"""Which metrics there are, for whoever names one in an overlay, a contract or a waiver.
+"""The metrics that exist, for overlays, contracts and waivers that name one.
 
 A metric is known where a profile limits it, or a profile or the overlay itself names it among its `figures`: what validations record,
 or check where only a site has a limit. Of a subject about which no profile says anything, any metric is known if the suite has a

@@ -1,4 +1,4 @@
-"""Which tokens of a dialogue its assistant says, by the template of a checkpoint; each byte is a token here."""
+"""The tokens of a dialogue that its assistant says, by the template of a checkpoint; each byte is a token here."""
 
 import pytest
 from made_checkpoints import TEMPLATE

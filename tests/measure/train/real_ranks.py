@@ -21,7 +21,7 @@ LOADING = Loading(num_workers=1, world_size=2)
 
 
 def noting(feed: Feed, seen: list[Batch]) -> Feed:
-    """The same, of which all that was trained is kept."""
+    """A training that keeps everything that was trained."""
 
     def batches(workload: Workload, rank: int, device: torch.device) -> Iterator[Batch]:
         for batch in feed.batches(workload, rank, device):

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from gpu_acceptance.inventory import cgroup, cpu, mounts, system, versions, virtualization
+from gpu_acceptance.inventory import cgroup, cpu, mounts, system, versions
 from gpu_acceptance.inventory.answer import Missing, cpus_in
 from gpu_acceptance.inventory.cgroup import Allowance
 
@@ -27,7 +27,7 @@ READERS = {
     "memory": system.read_memory,
     "mounts": mounts.read,
     "system": system.read,
-    "virtualization": virtualization.read,
+    "virtualization": system.read_virtualization,
 }
 # Files whose absence is itself an answer, by the rules of their formats.
 MAY_BE_ABSENT = ("sys/fs/cgroup/", "dev/shm/", "raid/")

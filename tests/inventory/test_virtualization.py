@@ -5,7 +5,7 @@ import shutil
 import pytest
 from host_root import CPUINFO_X86, fill, grace_node, x86_node
 
-from gpu_acceptance.inventory import virtualization
+from gpu_acceptance.inventory import system
 from gpu_acceptance.inventory.answer import Missing, Why
 
 GUEST = CPUINFO_X86.format(cpu=0).replace(" syscall", " syscall hypervisor")
@@ -19,11 +19,11 @@ def node(tmp_path):
 
 
 def hypervisor(root):
-    return virtualization.read(root, {}).hypervisor
+    return system.read_virtualization(root, {}).hypervisor
 
 
 def container(root, variables=None):
-    return virtualization.read(root, variables or {}).container
+    return system.read_virtualization(root, variables or {}).container
 
 
 def firmware(vendor, product):

@@ -45,9 +45,9 @@ def one_gpu(index: int, seconds: float) -> None:
             if sampler:
                 sampler.start()
                 time.sleep(0.5)
-            begin_s, begin_mj = time.monotonic(), asker.integer("nvmlDeviceGetTotalEnergyConsumption", handle)
+            begin_s, begin_mj = time.monotonic(), asker.ask("nvmlDeviceGetTotalEnergyConsumption", handle, make=int)
             rate = products_per_s(work, seconds)
-            end_s, end_mj = time.monotonic(), asker.integer("nvmlDeviceGetTotalEnergyConsumption", handle)
+            end_s, end_mj = time.monotonic(), asker.ask("nvmlDeviceGetTotalEnergyConsumption", handle, make=int)
             line = {"gpu": index, "sampling": way, "products_per_s": rate}
             if not isinstance(begin_mj, Missing) and not isinstance(end_mj, Missing):
                 line["energy_counter_w"] = (end_mj - begin_mj) / 1e3 / (end_s - begin_s)

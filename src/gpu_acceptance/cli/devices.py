@@ -14,7 +14,7 @@ from gpu_acceptance.inventory.gpu import GpuReading, GpusReading, NvLink, Pcie, 
 from gpu_acceptance.inventory.infiniband import InfiniBand, Port, PortName, RdmaDevice, nearest_devices, place_of
 from gpu_acceptance.inventory.node import NodeReading
 from gpu_acceptance.inventory.pci_topology import Place
-from gpu_acceptance.inventory.virtualization import NONE
+from gpu_acceptance.inventory.system import NONE
 from gpu_acceptance.report.words import count
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ from gpu_acceptance.cli.devices import Column, say_why, table
 from gpu_acceptance.inventory import counters
 from gpu_acceptance.inventory.answer import Answer, Missing, Why, all_of, then
 from gpu_acceptance.inventory.counters import PortTraffic
-from gpu_acceptance.inventory.gpu import event_reasons_of
+from gpu_acceptance.inventory.gpu import event_reasons_of, text, watts
 from gpu_acceptance.inventory.nvml import Asker, NoNvmlError, Patience, library
 from gpu_acceptance.inventory.telemetry import Sample
 from gpu_acceptance.inventory.telemetry_sampler import Sampler
@@ -145,14 +145,14 @@ def _read_boards() -> tuple[Board, ...]:
     boards = []
     with library() as pynvml:
         asker = Asker(pynvml)
-        number = asker.integer("nvmlDeviceGetCount")
+        number = asker.ask("nvmlDeviceGetCount", make=int)
         if isinstance(number, Missing):
             raise NoNvmlError(f"NVML does not say how many GPUs there are: {number}")
         for index in range(number):
             handle = asker.ask("nvmlDeviceGetHandleByIndex", index, make=lambda handle: handle)
-            name, uuid = asker.text("nvmlDeviceGetName", handle), asker.text("nvmlDeviceGetUUID", handle)
+            name, uuid = asker.ask("nvmlDeviceGetName", handle, make=text), asker.ask("nvmlDeviceGetUUID", handle, make=text)
             total_bytes = asker.ask("nvmlDeviceGetMemoryInfo", handle, make=lambda info: int(info.total))
-            boards.append(Board(index, name, uuid, total_bytes, asker.watts("nvmlDeviceGetEnforcedPowerLimit", handle)))
+            boards.append(Board(index, name, uuid, total_bytes, asker.ask("nvmlDeviceGetEnforcedPowerLimit", handle, make=watts)))
     return tuple(boards)
 
 

@@ -26,6 +26,7 @@ from gpu_acceptance.inventory.gpu import (
     RowRemapping,
     Temperature,
     Throttling,
+    text,
 )
 from gpu_acceptance.inventory.nvml import Asker, NoNvmlError, library, read_pci_bus_id, read_processes, word
 
@@ -100,7 +101,7 @@ def _nvlinks(asker: Asker, handle: object) -> Answer[tuple[NvLink, ...]]:
     return tuple(
         NvLink(
             link,
-            asker.flag("nvmlDeviceGetNvLinkState", handle, link),
+            asker.ask("nvmlDeviceGetNvLinkState", handle, link, make=bool),
             next(answers),
             asker.word(_REMOTES, "nvmlDeviceGetNvLinkRemoteDeviceType", handle, link),
             *itertools.islice(answers, len(_OF_LINK) - 1),
@@ -138,7 +139,7 @@ def _ecc(asker: Asker, handle: object) -> Ecc:
 def _ecc_counts(asker: Asker, handle: object, counter: int) -> EccCounts:
     """`counter`: 0 volatile, 1 aggregate. Error types: 0 corrected, 1 uncorrected. Places: 7 SRAM, 2 DRAM (NVML's device memory)."""
     return EccCounts(
-        *(asker.integer("nvmlDeviceGetMemoryErrorCounter", handle, kind, counter, place) for place in (7, 2) for kind in (0, 1))
+        *(asker.ask("nvmlDeviceGetMemoryErrorCounter", handle, kind, counter, place, make=int) for place in (7, 2) for kind in (0, 1))
     )
 
 
@@ -177,13 +178,13 @@ def not_read(why: Missing) -> GpusReading:
 
 
 def _read(asker: Asker, only: str) -> GpusReading:
-    count = asker.integer("nvmlDeviceGetCount")
-    driver = asker.text("nvmlSystemGetDriverVersion")
+    count = asker.ask("nvmlDeviceGetCount", make=int)
+    driver = asker.ask("nvmlSystemGetDriverVersion", make=text)
     cuda = asker.ask("nvmlSystemGetCudaDriverVersion_v2", make=lambda version: f"{version // 1000}.{version % 1000 // 10}")
     if isinstance(count, Missing):
         return GpusReading(driver, cuda, count, ())
     handles = [asker.ask("nvmlDeviceGetHandleByIndex", index, make=lambda handle: handle) for index in range(count)]
-    asked = [not only or asker.text("nvmlDeviceGetUUID", handle) == only for handle in handles]
+    asked = [not only or asker.ask("nvmlDeviceGetUUID", handle, make=text) == only for handle in handles]
     gpus = tuple(_gpu(asker, index, handle, handle if asked[index] else _OTHERS) for index, handle in enumerate(handles))
     peers = [_peer_link(asker, handles, *pair) for pair in itertools.permutations(range(count), 2) if asked[pair[0]]]
     return GpusReading(driver, cuda, gpus, tuple(peers))

@@ -12,14 +12,14 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 
 from gpu_acceptance.base.text import clip
-from gpu_acceptance.inventory import cgroup, cpu, gpu_reader, infiniband, kernel_log, mounts, pci_topology, system, versions, virtualization
+from gpu_acceptance.inventory import cgroup, cpu, gpu_reader, infiniband, kernel_log, mounts, pci_topology, system, versions
 from gpu_acceptance.inventory.answer import MOST_TEXT, Answer, Missing, T, Why, all_of, as_cpu_list, then
 from gpu_acceptance.inventory.cgroup import Allowance, Allowances
 from gpu_acceptance.inventory.gpu import GpuReading, GpusReading, NvLink
 from gpu_acceptance.inventory.infiniband import Card, GpuDirectRdma, RdmaDevice, nearest_devices
 from gpu_acceptance.inventory.mounts import Mount
 from gpu_acceptance.inventory.pci_topology import Place
-from gpu_acceptance.inventory.system import Dmi, Memory, System
+from gpu_acceptance.inventory.system import Dmi, Memory, System, Virtualization
 from gpu_acceptance.inventory.versions import Libraries, MappedLibrary
 
 Fact = tuple[str, Answer[str]]  # name, text
@@ -38,7 +38,7 @@ class HostReading:
     host: str
     system: System
     dmi: Dmi
-    virtualization: virtualization.Virtualization
+    virtualization: Virtualization
     cpu: cpu.Cpu
     memory: Memory
     allowances: Allowances
@@ -77,7 +77,7 @@ def _read_host(root: Path) -> HostReading:
         host=system.hostname(),
         system=system.read(root),
         dmi=system.read_dmi(root),
-        virtualization=virtualization.read(root),
+        virtualization=system.read_virtualization(root),
         cpu=cpu.read(root),
         memory=system.read_memory(root),
         allowances=cgroup.read_allowances(root),

@@ -10,7 +10,7 @@ from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
 from gpu_acceptance.inventory.answer import Answer, Missing, Why, then
-from gpu_acceptance.inventory.gpu import Gpu, GpuProcess, GpuUse, text, watts
+from gpu_acceptance.inventory.gpu import Gpu, GpuProcess, GpuUse, text
 
 T = TypeVar("T")
 _MOST_LINKS = 64  # 18 on Hopper and Blackwell; NVML_NVLINK_MAX_LINKS grew with each generation
@@ -71,21 +71,9 @@ class Asker:
         """Find a GPU by its UUID."""
         return self.ask("nvmlDeviceGetHandleByUUID", uuid, make=lambda handle: handle)
 
-    def integer(self, name: str, *arguments: object) -> Answer[int]:
-        return self.ask(name, *arguments, make=int)
-
-    def text(self, name: str, *arguments: object) -> Answer[str]:
-        return self.ask(name, *arguments, make=text)
-
-    def flag(self, name: str, *arguments: object) -> Answer[bool]:
-        return self.ask(name, *arguments, make=bool)
-
     def flags(self, name: str, *arguments: object) -> tuple[bool, bool] | Missing:
         """Return two flags: now and after the next reset or reboot, or two of another kind."""
         return self.ask(name, *arguments, make=lambda both: (bool(both[0]), bool(both[1])))
-
-    def watts(self, name: str, *arguments: object) -> Answer[float]:
-        return self.ask(name, *arguments, make=watts)
 
     def word(self, words: dict[int, str], name: str, *arguments: object) -> Answer[str]:
         return self.ask(name, *arguments, make=lambda value: word(words, int(value)))
@@ -197,9 +185,9 @@ def _read() -> NvmlReading:
         with library() as pynvml:
             asker = Asker(pynvml)
             problems: list[str] = []
-            count = _required("number of GPUs", asker.integer("nvmlDeviceGetCount"), problems) or 0
+            count = _required("number of GPUs", asker.ask("nvmlDeviceGetCount", make=int), problems) or 0
             gpus = tuple(_gpu(asker, index, problems) for index in range(count))
-            driver_version = _optional("driver version", asker.text("nvmlSystemGetDriverVersion"), problems) or ""
+            driver_version = _optional("driver version", asker.ask("nvmlSystemGetDriverVersion", make=text), problems) or ""
             return NvmlReading(gpus, driver_version, "; ".join(problems))
     except NoNvmlError as error:
         return NvmlReading(problem=str(error))
@@ -228,12 +216,12 @@ def _gpu(asker: Asker, index: int, problems: list[str]) -> Gpu:
     memory = asker.ask("nvmlDeviceGetMemoryInfo", handle, make=lambda info: (int(info.total), int(info.used)))
     return Gpu(
         index=index,
-        name=fact("name", asker.text("nvmlDeviceGetName", handle)),
-        uuid=fact("UUID", asker.text("nvmlDeviceGetUUID", handle)),
-        serial=fact("serial", asker.text("nvmlDeviceGetSerial", handle)),
+        name=fact("name", asker.ask("nvmlDeviceGetName", handle, make=text)),
+        uuid=fact("UUID", asker.ask("nvmlDeviceGetUUID", handle, make=text)),
+        serial=fact("serial", asker.ask("nvmlDeviceGetSerial", handle, make=text)),
         pci_bus_id=fact("PCI address", read_pci_bus_id(asker, handle)),
-        part_number=fact("part number", asker.text("nvmlDeviceGetBoardPartNumber", handle)),
-        vbios=fact("VBIOS", asker.text("nvmlDeviceGetVbiosVersion", handle)),
+        part_number=fact("part number", asker.ask("nvmlDeviceGetBoardPartNumber", handle, make=text)),
+        vbios=fact("VBIOS", asker.ask("nvmlDeviceGetVbiosVersion", handle, make=text)),
         memory_bytes=(_optional(f"GPU {index} memory", memory, problems) or (0,))[0],
         use=GpuUse(read_processes(asker, handle), then(memory, itemgetter(1))),
     )

@@ -198,13 +198,11 @@ def round_trip(made: Answer[RoundTrip]) -> Findings:
 def time(job: Answer[Job], planned_end: str | None, now_s: float) -> Findings:
     """Yield the seconds by which the job ends before the end that this run plans with, SLURM_JOB_END_TIME (base/budget.py)."""
     ends_s = None if isinstance(job, Missing) else job.ends_s
-    unplanned_s: Answer[int] = 0
-    if isinstance(job, Missing):
-        unplanned_s = job
-    elif ends_s is not None and (planned_end is None or not planned_end.isdecimal()):
-        unplanned_s = Missing(Why.NOT_THERE, f"SLURM_JOB_END_TIME={planned_end!r:.40}: this run does not know when the job ends")
-    elif ends_s is not None and planned_end is not None:
+    unplanned_s: Answer[int] = then(job, lambda _: 0)
+    if ends_s is not None and planned_end and planned_end.isdecimal():
         unplanned_s = max(int(planned_end) - ends_s, 0)
+    elif ends_s is not None:
+        unplanned_s = Missing(Why.NOT_THERE, f"SLURM_JOB_END_TIME={planned_end!r:.40}: this run does not know when the job ends")
     yield "slurm.time.unplanned", unplanned_s, "s", "no limit" if ends_s is None else f"{ends_s - now_s:.0f} s left"
 
 

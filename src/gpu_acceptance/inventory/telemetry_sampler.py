@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from gpu_acceptance.inventory.answer import Answer, Missing, Why, combine, then
 from gpu_acceptance.inventory.counters import ALL_LINKS
+from gpu_acceptance.inventory.gpu import watts
 from gpu_acceptance.inventory.nvml import Asker, NoNvmlError, is_lacking, library
 from gpu_acceptance.inventory.telemetry import SOURCES, Sample, Series, Window, unread, window_of
 
@@ -76,7 +77,7 @@ class SampleReader:
         fields = self._fields(_FAST)
         power_w = then(fields["power_mw"], lambda milliwatts: milliwatts / 1000)
         if not self.power_is_instant:  # of all samples: a mean over 1 s in place of an instant value would be another quantity
-            power_w = self._asker.watts("nvmlDeviceGetPowerUsage", self._handle)
+            power_w = self._asker.ask("nvmlDeviceGetPowerUsage", self._handle, make=watts)
         return {
             "power_w": power_w,
             "memory_temperature_c": fields["memory_temperature_c"],
@@ -102,7 +103,7 @@ class SampleReader:
         return {name: (_nvlink_rate if name in _NVLINK else _pcie_rate)(before[name], after[name], end_s - begin_s) for name in _TRAFFIC}
 
     def _integer(self, name: str, *arguments: object) -> Answer[int]:
-        return self._asker.integer(name, self._handle, *arguments)
+        return self._asker.ask(name, self._handle, *arguments, make=int)
 
     def _fields(self, wanted: dict[str, tuple[str, int]]) -> dict[str, Answer[int]]:
         """Read the supported fields in one call."""

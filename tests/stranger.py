@@ -44,7 +44,7 @@ def forge(key, folder, kind):
             store.queue_push(f"{folder}to/{rank}", "0" * 32 + f'{1 - rank} 99 {{"type": "stop_request", "reason": "SIGTERM"}}')
             store.queue_push(f"{folder}to/{rank}", "no more")
             store.queue_push(f"{folder}to/{rank}", "x" * 100_000)
-        store.set(f"{folder}given-up/0", '["rank 0 lost: a lie", ""]')
+        store.set(f"{folder}given-up/0", '{"reason": "rank 0 lost: a lie"}')
 
 
 def listen(key, folder, kind):

@@ -56,7 +56,8 @@ def test_a_rank_that_stops_is_lost_and_the_others_are_alive(make):
 
 @pytest.mark.usefixtures("beat_fast")
 @pytest.mark.parametrize(
-    "junk", ["null", "3", '"lost"', "[1, 2, 3]", '{"sent": 3}', '{"sent": {"to/0": "x", "cast": true}, "lost": [1], "more": {}}']
+    "junk",
+    ["null", '{"reason": 3}', '"lost"', "[1, 2, 3]", '{"sent": 3}', '{"sent": {"to/0": "x", "cast": true}, "lost": [1], "more": {}}'],
 )
 def test_a_right_code_on_junk_reports_nothing_and_ends_nothing(make, server, junk):
     """Without a key over several nodes, any process can make the code."""
@@ -125,10 +126,10 @@ def test_a_rank_that_gives_up_the_leader_tells_all_that_watch_it_and_the_leader_
         one.watch([0, 1, 2], 0)
     assert wait_until(lambda: second.beats(0) and third.beats(0))
     assert [one.loss_of(0) for one in all_ranks] == [None] * 3
-    loss = Loss("rank 0 lost: it did not react to SIGTERM within 10 s", "SIGTERM")
+    loss = Loss(reason="rank 0 lost: it did not react to SIGTERM within 10 s", signal="SIGTERM")
     second.give_up(0, loss)
     assert wait_until(lambda: leader.loss_of(0) == third.loss_of(0) == loss)
-    third.give_up(0, Loss("no heartbeat"))
+    third.give_up(0, Loss(reason="no heartbeat"))
     assert (third.loss_of(0), third._own_losses) == (loss, {})
     assert leader.loss_of(1) is None
 

@@ -17,9 +17,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ValidationError
 from torch.distributed import Store
 
+from gpu_acceptance.base.model import Model, encode
 from gpu_acceptance.control.control import UnreachableError
 from gpu_acceptance.control.session import Facts, Session, get_all_now, read_facts
 from gpu_acceptance.control.store_host import BEAT
@@ -32,15 +33,11 @@ _PATIENCE_S = LOST_S / 2  # for a beat that is deleted while we read: the same t
 _UNREACHABLE_S = 25.0  # more than LOST_S: a rank that is cut off must not take the others for lost first
 
 
-@dataclass(frozen=True)
-class Loss:
+class Loss(Model):
     """The reason why a leader was given up."""
 
     reason: str
     signal: str = ""  # to which it did not react, though its heartbeats came
-
-
-_LOSS: TypeAdapter[tuple[str, str]] = TypeAdapter(tuple[str, str], config=ConfigDict(strict=True))
 
 
 @dataclass(frozen=True)
@@ -153,8 +150,7 @@ class Heartbeats:
                 counter += 1
                 self._beat(counter)
                 for leader, loss in self._own_losses.copy().items():  # again with each beat: a stranger may write over it
-                    text = json.dumps([loss.reason, loss.signal])
-                    self._store.set(_loss_key(leader), self._session.sign(_loss_key(leader), self._rank, 1, text))
+                    self._store.set(_loss_key(leader), self._session.sign(_loss_key(leader), self._rank, 1, encode(loss)))
                 self._look()
                 now = time.monotonic()
                 if now - self._own > _GAP_S:
@@ -175,7 +171,7 @@ class Heartbeats:
         texts = get_all_now(self._store, keys)
         if leader is not None and (text := texts.pop()) and (envelope := self._session.check(_loss_key(leader), text)):
             with suppress(ValidationError):  # it is not given up
-                self._losses.setdefault(leader, Loss(*_LOSS.validate_json(envelope.text)))
+                self._losses.setdefault(leader, Loss.model_validate_json(envelope.text))
         now = time.monotonic()
         for rank, text in zip(watched, texts, strict=True):
             sight = self._see(rank, self._seen.get(rank) or _Sight(b"", -1, now, moved=False), text, now)

@@ -189,7 +189,7 @@ class Supervisor:
         return time.monotonic() - max(since, self.heartbeats.open_since)
 
     def _lost(self, why: str, signal: str = "") -> LeaderLostError:
-        return LeaderLostError(Loss(f"rank {self.leader} lost: {why}", signal))
+        return LeaderLostError(Loss(reason=f"rank {self.leader} lost: {why}", signal=signal))
 
     @overload
     def await_broadcast(self, kind: type[M], /, *, silence_s: float) -> M: ...

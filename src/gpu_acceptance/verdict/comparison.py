@@ -121,7 +121,8 @@ class Lost:
 def _find_lost(before: RunRecord, after: RunRecord) -> Iterator[Lost]:
     """Yield validations that passed, then limits that held, without those of a validation that is already named."""
     outcomes = {row.nodeid: row.outcome for row in after.rows}
-    passed = [row for row in before.rows if row.outcome is Outcome.PASSED and row.nodeid in slots.tested(before) - slots.tested(after)]
+    untested = slots.tested(before) - slots.tested(after)
+    passed = [row for row in before.rows if row.outcome is Outcome.PASSED and row.nodeid in untested]
     for row in passed:
         has_row = row.nodeid in outcomes
         yield Lost(row.nodeid, f"passed, then {outcomes[row.nodeid]}" if has_row else "passed, and the later run does not have it")

@@ -10,7 +10,7 @@ from gpu_acceptance.record.figure import figure_of
 from gpu_acceptance.record.gpu_telemetry import findings, steady_findings
 from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.record.row import Attempt
-from gpu_acceptance.supervisor.gpu_watch import told
+from gpu_acceptance.supervisor.gpu_watch import telemetry_of
 from gpu_acceptance.thresholds.profile import at_level, load_profile, shipped_dir
 from gpu_acceptance.verdict.rows import make_row
 from gpu_acceptance.verdict.verdict import conclude
@@ -32,7 +32,7 @@ GOOD = {
 def thermal_figures(samples):
     """As the fixture checks them: over the whole load, and over its last 15 s."""
     series = series_of(samples)
-    whole, steady = told(series.window(0.0, LENGTH_S)), told(series.window(LENGTH_S - 15, LENGTH_S))
+    whole, steady = telemetry_of(series.window(0.0, LENGTH_S)), telemetry_of(series.window(LENGTH_S - 15, LENGTH_S))
     found = (*findings(whole), *steady_findings(steady))
     return tuple(figure_of(metric, value, unit, judged=True, detail=detail) for metric, value, unit, detail in found)
 

@@ -133,7 +133,7 @@ def refuse(error: RefusedError, place: Rank) -> NoReturn:
     if error.exit_code == USAGE:
         refuse_usage(text)
     speaks = place.local_rank == 0
-    tell_torchrun(str(error), speaks=speaks)
+    write_error_file(visible(str(error)), visible(str(error)).split("\n") if speaks else ())
     end_process_within(REFUSED_ENDS_WITHIN_S, error.exit_code)
     pytest.exit(visible(text) if speaks else "", returncode=error.exit_code)
 
@@ -141,14 +141,10 @@ def refuse(error: RefusedError, place: Rank) -> NoReturn:
 def refuse_usage(*texts: str) -> NoReturn:
     """End pytest with exit code 4, as on all ranks; one rank of each node prints the reasons."""
     speaks = speaks_for_node()
-    tell_torchrun("\n".join(texts), speaks=speaks)
+    reason = visible("\n".join(texts))
+    write_error_file(reason, reason.split("\n") if speaks else ())
     end_process_within(REFUSED_ENDS_WITHIN_S, USAGE)
     raise pytest.UsageError(*(map(visible, texts) if speaks else ())) from None
-
-
-def tell_torchrun(text: str, *, speaks: bool) -> None:
-    """Write the reason into torchrun's error file; torchrun prints it last for a rank that speaks for its node."""
-    write_error_file(visible(text), visible(text).split("\n") if speaks else ())
 
 
 class Dry:

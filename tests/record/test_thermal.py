@@ -8,7 +8,7 @@ from inventory.replay import HW_SLOWDOWN, HW_THERMAL, PERIOD_S, POWER_CAP, SW_TH
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.inventory.telemetry import unread
 from gpu_acceptance.record.gpu_telemetry import facts, findings, steady_facts, steady_findings
-from gpu_acceptance.supervisor.gpu_watch import told
+from gpu_acceptance.supervisor.gpu_watch import telemetry_of
 
 MINUTE = 60.0
 
@@ -17,7 +17,7 @@ JUDGED, INFORMING = (findings, steady_findings), (facts, steady_facts)
 
 
 def found(samples, finders=(*JUDGED, *INFORMING), begin_s=0.0, end_s=MINUTE):
-    seen = told(series_of(samples).window(begin_s, end_s))
+    seen = telemetry_of(series_of(samples).window(begin_s, end_s))
     return {metric.removeprefix("soak."): rest for find in finders for metric, *rest in find(seen)}
 
 

@@ -3,7 +3,7 @@ import time
 import pytest
 
 from gpu_acceptance.base.model import encode
-from gpu_acceptance.control.messages import Gather, Go, Published, Vote
+from gpu_acceptance.control.messages import FenceReady, Gather, Go, Published, Vote
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.supervisor import attempt_state as state_module
 from gpu_acceptance.supervisor.attempt_state import AttemptState
@@ -39,7 +39,7 @@ def state(casts):
 
 def publish(state, rank, outcome=Outcome.PASSED, facts=None, **more):
     record = make_record(rank, outcome, nodeid=GO.nodeid, generation=GO.generation, **more)
-    state.publish(rank, published(record.model_dump_json(), facts))
+    state.take(rank, published(record.model_dump_json(), facts))
 
 
 def published(line, facts=None):
@@ -52,10 +52,10 @@ def outcomes(state):
 
 def test_all_enter_once_all_voted(state, casts):
     for rank in (2, 0):
-        state.vote(rank, PASSED)
+        state.take(rank, PASSED)
         state.advance()
     assert casts == []
-    state.vote(1, PASSED)
+    state.take(1, PASSED)
     state.advance()
     state.advance()
     assert casts == [{"type": "enter", "seq": 7, "ok": True, "outcome": Outcome.PASSED, "reason": ""}]
@@ -76,7 +76,7 @@ SKIPS, FAILS = vote(Outcome.SKIPPED, "no port"), vote(Outcome.ERROR, "no room")
 def test_one_vote_keeps_all_out(state, casts, votes, outcome, reason):
     for rank, one in enumerate(votes):
         if one:
-            state.vote(rank, one)
+            state.take(rank, one)
         else:
             publish(state, rank, Outcome.DIED)
     state.advance()
@@ -85,24 +85,24 @@ def test_one_vote_keeps_all_out(state, casts, votes, outcome, reason):
 
 def test_a_rank_without_a_worker_keeps_no_other_rank_out(casts):
     state = AttemptState(GO.model_copy(update={"absent": (1,)}), 3, casts.append)
-    state.vote(0, PASSED)
-    state.vote(2, PASSED)
+    state.take(0, PASSED)
+    state.take(2, PASSED)
     publish(state, 1, Outcome.NOT_RUN)
     state.advance()
     (enter,) = casts.of("enter")
     assert enter["ok"]
     for rank in (0, 2):
-        state.gather(rank, Gather(seq=7, key="place", value=rank))
+        state.take(rank, Gather(seq=7, key="place", value=rank))
     assert casts.of("gathered") == [{"type": "gathered", "seq": 7, "values": [0, 2], "absent": [1]}]
 
 
 def test_the_first_vote_and_the_first_record_of_a_rank_count(state, casts):
-    state.vote(0, vote(Outcome.ERROR, "no room"))
-    state.vote(0, PASSED)
+    state.take(0, vote(Outcome.ERROR, "no room"))
+    state.take(0, PASSED)
     publish(state, 0, Outcome.ERROR, phase="setup")
     publish(state, 0)
     for rank in (1, 2):
-        state.vote(rank, PASSED)
+        state.take(rank, PASSED)
     state.advance()
     assert not casts.of("enter")[0]["ok"]
     assert outcomes(state)[0] is Outcome.ERROR
@@ -148,7 +148,7 @@ def test_hurry_only_shortens(state):
 
 @pytest.mark.parametrize("line", ['{"outcome": "passed"}', "5", ""])
 def test_a_record_that_cannot_be_read_is_an_error_of_its_rank(state, line):
-    state.publish(1, published(line))
+    state.take(1, published(line))
     publish(state, 0)
     error = state.records()[1]
     assert (error.rank, error.outcome) == (1, Outcome.ERROR)
@@ -157,7 +157,7 @@ def test_a_record_that_cannot_be_read_is_an_error_of_its_rank(state, line):
 
 def test_a_record_of_another_rank_is_an_error_of_its_sender(state):
     publish(state, 0)
-    state.publish(1, published(encode(state.records()[0])))
+    state.take(1, published(encode(state.records()[0])))
     error = state.records()[1]
     wanted = (1, GO.nodeid, GO.attempt, GO.generation)
     said = f"rank, validation, attempt and generation are {(0, *wanted[1:])}, and must be {wanted}"
@@ -168,20 +168,20 @@ def test_gather_answers_in_rank_order_once_all_gave_a_value_and_again(state, cas
     for number in (1, 2):
         for rank, value in ((2, "c"), (0, "a"), (1, "b")):
             assert len(casts) == number - 1
-            state.gather(rank, Gather(seq=7, key="place", value=value))
+            state.take(rank, Gather(seq=7, key="place", value=value))
     assert casts == [{"type": "gathered", "seq": 7, "values": ["a", "b", "c"], "absent": []}] * 2
 
 
 @pytest.mark.parametrize("ok", [True, False])
 def test_the_collective_that_must_pair_comes_once_all_passed_and_is_not_entered_where_one_did_not(state, casts, ok):
     for rank in range(3):
-        state.vote(rank, PASSED)
-    state.fence_ready(0)
-    state.fence_ready(2)
+        state.take(rank, PASSED)
+    state.take(0, FenceReady(seq=7))
+    state.take(2, FenceReady(seq=7))
     state.advance()
     assert casts.of("fence") == []
     if ok:
-        state.fence_ready(1)
+        state.take(1, FenceReady(seq=7))
     else:
         publish(state, 1, Outcome.FAILED, phase="call")
     state.advance()

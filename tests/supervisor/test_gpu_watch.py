@@ -18,7 +18,7 @@ from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.inventory.telemetry import SOURCES, Point, Sample, Series, points, unread
 from gpu_acceptance.record.gpu_telemetry import GpuSeries, GpuTelemetry
 from gpu_acceptance.supervisor import gpu_watch, worker_slot
-from gpu_acceptance.supervisor.gpu_watch import CounterWatch, TelemetryWatch, kept_series, told
+from gpu_acceptance.supervisor.gpu_watch import CounterWatch, TelemetryWatch, kept_series, telemetry_of
 
 FIRST, SECOND = (f"GPU-0000000{n}-0000-4000-8000-00000000000{n}" for n in (1, 2))
 REPLAYS = frozenset({"counters.pcie.replays", "counters.xids"})
@@ -287,7 +287,7 @@ def hold(monkeypatch, tmp_path):
 
 def lately(hold):
     now_s = time.monotonic()
-    return hold.telemetry(now_s - 2.0, now_s)
+    return hold.telemetry.during(now_s - 2.0, now_s)
 
 
 def samplers():
@@ -318,7 +318,7 @@ def test_throttling_has_its_reason_and_a_missing_value_its_channel():
     braked = itertools.chain((gpu.HW_POWER_BRAKE | 0x4000,) * 20, (0,) * 21)
     lacks = Missing(Why.NOT_SUPPORTED, "Not Supported")
     window = series(*(sample(number, event_reasons=mask, power_w=lacks) for number, mask in enumerate(braked))).window(0.0, 2.0)
-    found = told(window)
+    found = telemetry_of(window)
     assert found.throttled_s == {"hw power brake slowdown": pytest.approx(1.0), "bits 0x4000": pytest.approx(1.0)}
     assert found.missing == {"power_w": str(lacks)}
     assert (found.reasons_held_s, found.levels["sm_clock_mhz"].held_s) == (pytest.approx(2.0), pytest.approx(2.0))
@@ -326,7 +326,7 @@ def test_throttling_has_its_reason_and_a_missing_value_its_channel():
 
 
 def test_a_window_without_samples_has_no_level():
-    found = told(series(*(unread(0.05 * number, "x" * 1000) for number in range(21))).window(0.0, 1.0))
+    found = telemetry_of(series(*(unread(0.05 * number, "x" * 1000) for number in range(21))).window(0.0, 1.0))
     assert found.levels == found.throttled_s == {}
     assert set(found.missing) >= {"sm_clock_mhz", "event_reasons"}
     assert found.mean("sm_clock_mhz") == Missing(Why.NOT_THERE, found.missing["sm_clock_mhz"])
@@ -335,10 +335,10 @@ def test_a_window_without_samples_has_no_level():
 
 def test_a_mean_that_is_known_of_a_part_of_the_time_is_none():
     known = [sample(number) for number in range(16)]
-    found = told(series(*known, *(unread(0.05 * number, "gone") for number in range(16, 21))).window(0.0, 1.0))
+    found = telemetry_of(series(*known, *(unread(0.05 * number, "gone") for number in range(16, 21))).window(0.0, 1.0))
     assert found.seen_s == pytest.approx(1.0)
     assert found.mean("sm_clock_mhz") == Missing(Why.UNREADABLE, "sm_clock_mhz is known for 0.8 of 1.0 s")
-    assert told(series(*known).window(0.0, 0.75)).mean("sm_clock_mhz") == 1.0
+    assert telemetry_of(series(*known).window(0.0, 0.75)).mean("sm_clock_mhz") == 1.0
 
 
 def minute(**changes):

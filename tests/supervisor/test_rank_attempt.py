@@ -58,7 +58,7 @@ class FakeHost:
     """A supervisor and its worker slot in one; its GPU memory is free or not, as a test says."""
 
     def __init__(self, worker: FakeWorker | None) -> None:
-        self.slot = self
+        self.slot = self.control = self.telemetry = self
         self.worker = worker
         self.distrusted = self.start_problem = ""
         self.has_late_mail = False
@@ -108,11 +108,11 @@ class FakeHost:
     def alarm(self) -> str | None:
         return self.says
 
-    def telemetry(self, begin_s, end_s) -> GpuTelemetry:
+    def during(self, begin_s, end_s) -> GpuTelemetry:
         check_moments(begin_s, end_s)
         return seen(end_s - begin_s)
 
-    def telemetry_series(self, begin_s, end_s) -> GpuSeries | None:
+    def series(self, begin_s, end_s) -> GpuSeries | None:
         return GpuSeries(point_s=end_s - begin_s, levels={}, throttled={}) if end_s - begin_s >= 60 else None
 
 
@@ -217,7 +217,7 @@ def test_the_record_holds_telemetry_and_that_of_a_long_attempt_a_series(clock, l
 def test_a_worker_gets_the_telemetry_that_it_asks_for(clock, monkeypatch, kind, has_gpu):
     host, attempt = started(kind)
     if not has_gpu:
-        monkeypatch.setattr(host, "telemetry", lambda *_: None)
+        monkeypatch.setattr(host, "during", lambda *_: None)
     attempt.on_worker(said("telemetry_request", begin_s=1.0, end_s=3.5))
     assert host.worker.sent[-1] == as_json(TelemetryAnswer(found=seen(2.5) if has_gpu else None))
 

@@ -326,7 +326,7 @@ class World:
         replace(run, "own_digest", lambda _settings, _name, _own: "")
         replace(run, "read_validations", lambda items, _deadline_s, _parameters: ({item.nodeid: item.validation for item in items}, []))
         replace(worker_slot, "WorkerProcess", self._make_worker)
-        replace(worker_slot, "start_fork_server", lambda *_: None)
+        replace(worker_slot, "can_be_shown", lambda: False)
         replace(worker_slot, "start_janitor", lambda *_: SimpleNamespace(pid=0, poll=lambda: None))
         replace(worker_slot, "kill_marked", lambda _mark, **_how: None)
         replace(worker_slot, "descendants", list)

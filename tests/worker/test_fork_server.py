@@ -502,7 +502,7 @@ events = Events(control, StopSignals("node 0", has_launcher=False))
 files = RunFiles(Path("run"), 0)
 files.make_folders()
 hold = WorkerSlot(control, events, files, make_identity(0, 1, 1, has_gpus=False))
-hold.collect_with(SimpleNamespace(rootdir=Path.cwd(), ini=Path("ini"), files=[]))
+hold.config = SimpleNamespace(rootdir=Path.cwd(), ini=Path("ini"), files=[])
 
 def start(generation, code=""):
     hold.start({"GPU_ACCEPTANCE_CODE": code}, generation)

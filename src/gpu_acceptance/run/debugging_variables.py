@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
@@ -26,6 +26,11 @@ class Debugging(Model):
     off: re.Pattern[str] = _OFF
     only_with: dict[str, re.Pattern[str]] = Field(default_factory=dict)
 
+    def is_on(self, name: str, environ: Mapping[str, str]) -> bool:
+        value = environ.get(name, "")
+        works = all(values.fullmatch(environ.get(other, "")) for other, values in self.only_with.items())
+        return works and not self.off.fullmatch(value) and self.values.fullmatch(value) is not None
+
 
 @cache
 def debugging_variables() -> list[Debugging]:
@@ -36,17 +41,8 @@ def debugging_variables() -> list[Debugging]:
 
 def find_debugging(environ: Mapping[str, str] = os.environ) -> str | None:
     """Name each variable that is on, with its effect and how to unset it; None where no one is set."""
-    found = list(_on(environ))
+    found = [(name, one) for one in debugging_variables() for name in one.names if one.is_on(name, environ)]
     if not found:
         return None
     effects = "; ".join(f"{name}={environ[name][:_MOST_SHOWN]}: {one.effect}" for name, one in found)
     return f"left in the environment from debugging, and no figure under it counts: {effects}; unset {' '.join(name for name, _ in found)}"
-
-
-def _on(environ: Mapping[str, str]) -> Iterator[tuple[str, Debugging]]:
-    for one in debugging_variables():
-        works = all(values.fullmatch(environ.get(name, "")) for name, values in one.only_with.items())
-        for name in one.names:
-            value = environ.get(name, "")
-            if works and not one.off.fullmatch(value) and one.values.fullmatch(value):
-                yield name, one

@@ -93,8 +93,8 @@ def join(
 
 def agree(supervisor: Supervisor, nodeids: list[str], problems: list[RefusedError], answer: Callable[[], Agreed]) -> Agreed:
     """Return rank 0's `answer`, if all ranks collected the same and none has a problem. Collective. Raises RefusedError."""
-    told = tuple(Problem(message=clip(str(problem), 4000), exit_code=problem.exit_code) for problem in problems[:3])
-    supervisor.tell_leader(Collected(nodeids=tuple(nodeids), problems=told))
+    own = tuple(Problem(message=clip(str(problem), 4000), exit_code=problem.exit_code) for problem in problems[:3])
+    supervisor.tell_leader(Collected(nodeids=tuple(nodeids), problems=own))
     with _refused_where_unmet(supervisor):
         if supervisor.is_leader:
             answers = supervisor.await_mail(Collected, COLLECT_S, until_stopped=True)

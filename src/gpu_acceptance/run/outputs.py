@@ -88,14 +88,6 @@ def direct_outputs(config: pytest.Config, files: RunFiles, rank: int) -> Path | 
     return wanted
 
 
-def show_names_in_suite(config: pytest.Config) -> None:
-    """Let the terminal name files relative to the suite, which may be in site-packages, and not to the current folder."""
-    reporter = config.pluginmanager.get_plugin("terminalreporter")
-    if reporter:
-        reporter.startpath = config.rootpath
-    config.cwd_relative_nodeid = lambda nodeid: nodeid  # type: ignore[method-assign]
-
-
 def empty(junit: Path) -> None:
     """Empty a JUnit file of an earlier run, or of a verdict that was taken back. No reader takes an empty file for JUnit."""
     with contextlib.suppress(OSError):  # is reported when the file cannot be written at the end

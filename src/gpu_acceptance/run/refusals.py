@@ -174,24 +174,16 @@ def find_mismatch(identities: list[RankIdentity], declared_gpus: int | None) -> 
 
 def _see_their_own_alone(ranks: list[RankIdentity]) -> str | None:
     """Return why the ranks of a node cannot be a job: each sees fewer GPUs than there are ranks, and not the same ones."""
-    for what, few in (("NVML shows", _few_shown), (f"{_VISIBLE} is", _few_visible)):
-        seen = [few(one) for one in ranks]
+    shown = [", ".join(sorted(gpu.uuid for gpu in one.gpus)) for one in ranks]  # one each, where Slurm gives each rank one
+    visible = [one.environment.get(_VISIBLE, "") for one in ranks]
+    for what, texts in (("NVML shows", shown), (f"{_VISIBLE} is", visible)):
+        seen = [text if len(text.split(",")) < ranks[0].local_world_size else "" for text in texts]
         other = next((number for number, text in enumerate(seen) if text != seen[0]), 0)
         if all(seen) and other:
-            told = " and ".join(f"{what} {one_line(seen[number][:_MOST_SEEN])} on rank {ranks[number].rank}" for number in (0, other))
+            differing = " and ".join(f"{what} {one_line(seen[number][:_MOST_SEEN])} on rank {ranks[number].rank}" for number in (0, other))
             todo = "each rank wants to see all GPUs of its node; srun: --gpus-per-node, no --gpus-per-task or --gpu-bind"
-            return f"{told} of {ranks[0].host}: {todo}"
+            return f"{differing} of {ranks[0].host}: {todo}"
     return None
-
-
-def _few_shown(identity: RankIdentity) -> str:
-    """Return the GPUs that NVML shows, where they are fewer than the ranks, as where Slurm gives each rank one."""
-    return ", ".join(sorted(gpu.uuid for gpu in identity.gpus)) if len(identity.gpus) < identity.local_world_size else ""
-
-
-def _few_visible(identity: RankIdentity) -> str:
-    visible = identity.environment.get(_VISIBLE, "")
-    return visible if len(visible.split(",")) < identity.local_world_size else ""
 
 
 def find_surplus(identities: list[RankIdentity], expected_nodes: int | None) -> str | None:

@@ -48,7 +48,6 @@ from gpu_acceptance.verdict.run_record import make_run_record
 from gpu_acceptance.worker.messages import RunFacts
 from gpu_acceptance.worker.options import Paths
 
-_CLEARING_S, _REMOVING_S = 5.0, 20.0  # torchrun ends a rank 30 s after one of its peers has failed
 _MOST_ROUNDS = 4  # of closing the journals: interrupted, a loss, a journal that does not confirm
 BACKSTOP_S = 60.0  # the process group's own timeout lies this far behind the longest deadline: the supervisor's always fires first
 
@@ -114,7 +113,7 @@ class Run:
         checkpoints = folder_of(run_id, settings.paths.checkpoint_dir, settings.report_dir, self.place.num_nodes)
         shared_stem = stem_in(settings.paths.shared_dir, run_id, agreed.mark) if settings.paths.shared_dir else None
         self.paths = replace(settings.paths, checkpoints=checkpoints, shared_stem=shared_stem)
-        told = RunFacts(
+        facts = RunFacts(
             parameters=dict(plan.profile.parameters),
             digests={"suite": suite_digest(rootdir), "profile": own_digest(settings, plan.profile.name, self.own_files)},
             declared_nodes=plan.declared_nodes,
@@ -123,7 +122,7 @@ class Run:
         judged = [limit.metric for limit in plan.profile.limits.values() if limit.subject == COUNTERS]
         counters = frozenset(metric for metric in judged if matching_reason(metric, plan.profile.not_applicable) is None)
         most = most_risen(plan, self.place.local_world_size, self.place.num_nodes)
-        self.supervisor.slot.collect_with(WorkerConfig(rootdir, ini, files, told, agreed.group_timeout_s, counters, most))
+        self.supervisor.slot.config = WorkerConfig(rootdir, ini, files, facts, agreed.group_timeout_s, counters, most)
 
     def _none_at_level(self) -> list[RefusedError]:
         """Refuse a level at which nothing is left: workers without a file to collect would collect all."""
@@ -231,12 +230,12 @@ class Run:
         elif self.leader:
             self._finish_alone(problem)
 
-    def exit_code(self, said: int) -> int:
-        """Return the run's exit code. It is 0 only by an ending that says so; of pytest's own code `said` only a usage error counts."""
+    def exit_code(self, pytests: int) -> int:
+        """Return the run's exit code. It is 0 only by an ending that says so; of `pytests` own code only a usage error counts."""
         if self.refused:
             return self.refused.exit_code
         if self.ending is None:
-            return USAGE if said == USAGE else INTERNAL_ERROR
+            return USAGE if pytests == USAGE else INTERNAL_ERROR
         return INTERNAL_ERROR if self.problem else self.ending.exit_code
 
     @property
@@ -273,17 +272,14 @@ class Run:
         while self.ending is None:
             try:
                 if self.leader:
-                    self._end_workers_and_report(self.leader)
+                    self.leader.end_workers()
+                    if self.leader.has_doubtful_rows:
+                        self.supervisor.settle()
+                    self.supervisor.refuse_a_leader_that_was_given_up()  # in that case another rank writes
+                    self._tell(self._end_as_leader(self._confirmed))
                 self._follow_to_the_end()
             except LeaderLostError as error:  # a standby can be lost, too
                 self._elect(error)
-
-    def _end_workers_and_report(self, leader: Leader) -> None:
-        leader.end_workers()
-        if leader.has_doubtful_rows:
-            self.supervisor.settle()
-        self.supervisor.refuse_a_leader_that_was_given_up()  # in that case another rank writes
-        self._tell(self._end_as_leader(self._confirmed))
 
     def _finish_alone(self, problem: str) -> None:
         """Write what the leader has, with exit code 3, where no rank can be told any more."""
@@ -300,8 +296,8 @@ class Run:
                 self.alive = await_listeners(self.supervisor, self.alive)
                 self._tell(self._end_as_standby())
         self.supervisor.leader_writes = True
-        told_before = self.supervisor.mail(Final).get(self.supervisor.leader)  # by a leader that ended the run before it was elected here
-        final = told_before or self.supervisor.await_broadcast(Final, silence_s=60 if self.alive is None else 20)
+        early = self.supervisor.mail(Final).get(self.supervisor.leader)  # of a leader that ended the run before it was elected here
+        final = early or self.supervisor.await_broadcast(Final, silence_s=60 if self.alive is None else 20)
         self.ending = Ending(final.exit_code, final.word, final.lines)
 
     def _tell(self, ending: Ending) -> None:
@@ -341,8 +337,8 @@ class Run:
             self.closing = record.closing
             self.journals = close_journals(self.supervisor, self.files, self.closing, number)
             record = record.model_copy(update={"journals": self.journals.here})
-            told = self.supervisor.records.problem or self.journals.problem
-            self.unconfirmed = self.unconfirmed or told or self._find_unconfirmed(record) or None
+            problem = self.supervisor.records.problem or self.journals.problem
+            self.unconfirmed = self.unconfirmed or problem or self._find_unconfirmed(record) or None
             if self._ended_as(record):
                 return record
             record = self._conclude()

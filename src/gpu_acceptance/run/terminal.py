@@ -12,7 +12,6 @@ import pytest
 from gpu_acceptance.base.text import one_line, visible
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.report.words import duration
-from gpu_acceptance.run.outputs import show_names_in_suite
 from gpu_acceptance.run.run import Run
 from gpu_acceptance.thresholds.limit import Profile, first_of, level_text, plural, subject_of
 from gpu_acceptance.verdict.coverage import judge_run, make_coverage
@@ -32,10 +31,12 @@ class RunTerminal:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionstart(self) -> None:
-        show_names_in_suite(self._config)
+        # The suite may be in site-packages: files are named relative to it, and not to the current folder.
+        self._config.cwd_relative_nodeid = lambda nodeid: nodeid  # type: ignore[method-assign]
         reporter = self._reporter
         if reporter is None:
             return
+        reporter.startpath = self._config.rootpath
         reporter.summary_stats = lambda: None  # type: ignore[method-assign]
         shown = getattr(reporter, "_get_progress_information_message", None)  # pytest has no hook for it
         if callable(shown) and self._run.place.rank == 0:

@@ -30,14 +30,14 @@ from gpu_acceptance.thresholds.limit import Value
 from gpu_acceptance.verdict.attempts import causes_before_victims, is_poison
 
 _DIGITS = 16
-Told = dict[tuple[str, int], SentRecord]  # by validation and attempt
+SentRecords = dict[tuple[str, int], SentRecord]  # by validation and attempt
 LOST_AFTER_S = 15.0  # beyond deadline and grace: a supervisor answers within a second unless it is gone
 GRACE_S = 5.0  # for a rank whose peer went bad, to finish by itself before it is killed as a victim
 
 
-def digest_of(told: Told) -> str:
+def digest_of(records: SentRecords) -> str:
     """Return a digest over all records of one rank."""
-    return hashlib.sha256(json.dumps(sorted(told.values())).encode()).hexdigest()[:_DIGITS]
+    return hashlib.sha256(json.dumps(sorted(records.values())).encode()).hexdigest()[:_DIGITS]
 
 
 class OwnRecords:
@@ -48,7 +48,7 @@ class OwnRecords:
         self.problem: str | None = None  # reason why records are missing on a disk
         self._rank = rank
         self._post = post
-        self._told: Told = {}
+        self._sent: SentRecords = {}
 
     def publish(self, seq: int, record: RankRecord, facts: dict[str, str]) -> None:
         """Write the record to the journal and send it. A full disk loses the line, not the run."""
@@ -60,14 +60,14 @@ class OwnRecords:
                 self.journal.append(RankFacts(rank=self._rank, facts=facts))
         except OSError as error:
             self.problem = self.problem or f"{self.journal.path} could not be written: {error.strerror}"
-        told = Published(seq=seq, problem=self.problem, facts=facts, line=line)
+        message = Published(seq=seq, problem=self.problem, facts=facts, line=line)
         try:
-            self._post(told)
+            self._post(message)
         except ControlError as error:
             record = record.model_copy(update={"outcome": Outcome.ERROR, "message": f"record not sent: {error}", "figures": ()})
             line = encode(record)
-            self._post(told.model_copy(update={"facts": {}, "line": line}))
-        _add(self._told, record, line)
+            self._post(message.model_copy(update={"facts": {}, "line": line}))
+        _add(self._sent, record, line)
 
     def confirm(self, question: AskJournal, lost: Mapping[str, int]) -> JournalState:
         """Answer the leader, with all records where others were judged. `lost`: messages that this rank misses.
@@ -77,7 +77,7 @@ class OwnRecords:
         assert self.journal
         harm = self.journal.find_harm()
         problem = f"the journal of rank {self._rank} ({self.journal.path}) {harm}" if harm else ""
-        agrees = question.judged.get(str(self._rank)) == digest_of(self._told)
+        agrees = question.judged.get(str(self._rank)) == digest_of(self._sent)
         closing = question.closing
         if agrees and not problem and lost.keys() <= (closing.control.lost if closing.control else {}).keys():
             try:
@@ -85,13 +85,13 @@ class OwnRecords:
             except OSError as error:
                 problem = f"{self.journal.path} could not be written: {error.strerror}"
         shared = self.journal.path.with_name(question.beside).exists()
-        told = None if agrees else tuple(self._told.values())
-        return JournalState(problem=self.problem or problem, shared=shared, records=told, round=question.round)
+        records = None if agrees else tuple(self._sent.values())
+        return JournalState(problem=self.problem or problem, shared=shared, records=records, round=question.round)
 
 
-def _add(told: Told, record: RankRecord, text: str) -> None:
+def _add(records: SentRecords, record: RankRecord, text: str) -> None:
     digest = hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
-    told[record.nodeid, record.attempt] = SentRecord(record.nodeid, record.attempt, record.outcome, digest)
+    records[record.nodeid, record.attempt] = SentRecord(record.nodeid, record.attempt, record.outcome, digest)
 
 
 class AttemptState:
@@ -112,7 +112,7 @@ class AttemptState:
         self._fence_ready: set[int] = set()  # ranks that passed, and are ready for the collective that must pair
         self._ready: set[int] = set()  # ranks that are ready for the fence, or will not be any more
         self._fence_decided = False
-        self.told: dict[int, Told] = {}  # by rank
+        self.sent: dict[int, SentRecords] = {}  # by rank
         self.excuse = ""  # reason why a rank may be silent though it is alive
         self.facts: dict[int, dict[str, str]] = {}
 
@@ -139,19 +139,17 @@ class AttemptState:
             return
         match message:
             case Vote():
-                self.vote(rank, message)
+                self._votes.setdefault(rank, message)
+                self._voted.add(rank)
             case FenceReady():
-                self.fence_ready(rank)
+                self._fence_ready.add(rank)
+                self._ready.add(rank)
             case Published():
-                self.publish(rank, message)
+                self._take_record(rank, message)
             case Gather():
-                self.gather(rank, message)
+                self._gather(rank, message)
 
-    def vote(self, rank: int, message: Vote) -> None:
-        self._votes.setdefault(rank, message)
-        self._voted.add(rank)
-
-    def publish(self, rank: int, message: Published) -> None:
+    def _take_record(self, rank: int, message: Published) -> None:
         """Take the record of a rank. A record that cannot be read is an error of that rank, not of the run."""
         try:
             record = RankRecord.model_validate_json(message.line)
@@ -162,12 +160,8 @@ class AttemptState:
             record = self._record(rank, Outcome.ERROR, f"its record could not be read: {error}"[:2000])
         self._keep(rank, record)
         if self._records[rank] is record:
-            _add(self.told.setdefault(rank, {}), record, message.line)
+            _add(self.sent.setdefault(rank, {}), record, message.line)
         self.facts[rank] = message.facts
-
-    def fence_ready(self, rank: int) -> None:
-        self._fence_ready.add(rank)
-        self._ready.add(rank)
 
     def lose(self, rank: int, message: str) -> None:
         """Record a rank without a heartbeat as lost: it will not answer any more."""
@@ -180,7 +174,7 @@ class AttemptState:
             self._voted.add(rank)
             self._ready.add(rank)
 
-    def gather(self, rank: int, message: Gather) -> None:
+    def _gather(self, rank: int, message: Gather) -> None:
         values = self._gathered.setdefault(message.key, {})
         values[rank] = message.value
         if len(values) + len(self.go.absent) == self._world_size:
@@ -218,9 +212,8 @@ class AttemptState:
         gone = [rank for rank in sorted(self._records) if rank not in self._votes and rank not in self.go.absent]
         failed = [rank for rank, vote in against.items() if vote.outcome != Outcome.SKIPPED] + gone
         if failed:
-            return Enter(
-                seq=self.go.seq, ok=False, outcome=Outcome.NOT_RUN, reason=f"not entered: the set-up of rank {failed[0]} did not succeed"
-            )
+            reason = f"not entered: the set-up of rank {failed[0]} did not succeed"
+            return Enter(seq=self.go.seq, ok=False, outcome=Outcome.NOT_RUN, reason=reason)
         if against:
             rank, vote = next(iter(against.items()))
             return Enter(seq=self.go.seq, ok=False, outcome=Outcome.SKIPPED, reason=f"rank {rank} skipped: {vote.reason}")

@@ -56,7 +56,7 @@ class Events:
     def __init__(self, control: Control, stop: StopSignals) -> None:
         self._control = control
         self._stop = stop
-        self._stop_told = False
+        self._stop_reported = False
         self._worker: WorkerProcess | None = None
         self._selector = selectors.DefaultSelector()
         self._selector.register(control.wake_fd, selectors.EVENT_READ, "control")
@@ -91,8 +91,8 @@ class Events:
         if "control" in ready:
             events += self._from_control()
         reason = self._stop.poll()  # in each call: unread bytes of a signal would wake this wait for ever
-        if reason and not self._stop_told:
-            self._stop_told = True
+        if reason and not self._stop_reported:
+            self._stop_reported = True
             events.append(StopAsked(reason))
         return events
 

@@ -51,13 +51,13 @@ class FormAttempt(RankAttempt):
                 self._finish(Outcome.PASSED, "", facts={name: clip(value) for name, value in message.facts.items()})
             case FormFailed():
                 outcome = Outcome.FAILED if message.failed else Outcome.ERROR
-                self._finish_told(outcome, message.message, cause=message.cause, log_tail=self._slot.worker.log_tail())
+                self._finish_as_reported(outcome, message.message, cause=message.cause, log_tail=self._slot.worker.log_tail())
 
     def on_exit(self, status: ExitStatus, log_tail: str) -> None:
         if self._has_started and not self._is_ready and not self._pending_kill:
             last = clip(next((line.strip() for line in reversed(log_tail.splitlines()) if line.strip()), ""), 500)
-            said = f": {last}" if last else ", and its log says nothing"
-            self._finish_ended(Outcome.ERROR, f"the worker ended with {status} before it opened a device{said}", status, log_tail)
+            why = f": {last}" if last else ", and its log says nothing"
+            self._finish_ended(Outcome.ERROR, f"the worker ended with {status} before it opened a device{why}", status, log_tail)
         elif self._has_started:
             super().on_exit(status, log_tail)
 
@@ -67,18 +67,14 @@ class FormAttempt(RankAttempt):
         super()._judge(Outcome.ERROR if is_ours else outcome, message)
 
     def tick(self) -> None:
-        if self._cannot_be_killed():
+        old = None if self._has_started or self.record or self._pending_kill else self._slot.worker
+        if old and old.killed_for_s > _GONE_S:  # the kernel keeps it; the time counts from its kill, also for a later formation
             self._judge(Outcome.STUCK, f"the last worker is still there {_GONE_S:g} s after it was killed: no new one can start beside it")
         super().tick()
         if self.record is None and not self._has_started and self._slot.worker is None:
             self._start_when_memory_is_free()
         if self.record is None and self._has_started and self._slot.start_problem:
             self._finish(Outcome.ERROR, f"the worker could not be started: {self._slot.start_problem}")
-
-    def _cannot_be_killed(self) -> bool:
-        """Return True where the kernel keeps the old worker. The time counts from its kill, also for a later formation."""
-        old = None if self._has_started or self.record or self._pending_kill else self._slot.worker
-        return old is not None and old.killed_for_s > _GONE_S
 
     def _start_when_memory_is_free(self) -> None:
         if self._waits_for_memory_since is None:

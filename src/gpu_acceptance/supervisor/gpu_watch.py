@@ -162,7 +162,7 @@ class TelemetryWatch:
         check_moments(begin_s, end_s)
         if self._sampler is None or end_s - begin_s < LEAST_S:
             return None
-        return told(self._sampler.window(begin_s, end_s))
+        return telemetry_of(self._sampler.window(begin_s, end_s))
 
     def series(self, begin_s: float, end_s: float) -> GpuSeries | None:
         """Return telemetry as a series; None without a GPU, and for less than a minute."""
@@ -177,7 +177,7 @@ class TelemetryWatch:
             self._sampler = None
 
 
-def told(window: Window) -> GpuTelemetry:
+def telemetry_of(window: Window) -> GpuTelemetry:
     """Convert a window to the form that records keep."""
     missing = {name: span for name, span in window.spans.items() if isinstance(span, Missing)}
     throttled_s, between, reasons_held_s = dict[str, float](), dict[str, Between](), 0.0

@@ -1,6 +1,7 @@
 """Diagnosis of a stuck worker before it is killed: its stacks, its state in the kernel, and NCCL's RAS service."""
 
 import contextlib
+import ipaddress
 import json
 import os
 import re
@@ -15,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, Field, NonNegativeInt, TypeAdapter, ValidationError
+from pydantic import AliasPath, BaseModel, Field, NonNegativeInt, TypeAdapter, ValidationError
 
 from gpu_acceptance.base.process import process_state, signal_main_thread
 from gpu_acceptance.base.text import MAX_TEXT, clip, named, one_line
@@ -40,14 +41,10 @@ _STOPPED = {"T": "stopped (SIGSTOP, a debugger)", "t": "stopped (a debugger)"}
 _SYMBOL = re.compile(r"[A-Za-z_][\w.]{0,99}", re.ASCII)
 
 
-class _Status(BaseModel):
-    async_error: int = 0
-
-
 class _Rank(BaseModel):
     rank: NonNegativeInt
     pid: int
-    status: _Status = _Status()
+    async_error: int = Field(0, validation_alias=AliasPath("status", "async_error"))
     collective_counts: dict[str, int] = {}
 
 
@@ -69,9 +66,11 @@ def ras_address(environment: Mapping[str, str]) -> tuple[str, int] | None:
     """Return the address of the service; None where a host name would have to be looked up, which can take long."""
     host, _, port = environment.get("NCCL_RAS_ADDR", _DEFAULT).rpartition(":")
     host = host.strip("[]")
-    if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536) or not _is_address(host):
-        return None
-    return host, int(port)
+    try:
+        is_known = host == "localhost" or bool(ipaddress.ip_address(host))
+    except ValueError:
+        is_known = False
+    return (host, int(port)) if is_known and port.isascii() and port.isdigit() and 0 < int(port) < 65536 else None
 
 
 class RasQuery:
@@ -125,8 +124,8 @@ def _facts(communicator: _Communicator) -> Iterator[str]:
     if communicator.missing_ranks:
         yield f"no answer from {named('rank', (one.rank for one in communicator.missing_ranks))}"
     for rank in communicator.ranks:
-        if rank.status.async_error:
-            yield f"NCCL error {rank.status.async_error} on rank {rank.rank}"
+        if rank.async_error:
+            yield f"NCCL error {rank.async_error} on rank {rank.rank}"
     yield from _counts(communicator)
 
 
@@ -139,8 +138,8 @@ def _counts(communicator: _Communicator) -> Iterator[str]:
     differ = {operation: counts for operation, counts in launched.items() if len(counts) > 1}
     for operation, counts in differ.items():
         most_first = sorted(counts.items(), key=lambda item: -len(item[1]))
-        said = ", ".join(f"{count} on {named('rank', ranks)}" for count, ranks in most_first)
-        yield f"{one_line(operation)} {said}"
+        by_count = ", ".join(f"{count} on {named('rank', ranks)}" for count, ranks in most_first)
+        yield f"{one_line(operation)} {by_count}"
     same = [f"{one_line(operation)} {next(iter(counts))}" for operation, counts in launched.items() if any(counts)]
     if same and not differ:
         yield f"all have launched the same ({', '.join(same)})"
@@ -153,14 +152,6 @@ def _connect(address: tuple[str, int]) -> socket.socket | None:
         with contextlib.suppress(OSError):
             return socket.create_connection((one, port), timeout=_CONNECT_S)
     return None
-
-
-def _is_address(host: str) -> bool:
-    for family in (socket.AF_INET, socket.AF_INET6):
-        with contextlib.suppress(OSError):
-            socket.inet_pton(family, host)
-            return True
-    return host == "localhost"
 
 
 class HangDiagnosis:
@@ -191,9 +182,9 @@ class HangDiagnosis:
         now = time.monotonic()
         self._left_s -= min(now - self._polled, _MOST_BETWEEN_POLLS_S)
         self._polled = now
-        ras_told = self._ras is None or self._ras.poll()
-        has_answered = process_state(self._pid) in {"T", "t", ""} or self._has_told()
-        if not (has_answered and ras_told) and self._left_s > 0:
+        has_ras = self._ras is None or self._ras.poll()
+        has_answered = process_state(self._pid) in {"T", "t", ""} or self._has_dumped()
+        if not (has_answered and has_ras) and self._left_s > 0:
             return False
         if not self._asked_native:
             self._asked_native = True
@@ -208,7 +199,7 @@ class HangDiagnosis:
         """
         if self._first_state in _STOPPED:
             return Cause.STOPPED, _STOPPED[self._first_state]
-        if self._has_told() or process_state(self._pid) != "D":
+        if self._has_dumped() or process_state(self._pid) != "D":
             return None, ""
         function = _read(f"/proc/{self._pid}/wchan")  # of a file system or a driver, where this user may know it
         place = f", in {function}" if _SYMBOL.fullmatch(function) else ""
@@ -217,15 +208,13 @@ class HangDiagnosis:
     @property
     def stack(self) -> str:
         """Stack by faulthandler, innermost frame first, then by py-spy; empty where neither could tell."""
+        python = ""
+        if self._stack_file.exists():
+            with self._stack_file.open("rb") as file:
+                file.seek(self._start)
+                python = file.read(_MOST_DUMPED_BYTES).decode("utf-8", "replace")[: MAX_TEXT // 2]
         native = tail(self._native_file, 0) if self._native else ""
-        return clip("\n".join(filter(None, [self._python_stack(), native])))
-
-    def _python_stack(self) -> str:
-        if not self._stack_file.exists():
-            return ""
-        with self._stack_file.open("rb") as file:
-            file.seek(self._start)
-            return file.read(_MOST_DUMPED_BYTES).decode("utf-8", "replace")[: MAX_TEXT // 2]
+        return clip("\n".join(filter(None, [python, native])))
 
     @property
     def ras(self) -> str:
@@ -247,7 +236,7 @@ class HangDiagnosis:
             self._native.kill()
             self._native.wait()
 
-    def _has_told(self) -> bool:
+    def _has_dumped(self) -> bool:
         """Return True once stack and collectives are written. The handler of SIGUSR1 runs with that signal blocked."""
         if _size(self._stack_file) <= self._start or not self._collectives_file.exists():
             return False

@@ -12,7 +12,6 @@ from gpu_acceptance.control.messages import Stop, Verdict
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.row import WORKER_END, Attempt, Row
-from gpu_acceptance.supervisor.attempt_state import AttemptState
 from gpu_acceptance.supervisor.generations import MOST_SPOILED, Generations, Validation
 from gpu_acceptance.supervisor.supervisor import Supervisor
 from gpu_acceptance.thresholds.limit import Profile
@@ -192,13 +191,15 @@ class Leader:
         self._live_line()
 
     def _live_line(self) -> None:
-        """Show a line on a long validation: name, elapsed time, deadline, awaited ranks."""
+        """Show `acceptance/test_hbm.py::test_copy: 20 s of 300 s, 7 of 8 ranks done, awaiting rank 3 (node-01, GPU 3)`."""
         state, now = self._supervisor.attempt_state, time.monotonic()
         if state is None or state.elapsed_s < _LIVE_LINE_S or now - self._last_line < _LIVE_LINE_S:
             return
         self._last_line = now
-        left = self.time_left
-        self._note(f"{live_line(state, self.job)}{f'; {left} for the whole run' if left else ''}")
+        awaited, world_size, left = state.awaited, self.job.world_size, self.time_left
+        elapsed = f"{state.elapsed_s:.0f} s of {state.go.deadline_s:g} s, {world_size - len(awaited)} of {world_size} ranks done"
+        rest = f"; {left} for the whole run" if left else ""
+        self._note(f"{state.go.nodeid}: {elapsed}, awaiting {self.job.who(awaited)}{rest}")
 
     @property
     def expected_s(self) -> float:
@@ -220,11 +221,3 @@ class Leader:
 
     def _expected_s(self, validation: Validation) -> float | None:
         return validation.expected_s(self._profile, self.job.gpus_per_node, self.job.num_nodes)
-
-
-def live_line(state: AttemptState, job: Job) -> str:
-    """`acceptance/test_hbm.py::test_copy: 20 s of 300 s, 7 of 8 ranks done, awaiting rank 3 (node-01, GPU 3)`."""
-    awaited = state.awaited
-    done = job.world_size - len(awaited)
-    elapsed = f"{state.elapsed_s:.0f} s of {state.go.deadline_s:g} s"
-    return f"{state.go.nodeid}: {elapsed}, {done} of {job.world_size} ranks done, awaiting {job.who(awaited)}"

@@ -71,7 +71,7 @@ class RankAttempt:
         self._started = time.monotonic()
         self._pending_kill: PendingKill | None = None
         self._peer_bad: tuple[float, PeerBad] | None = None
-        self._has_told = False  # telemetry, since the last tick
+        self._has_answered = False  # telemetry, since the last tick
         self._progress = ""  # what a rank that is stuck had done, where its stack does not tell
 
     @property
@@ -131,7 +131,7 @@ class RankAttempt:
 
     def tick(self) -> None:
         """Check all deadlines. Called at least twice a second, and after each batch of messages."""
-        self._has_told = False
+        self._has_answered = False
         if self.record is not None:
             return
         if self._pending_kill is None and self._peer_bad and self._peer_bad_for_s() > GRACE_S:
@@ -145,7 +145,7 @@ class RankAttempt:
     def _peer_bad_for_s(self) -> float:
         return time.monotonic() - self._peer_bad[0] if self._peer_bad else 0.0
 
-    def _finish_told(self, outcome: Outcome, message: str, **fields: Any) -> None:
+    def _finish_as_reported(self, outcome: Outcome, message: str, **fields: Any) -> None:
         """Finish as the worker says. An error of a collective while other supervisors kill their workers is an echo of that."""
         echo = may_echo(outcome, fields.get("phase", self.phase)) and self._peer_bad_for_s() > GRACE_S - _TICK_S
         self._finish(Outcome.VICTIM if echo else outcome, message, **fields)
@@ -216,17 +216,17 @@ class RankAttempt:
             rank=self.rank,
             outcome=outcome,
             message=clip(message),
-            telemetry=self._slot.telemetry(self._started, time.monotonic()),
-            series=self._slot.telemetry_series(self._started, time.monotonic()),
+            telemetry=self._slot.telemetry.during(self._started, time.monotonic()),
+            series=self._slot.telemetry.series(self._started, time.monotonic()),
             **{"phase": self.phase if outcome is not Outcome.PASSED else "", "duration_s": self._elapsed(), **fields},
         )
         self._supervisor.publish(self.record, facts or {})
 
     def _tell_telemetry(self, asked: TelemetryRequest) -> None:
-        if self._has_told:  # an answer takes a while to make: one at a time
+        if self._has_answered:  # an answer takes a while to make: one at a time
             raise ValueError("it asked again before it can have read the answer")
-        self._has_told = True
-        found = self._slot.telemetry(asked.begin_s, asked.end_s)
+        self._has_answered = True
+        found = self._slot.telemetry.during(asked.begin_s, asked.end_s)
         assert self._slot.worker  # it has just asked
         self._slot.worker.send(TelemetryAnswer(found=found))
 
@@ -264,14 +264,14 @@ class RunAttempt(RankAttempt):
         match message:
             case Setup():
                 self._waits_to_enter = message.outcome is Outcome.PASSED
-                self._supervisor.post(Vote(seq=seq, outcome=message.outcome, reason=clip(message.reason)))
+                self._supervisor.control.post(Vote(seq=seq, outcome=message.outcome, reason=clip(message.reason)))
             case Teardown():
                 self._torn_down_from, self.phase = self.phase, "teardown"
             case TornDown():
                 self.phase = self._torn_down_from
             case Passed():
                 self._progress = "; it was through with its call and waited for its peers"
-                self._supervisor.post(FenceReady(seq=seq))
+                self._supervisor.control.post(FenceReady(seq=seq))
             case Give():
                 check_gathered(message.key, message.value, self.world_size)
                 self._supervisor.tell_leader(Gather(seq=seq, key=message.key, value=message.value))
@@ -341,7 +341,7 @@ class RunAttempt(RankAttempt):
                 self._distrust("the worker says that it passed, but it was never let into the call")
             return
         bad = message.outcome not in {Outcome.PASSED, Outcome.SKIPPED}
-        self._finish_told(
+        self._finish_as_reported(
             message.outcome,
             message.message,
             cause=message.cause,

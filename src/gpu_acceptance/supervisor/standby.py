@@ -14,7 +14,7 @@ from gpu_acceptance.folder.corroboration import Unlike, find_unlike_journals
 from gpu_acceptance.folder.files import RunFiles, utc_now
 from gpu_acceptance.folder.rebuild import read_run_folder, rebuild
 from gpu_acceptance.record.run_record import Closing, ControlMessages, DisputedRecord, RunEnd, RunRecord
-from gpu_acceptance.supervisor.attempt_state import Told, digest_of
+from gpu_acceptance.supervisor.attempt_state import SentRecords, digest_of
 from gpu_acceptance.supervisor.supervisor import Supervisor
 
 _ANSWER_S = 60.0  # for a rank to read and write its own journal on a disk that may stall; a slower rank is inside a hook
@@ -39,21 +39,21 @@ def close_journals(supervisor: Supervisor, files: RunFiles, closing: Closing, nu
     A rank that does not object closes its journal with `closing`. `number` counts earlier rounds: a rank that was silent then is not
     awaited again. Collective: the others answer while they wait. Only ACCEPTED needs the answer of each rank.
     """
-    judged = {str(rank): digest_of(told) for rank, told in supervisor.judged.items()}
+    judged = {str(rank): digest_of(records) for rank, records in supervisor.judged.items()}
     supervisor.control.broadcast(AskJournal(beside=files.journal.name, judged=judged, closing=closing, round=number))
     is_accepted, answers = closing.verdict == "ACCEPTED", supervisor.mail(JournalState)
     everybody = set(range(supervisor.place.world_size))
     silent = _await(supervisor, set(answers) if number else everybody, number, needs_all=is_accepted)
-    told = [answer.problem for _, answer in sorted(answers.items()) if answer.problem]
+    problems = [answer.problem for _, answer in sorted(answers.items()) if answer.problem]
     lost = silent & set(supervisor.heartbeats.lost())
     is_due = not number and (is_accepted or not supervisor.stopping) and not supervisor.has_lost_messages  # the question may be lost
     if silent - lost and is_due:
-        told.append(f"{named('rank', silent - lost)} did not say within {_ANSWER_S:g} s whether the journal is whole")
+        problems.append(f"{named('rank', silent - lost)} did not say within {_ANSWER_S:g} s whether the journal is whole")
     if lost and is_accepted:
-        told.append(f"{named('rank', lost)} was lost before it could confirm the verdict")
+        problems.append(f"{named('rank', lost)} was lost before it could confirm the verdict")
     shared = {rank for rank, answer in answers.items() if answer.shared}
     here = shared | {rank for rank in everybody - shared if RunFiles(files.folder, rank).journal.exists()}
-    return Journals(tuple(sorted(here)), told[0] if told else "")
+    return Journals(tuple(sorted(here)), problems[0] if problems else "")
 
 
 def _await(supervisor: Supervisor, ranks: set[int], number: int, *, needs_all: bool) -> set[int]:
@@ -83,7 +83,7 @@ def control_messages(supervisor: Supervisor) -> ControlMessages:
     )
 
 
-def find_disputed(judged: Mapping[int, Told], answers: Mapping[int, JournalState], *, whole: bool) -> tuple[DisputedRecord, ...]:
+def find_disputed(judged: Mapping[int, SentRecords], answers: Mapping[int, JournalState], *, whole: bool) -> tuple[DisputedRecord, ...]:
     """Return the first record that differs, for each rank that objects.
 
     `whole`: the run was not broken off, so that no record may be missing.
@@ -93,13 +93,13 @@ def find_disputed(judged: Mapping[int, Told], answers: Mapping[int, JournalState
         for rank, answer in sorted(answers.items())
         if answer.records is not None
     }
-    found = (next(_differing(rank, judged.get(rank, {}), told, whole=whole), None) for rank, told in objecting.items())
+    found = (next(_differing(rank, judged.get(rank, {}), sent, whole=whole), None) for rank, sent in objecting.items())
     return tuple(one for one in found if one)
 
 
-def _differing(rank: int, judged: Told, told: Told, *, whole: bool) -> Iterator[DisputedRecord]:
-    for key in sorted(judged.keys() | told.keys()):
-        ours, theirs = judged.get(key), told.get(key)
+def _differing(rank: int, judged: SentRecords, sent: SentRecords, *, whole: bool) -> Iterator[DisputedRecord]:
+    for key in sorted(judged.keys() | sent.keys()):
+        ours, theirs = judged.get(key), sent.get(key)
         if ours == theirs or (not whole and ours is None):
             continue
         nodeid, attempt = key

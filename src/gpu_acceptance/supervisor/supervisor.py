@@ -30,7 +30,6 @@ from gpu_acceptance.control.messages import (
     Hello,
     JournalState,
     Leave,
-    OfAttempt,
     PeerBad,
     Published,
     Resend,
@@ -43,7 +42,7 @@ from gpu_acceptance.control.messages import (
 from gpu_acceptance.control.rank import Rank
 from gpu_acceptance.control.session import LATE_S
 from gpu_acceptance.record.row import RankRecord
-from gpu_acceptance.supervisor.attempt_state import GRACE_S, AttemptState, OwnRecords, Told
+from gpu_acceptance.supervisor.attempt_state import GRACE_S, AttemptState, OwnRecords, SentRecords
 from gpu_acceptance.supervisor.events import Event, Events, Exit, FromControl, FromWorker, StopAsked
 from gpu_acceptance.supervisor.generation_attempt import EndAttempt, FormAttempt
 from gpu_acceptance.supervisor.rank_attempt import RankAttempt, RunAttempt
@@ -97,7 +96,7 @@ class Supervisor:
         self._stop_asked: float | None = None
         self.is_cut_off = False  # from the store; perhaps the launcher is cut off as well
         self.given_up: set[int] = set()  # leaders that were followed by another one
-        self.judged: dict[int, Told] = {}  # on the leader: the records of each rank
+        self.judged: dict[int, SentRecords] = {}  # on the leader: the records of each rank
         self.all_answered = True  # on the leader: no rank was lost so far
         self._is_leaving = False  # no worker starts any more
         self._compared_s = 0.0  # time of the last comparison of received with sent messages
@@ -109,10 +108,6 @@ class Supervisor:
 
     def tell_leader(self, message: Message) -> None:
         self.control.send(self.leader, message)
-
-    def post(self, message: OfAttempt) -> None:
-        """Send a message of the attempt in progress to rank 0. A later leader collects no attempts."""
-        self.control.post(message)
 
     def mail(self, kind: type[M]) -> dict[int, M]:
         """On the leader: the answers of the ranks so far."""
@@ -237,13 +232,13 @@ class Supervisor:
 
     def follow(self) -> Verdict | Final:
         """Take part in all attempts that the leader announces, until it announces a verdict, or ends the run early with `final`."""
-        told = self.await_broadcast(Verdict, Final, silence_s=IDLE_S + 2 * GRACE_S + LOST_S)
-        if isinstance(told, Final):
-            self._broadcasts.appendleft(told)
+        message = self.await_broadcast(Verdict, Final, silence_s=IDLE_S + 2 * GRACE_S + LOST_S)
+        if isinstance(message, Final):
+            self._broadcasts.appendleft(message)
             self.ended = f"rank {self.leader} ended the run before this"
         else:
-            self.ended = told.ended
-        return told
+            self.ended = message.ended
+        return message
 
     def lead_attempt(self, go: Go) -> AttemptState:
         """On the leader: announce an attempt and collect it."""
@@ -258,8 +253,8 @@ class Supervisor:
         finally:
             self.attempt_state = None
         self.all_answered &= state.all_answered
-        for rank, told in state.told.items():
-            self.judged.setdefault(rank, {}).update(told)
+        for rank, sent in state.sent.items():
+            self.judged.setdefault(rank, {}).update(sent)
         return state
 
     def publish(self, record: RankRecord, facts: dict[str, str]) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from gpu_acceptance.base.exit import ExitStatus
 from gpu_acceptance.base.janitor import pidfd_open
 from gpu_acceptance.base.model import BetweenProcesses, LineReader, encode_line
-from gpu_acceptance.base.process import can_be_shown, count_oom_kills
+from gpu_acceptance.base.process import count_oom_kills
 from gpu_acceptance.supervisor.hang_diagnosis import HangDiagnosis, ras_address, tail
 from gpu_acceptance.worker.fork_server import GO
 from gpu_acceptance.worker.messages import FROM_WORKER, WorkerMessage
@@ -27,6 +27,23 @@ _READ_LATER = ("NCCL_", "CUBLAS_WORKSPACE_CONFIG", "CUDA_VISIBLE_DEVICES", "GPU_
 
 class NoForkError(RuntimeError):
     """The fork server makes no worker any more; the text says why."""
+
+
+def _start(
+    command: list[str], environment: dict[str, str], folder: Path, log_file: Path, descriptors: list[int]
+) -> subprocess.Popen[bytes]:
+    """Start a process in a session of its own, which writes to the end of the log and inherits these descriptors."""
+    with log_file.open("ab") as log:
+        return subprocess.Popen(
+            command,
+            env=environment,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            pass_fds=descriptors,
+            start_new_session=True,
+        )
 
 
 class ForkedProcess:
@@ -55,17 +72,9 @@ class ForkServerProcess:
         self._asked = 0.0
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._channel.setblocking(False)
-        with theirs, log_file.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "gpu_acceptance.worker.fork_server", str(theirs.fileno())],
-                env=self._environment,
-                cwd=folder,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-            )
+        with theirs:
+            command = [sys.executable, "-m", "gpu_acceptance.worker.fork_server", str(theirs.fileno())]
+            self._process = _start(command, self._environment, folder, log_file, [theirs.fileno()])
         self.pid = self._process.pid
         self.fd = self._channel.fileno()  # readable once there is an answer, or none will come
 
@@ -92,16 +101,16 @@ class ForkServerProcess:
         """Return the requested worker, which begins now; None before that. Raises NoForkError where it will never come."""
         assert self._go_fd is not None
         try:
-            told = self._channel.recv(20)
+            answer = self._channel.recv(20)
         except BlockingIOError:
             if time.monotonic() - self._asked < ANSWERS_WITHIN_S:
                 return None
             raise self._failed(f"did not answer within {ANSWERS_WITHIN_S:g} s") from None
         except ConnectionResetError:
-            told = b""
-        if not told:
+            answer = b""
+        if not answer:
             raise self._failed("ended")
-        pid = int(told)
+        pid = int(answer)
         try:
             os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except ChildProcessError:
@@ -132,11 +141,6 @@ class ForkServerProcess:
     def _failed(self, how: str) -> NoForkError:
         self.end()
         return NoForkError(f"the fork server {how}")
-
-
-def start_fork_server(environment: dict[str, str], folder: Path, log_file: Path) -> ForkServerProcess | None:
-    """Start one; None where /proc would show its workers as something else, so that a janitor could not find what they leave."""
-    return ForkServerProcess(environment, folder, log_file) if can_be_shown() else None
 
 
 class WorkerProcess:
@@ -213,17 +217,7 @@ class WorkerProcess:
         return None
 
     def _started(self) -> subprocess.Popen[bytes]:
-        with self._log_file.open("ab") as log:
-            return subprocess.Popen(
-                self._command,
-                env=self._environment,
-                cwd=self._folder,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                pass_fds=self._descriptors,
-                start_new_session=True,
-            )
+        return _start(self._command, self._environment, self._folder, self._log_file, self._descriptors)
 
     def abandon(self) -> None:
         """Release a worker whose process is not there and will not come; no other worker is forked any more."""

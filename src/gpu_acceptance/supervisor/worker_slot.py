@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 from gpu_acceptance.base.janitor import MARK, Segments, kill_marked, start_janitor, stop
-from gpu_acceptance.base.process import descendants, kill_descendants
+from gpu_acceptance.base.process import can_be_shown, descendants, kill_descendants
 from gpu_acceptance.base.scratch import SCRATCH, Scratch
 from gpu_acceptance.control.control import Control, generation_prefix
 from gpu_acceptance.folder.files import RunFiles
@@ -19,11 +19,10 @@ from gpu_acceptance.inventory import nvml
 from gpu_acceptance.inventory.answer import Missing
 from gpu_acceptance.record.counters import LogWarnings
 from gpu_acceptance.record.figure import Figure
-from gpu_acceptance.record.gpu_telemetry import GpuSeries, GpuTelemetry
 from gpu_acceptance.record.job import RankIdentity
 from gpu_acceptance.supervisor.events import Events
 from gpu_acceptance.supervisor.gpu_watch import CounterWatch, TelemetryWatch
-from gpu_acceptance.supervisor.worker_process import ForkServerProcess, WorkerProcess, start_fork_server
+from gpu_acceptance.supervisor.worker_process import ForkServerProcess, WorkerProcess
 from gpu_acceptance.verdict.judge import alarm
 from gpu_acceptance.worker.messages import Form, Place, RunFacts, World
 from gpu_acceptance.worker.worker import worker_command
@@ -56,7 +55,7 @@ class WorkerSlot:
         self._control = control
         self._events = events
         self._files = files
-        self._config: WorkerConfig | None = None
+        self.config: WorkerConfig | None = None  # once the validations are agreed on
         self._coming: WorkerProcess | None = None  # requested from the fork server
         self._fork_server: ForkServerProcess | None = None  # started with the first worker
         self._known: list[psutil.Process] | None = None  # descendants before the first worker, which a conftest of the user started
@@ -73,29 +72,27 @@ class WorkerSlot:
         events.listen(self._counters.wake_fd)
         self._log = LogWarnings()
         self._warnings: tuple[Figure, ...] = ()
-        self._telemetry = TelemetryWatch()
+        self.telemetry = TelemetryWatch()
         self._scratch = Scratch(self._mark)
         self._environment = {**os.environ, MARK: self._mark, "TMPDIR": str(self._scratch.temporary)}
         self._segments = Segments()
         self._janitor, self._janitor_seen_s = self._start_janitor(), time.monotonic()
         self._memory_before = {gpu.index: gpu.use.used_bytes for gpu in identity.gpus if gpu.use}
 
-    def collect_with(self, config: WorkerConfig) -> None:
-        self._config = config
-
     def start(self, env: dict[str, str], generation: int) -> None:
         """Request a worker; `attend` notices that it has started."""
-        assert self._config
+        assert self.config
         assert self.worker is None
         assert self._coming is None
         try:
             if self._known is None:
-                self._fork_server = start_fork_server(self._environment, self._folder, self._files.worker_log)
+                if can_be_shown():  # else a janitor could not find what its workers leave: /proc would show them as something else
+                    self._fork_server = ForkServerProcess(self._environment, self._folder, self._files.worker_log)
                 self._known = descendants()  # with the fork server
             self.distrusted = self.start_problem = ""
             with self._files.worker_log.open("a") as log:
                 log.write(f"=== generation {generation} ===\n")
-            command = worker_command(sys.executable, self._config.rootdir, self._config.ini, self._files_to_collect())
+            command = worker_command(sys.executable, self.config.rootdir, self.config.ini, self._files_to_collect())
             environment = {**self._environment, **env, SCRATCH: str(self._scratch.name_next())}
             asks_nccl = self._expects_gpu and self._control.place.local_rank == 0
             files = self._folder, self._files.worker_log, self._files.stacks
@@ -108,8 +105,8 @@ class WorkerSlot:
 
     def _files_to_collect(self) -> list[str]:
         """Return paths relative to the worker's folder: pytest takes a bracket or `::` in a parent folder for the end of a file's name."""
-        assert self._config
-        return [os.path.join(os.curdir, os.path.relpath(file, self._folder)) for file in self._config.files]  # noqa: PTH118
+        assert self.config
+        return [os.path.join(os.curdir, os.path.relpath(file, self._folder)) for file in self.config.files]  # noqa: PTH118
 
     def attend(self) -> None:
         """Take a worker that has started, and write on to one that is there. Call this after each wait."""
@@ -156,8 +153,8 @@ class WorkerSlot:
 
     def form_command(self, seq: int, generation: int, *, group: bool) -> Form:
         """Return the command to open the device and to form a group with the other workers of the generation."""
-        assert self._config
-        place, config = self._control.place, self._config
+        assert self.config
+        place, config = self._control.place, self.config
         shape = {
             "rank": place.rank,
             "local_rank": place.local_rank,
@@ -187,12 +184,12 @@ class WorkerSlot:
         """Watch memory, counters and telemetry of this GPU, which the worker has opened."""
         self._gpu_index = self._indexes.get(gpu_uuid, self._gpu_index)
         self._gpu_uuid = gpu_uuid
-        self._telemetry.watch(gpu_uuid)
+        self.telemetry.watch(gpu_uuid)
 
     def read_counters(self, *, each_link: bool) -> None:
         """Request the counters of the GPU and the warnings since the last request; `counters` returns them."""
-        assert self._config
-        self._warnings = self._log.figures(self._files.worker_log, self._config.counters)
+        assert self.config
+        self._warnings = self._log.figures(self._files.worker_log, self.config.counters)
         self._ask_counters(each_link=each_link)
 
     def counters(self) -> tuple[Figure, ...] | None:
@@ -206,22 +203,14 @@ class WorkerSlot:
 
     def alarm(self) -> str | None:
         """Return the counters that rose further than allowed at the last poll; None while NVML has not answered."""
-        assert self._config
+        assert self.config
         risen = self._counters.figures()
-        return None if risen is None else alarm(risen, self._config.most_risen)
+        return None if risen is None else alarm(risen, self.config.most_risen)
 
     def _ask_counters(self, *, each_link: bool = False, is_poll: bool = False) -> None:
-        assert self._config
-        devices = str(self._config.run.parameters.get("infiniband.devices", "*"))
-        self._counters.ask(self._gpu_uuid, self._config.counters, devices=devices, each_link=each_link, is_poll=is_poll)
-
-    def telemetry(self, begin_s: float, end_s: float) -> GpuTelemetry | None:
-        """Return the GPU's telemetry between two moments; see TelemetryWatch.during."""
-        return self._telemetry.during(begin_s, end_s)
-
-    def telemetry_series(self, begin_s: float, end_s: float) -> GpuSeries | None:
-        """Return the telemetry as a series; see TelemetryWatch.series."""
-        return self._telemetry.series(begin_s, end_s)
+        assert self.config
+        devices = str(self.config.run.parameters.get("infiniband.devices", "*"))
+        self._counters.ask(self._gpu_uuid, self.config.counters, devices=devices, each_link=each_link, is_poll=is_poll)
 
     def memory_held_bytes(self) -> int | None:
         """Return the GPU memory in use beyond that before the first worker; 0 where it is within the driver's own; None: unknown."""
@@ -254,7 +243,7 @@ class WorkerSlot:
 
         The sampler ends too, so that none of its threads is inside NVML when Python ends.
         """
-        self._telemetry.end()
+        self.telemetry.end()
         self._abandon()
         if self._fork_server:
             self._fork_server.close()

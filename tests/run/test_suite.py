@@ -67,7 +67,7 @@ def test_two_copies_of_a_suite_are_the_same(tmp_path):
     assert parts(suite_digest(first)).keys() == {"", "acceptance", "conftest.py", "fixtures", "pytest.ini", "gpu_acceptance"}
 
 
-@pytest.mark.parametrize("change", ["edit", "add", "remove", "rename"])
+@pytest.mark.parametrize("change", ["edit", "add", "add a table", "remove", "rename"])
 def test_a_change_of_a_validation_shows_in_its_part_alone(tmp_path, change):
     suite = make_suite(tmp_path, "passes", "skips")
     before, file = parts(suite_digest(suite)), suite / "acceptance" / "test_passes.py"
@@ -76,6 +76,8 @@ def test_a_change_of_a_validation_shows_in_its_part_alone(tmp_path, change):
             file.write_text(file.read_text() + "\n")
         case "add":
             (suite / "acceptance" / "helper.py").touch()
+        case "add a table":
+            (suite / "acceptance" / "table.yaml").touch()
         case "remove":
             file.unlink()
         case "rename":

@@ -124,11 +124,17 @@ def test_a_manifest_with_a_flipped_bit(finished, place):
 @pytest.mark.parametrize(
     ("content", "text"),
     [
-        ({"files": {"../x": [1, "0" * 64]}, "writers": [], "tensors": {}}, "ValueError: no file of a checkpoint: '../x'"),
-        ({"files": {"__0_0.distcp": [1, "x"]}, "writers": [], "tensors": {}}, "ValueError: no sha256: 'x'"),
-        ({"files": {"__0_0.distcp": 1}, "writers": [], "tensors": {}}, "TypeError: cannot unpack non-iterable int object"),
-        ({"files": {}}, "KeyError: 'writers'"),
-        ({"files": []}, "AttributeError: 'list' object has no attribute 'items'"),
+        (
+            {"files": {"../x": [1, "0" * 64]}, "writers": [], "tensors": {}},
+            r"files.../x.[key]: String should match pattern '^(__\d+_\d+\.distcp|\.metadata)$', not '../x'",
+        ),
+        (
+            {"files": {"__0_0.distcp": [1, "x"]}, "writers": [], "tensors": {}},
+            "files.__0_0.distcp.1: String should match pattern '^[0-9a-f]{64}$', not 'x'",
+        ),
+        ({"files": {"__0_0.distcp": 1}, "writers": [], "tensors": {}}, "files.__0_0.distcp: Input should be a valid array, not 1"),
+        ({"files": {}}, "writers is missing (and 1 more)"),
+        ({"files": []}, "files: Input should be an object, not [] (and 2 more)"),
     ],
 )
 def test_a_manifest_of_somebody_else(finished, content, text):

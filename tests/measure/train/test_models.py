@@ -88,8 +88,8 @@ def test_what_is_undone_leaves_no_trace():
         step()
         return step.losses, [tensor.clone() for tensor in model.state_dict().values()]
 
-    losses, state = throughput(with_more=True)
-    wanted_losses, wanted = throughput(with_more=False)
+    losses, state = trained(with_more=True)
+    wanted_losses, wanted = trained(with_more=False)
     assert losses == wanted_losses
     assert len(losses) == 2
     assert all(torch.equal(one, other) for one, other in zip(state, wanted, strict=True))

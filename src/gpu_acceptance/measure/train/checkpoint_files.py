@@ -8,26 +8,30 @@ checkpoint without one is half-written. Nothing of a checkpoint is unpickled bef
 import hashlib
 import json
 import os
-import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NamedTuple, TypeVar
+
+from pydantic import BaseModel, Field, ValidationError
+
+from gpu_acceptance.base.model import BetweenProcesses, Model, first_problem
 
 MANIFEST = "manifest.json"
 METADATA = ".metadata"
 _CHUNK_BYTES = 1 << 24
-_NAME = re.compile(r"__\d+_\d+\.distcp|\.metadata")
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 _MOST_BYTES = 1 << 28  # of a manifest
+Files = dict[  # name -> bytes, sha256
+    Annotated[str, Field(pattern=r"^(__\d+_\d+\.distcp|\.metadata)$")], tuple[int, Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]]
+]
+M = TypeVar("M", bound=BaseModel)
 
 
 class UnusableError(ValueError):
     """A checkpoint that must not be loaded, and the reason."""
 
 
-@dataclass(frozen=True)
-class Writer:
+class Writer(NamedTuple):
     """A process, by its pid and when the kernel started it (proc(5), field 22, in clock ticks after boot)."""
 
     pid: int
@@ -38,18 +42,27 @@ class Writer:
         return _start_of(self.pid) == self.start
 
 
-@dataclass(frozen=True)
-class Manifest:
+class _Part(Model):
+    files: Files
+    writer: Writer
+
+
+class Manifest(Model):
     """The content of a checkpoint, as its writers noted it."""
 
-    files: dict[str, tuple[int, str]]  # name -> bytes, sha256
+    files: Files
     writers: tuple[Writer, ...]  # by rank
     tensors: dict[str, str]  # name -> hash of its content in memory, when it was saved
-    digest: str  # of the manifest itself
+    digest: str = ""  # of the manifest itself; not in the file
 
     @property
     def num_bytes(self) -> int:
         return sum(num_bytes for num_bytes, _ in self.files.values())
+
+
+class _Losses(BetweenProcesses):
+    of: str  # digest of the manifest
+    losses: list[list[float]]  # by rank
 
 
 @dataclass(frozen=True)
@@ -66,39 +79,29 @@ def note_own(folder: Path, rank: int) -> None:
     names = sorted(path.name for path in folder.glob(f"__{rank}_*.distcp"))
     names += [METADATA] if rank == 0 else []
     files = {name: _read(folder / name)[:2] for name in names}
-    own = Writer(os.getpid(), _start_of(os.getpid()))
-    _write(folder / _part(rank), {"files": files, "writer": [own.pid, own.start]})
+    _write(folder / f"part-{rank}.json", {"files": files, "writer": Writer(os.getpid(), _start_of(os.getpid()))})
 
 
 def commit(folder: Path, num_ranks: int, tensors: dict[str, str]) -> Manifest:
     """Declare the checkpoint whole: rank 0, once each rank has noted its own files. Raises OSError and UnusableError."""
-    parts = [_load(folder / _part(rank))[0] for rank in range(num_ranks)]
-    files = {name: found for part in parts for name, found in part["files"].items()}
+    parts = [_load(folder / f"part-{rank}.json", _Part)[0] for rank in range(num_ranks)]
+    files = {name: found for part in parts for name, found in part.files.items()}
     missing = [name for name, (num_bytes, _) in files.items() if (folder / name).stat().st_size != num_bytes]
     if missing:
         raise UnusableError(f"{folder}: {', '.join(missing[:4])} of another length than the rank that wrote it has noted")
-    _write(folder / MANIFEST, {"files": files, "writers": [part["writer"] for part in parts], "tensors": tensors})
+    _write(folder / MANIFEST, {"files": files, "writers": [part.writer for part in parts], "tensors": tensors})
     return read_manifest(folder)
 
 
 def read_manifest(folder: Path) -> Manifest:
     """Read the manifest. Raises UnusableError where the checkpoint was never finished, or its manifest was changed."""
     try:
-        found, digest = _load(folder / MANIFEST)
+        found, digest = _load(folder / MANIFEST, Manifest)
     except FileNotFoundError:
         raise UnusableError(f"{folder}: half-written: it has no {MANIFEST}, which is written last") from None
     except OSError as error:
         raise UnusableError(f"{folder / MANIFEST}: {error.strerror}") from None
-    try:
-        files = {
-            _matching(name, _NAME, "file of a checkpoint"): (int(num_bytes), _matching(sha256, _DIGEST, "sha256"))
-            for name, (num_bytes, sha256) in found["files"].items()
-        }
-        writers = tuple(Writer(int(pid), int(start)) for pid, start in found["writers"])
-        tensors = {str(name): str(value) for name, value in found["tensors"].items()}
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise UnusableError(f"{folder / MANIFEST}: not what we write: {type(error).__name__}: {error}"[:500]) from None
-    return Manifest(files, writers, tensors, digest)
+    return found.model_copy(update={"digest": digest})
 
 
 def read_share(folder: Path, manifest: Manifest, rank: int, num_ranks: int) -> Reading:
@@ -137,24 +140,14 @@ def write_losses(folder: Path, manifest: Manifest, losses: list[list[float]]) ->
 
 def read_losses(folder: Path, manifest: Manifest) -> list[list[float]]:
     """Return the losses by rank. Raises UnusableError where there are none that belong to this checkpoint."""
+    path = folder / "losses.json"
     try:
-        found, _ = _load(folder / "losses.json")
-        losses = [[float(loss) for loss in of_rank] for of_rank in found["losses"]]
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise UnusableError(f"{folder / 'losses.json'}: {type(error).__name__}: {error}"[:500]) from None
-    if found.get("of") != manifest.digest or len(losses) != len(manifest.writers):
-        raise UnusableError(f"{folder / 'losses.json'}: of another checkpoint")
-    return losses
-
-
-def _part(rank: int) -> str:
-    return f"part-{rank}.json"
-
-
-def _matching(text: object, pattern: re.Pattern[str], what: str) -> str:
-    if not isinstance(text, str) or not pattern.fullmatch(text):
-        raise ValueError(f"no {what}: {text!r:.80}")
-    return text
+        found, _ = _load(path, _Losses)
+    except OSError as error:
+        raise UnusableError(f"{path}: {type(error).__name__}: {error}"[:500]) from None
+    if found.of != manifest.digest or len(found.losses) != len(manifest.writers):
+        raise UnusableError(f"{path}: of another checkpoint")
+    return found.losses
 
 
 def _read(path: Path) -> tuple[int, str, float]:
@@ -190,14 +183,16 @@ def _write(path: Path, content: dict[str, Any]) -> None:
         os.close(descriptor)
 
 
-def _load(path: Path) -> tuple[dict[str, Any], str]:
-    """Return the content and its sha256. Raises OSError, and UnusableError where one does not belong to the other."""
+def _load(path: Path, kind: type[M]) -> tuple[M, str]:
+    """Return the content and its sha256. Raises OSError; UnusableError where it was changed, or is not what we write."""
     with path.open("rb") as file:
         digest, _, text = file.read(_MOST_BYTES).partition(b"\n")
     if hashlib.sha256(text).hexdigest().encode() != digest:
         raise UnusableError(f"{path}: changed since it was written: its sha256 is another one")
-    content: dict[str, Any] = json.loads(text)
-    return content, digest.decode()
+    try:
+        return kind.model_validate_json(text), digest.decode()
+    except ValidationError as error:
+        raise UnusableError(f"{path}: not what we write: {first_problem(error)}") from None
 
 
 def _start_of(pid: int) -> int:

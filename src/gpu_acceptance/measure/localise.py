@@ -38,10 +38,6 @@ class Layout:
     def rail(self) -> int:
         return self.ranks[self.node].index(self.rank)
 
-    def along(self, rail: int) -> list[int]:
-        """Return the ranks of a rail, by node."""
-        return [ranks[rail] for ranks in self.ranks]
-
     def node_of(self, rank: int) -> int:
         return next(node for node, ranks in enumerate(self.ranks) if rank in ranks)
 
@@ -88,8 +84,8 @@ def inside(exchange: Exchange, layout: Layout, suspect_percent: float) -> Compar
 
 def rails(exchange: Exchange, layout: Layout, suspect_percent: float) -> Compared:
     """Compare all rails, each by itself in a ring through all nodes. Collective."""
-    groups = [layout.along(rail) for rail in range(layout.num_rails)]
-    return _compared(exchange, groups[layout.rail], layout.rank, groups, suspect_percent)
+    groups = list(zip(*layout.ranks, strict=True))
+    return _compared(exchange, list(groups[layout.rail]), layout.rank, groups, suspect_percent)
 
 
 def _compared(exchange: Exchange, own: list[int], rank: int, groups: Sequence[Sequence[int]], suspect_percent: float) -> Compared:

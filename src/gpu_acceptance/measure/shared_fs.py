@@ -184,7 +184,7 @@ def content_of(version: int) -> bytes:
 def is_first(path: Path) -> bool:
     """Try to make a file, as all ranks do at once; return True on the rank that made it. Raises OSError."""
     try:
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+        path.touch(mode=0o600, exist_ok=False)  # O_CREAT and O_EXCL
     except FileExistsError:
         return False
     return True
@@ -320,12 +320,8 @@ def users(folder: Path, num_ranks: int) -> dict[int, int]:
 
 def await_file(path: Path, patience_s: float) -> bool:
     """Return True once this node sees a file that another one has made, False when patience is over. Raises OSError."""
-    end_s = time.monotonic() + patience_s
-    while not path.exists():
-        if time.monotonic() >= end_s:
-            return False
-        time.sleep(_TOKEN_POLL_S)
-    return True
+    found, _ = _await([0], lambda _: path.exists() or None, patience_s)
+    return bool(found)
 
 
 def _folder_name(rank: int) -> str:

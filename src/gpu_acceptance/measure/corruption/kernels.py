@@ -190,10 +190,6 @@ def _multiplied_fp8(A_MK: Tensor, B_NK: Tensor) -> Outputs:
 # --- attention -----------------------------------------------------------------------------------------------------------------
 
 
-def _attention_inputs(draw: Draw, shape: Shape) -> Outputs:
-    return tuple(draw(*shape, dtype=torch.bfloat16) for _ in range(4))
-
-
 def _attention(q_BHSD: Tensor, k_BHSD: Tensor, v_BHSD: Tensor, gradient_BHSD: Tensor) -> Outputs:
     """Return the output, and the gradients of q, k and v."""
     q, k, v = leaves = [tensor.detach().requires_grad_() for tensor in (q_BHSD, k_BHSD, v_BHSD)]
@@ -211,14 +207,6 @@ _SMALL_TABLES: _Shapes = ((128, 128), (512, 16), (127, 129))
 
 def _of_table(run: Callable[..., Outputs]) -> _Recipe:
     return _Recipe(_TABLES, _SMALL_TABLES, lambda draw, shape: (draw(*shape),), run)
-
-
-def _layer_norm(x_MN: Tensor, weight_N: Tensor, bias_N: Tensor) -> Outputs:
-    return (functional.layer_norm(x_MN, weight_N.shape, weight_N, bias_N),)
-
-
-def _sorted(x_MN: Tensor) -> Outputs:
-    return tuple(torch.sort(x_MN, stable=True))  # stable: equal values have a fixed order of indices
 
 
 def _images_and_filters(draw: Draw, shape: Shape) -> Outputs:
@@ -243,15 +231,20 @@ _RECIPES: Mapping[str, _Recipe] = {
     "attention": _Recipe(
         ((4, 32, 2048, 128), (1, 16, 8192, 64), (3, 31, 2047, 128)),
         ((2, 2, 64, 16), (1, 3, 128, 8), (1, 3, 61, 16)),
-        _attention_inputs,
+        lambda draw, shape: tuple(draw(*shape, dtype=torch.bfloat16) for _ in range(4)),
         _attention,
         capability=(8, 0),
     ),
-    "layer_norm": _Recipe(_TABLES, _SMALL_TABLES, lambda draw, shape: (draw(*shape), draw(shape[1]), draw(shape[1])), _layer_norm),
+    "layer_norm": _Recipe(
+        _TABLES,
+        _SMALL_TABLES,
+        lambda draw, shape: (draw(*shape), draw(shape[1]), draw(shape[1])),
+        lambda x_MN, weight_N, bias_N: (functional.layer_norm(x_MN, weight_N.shape, weight_N, bias_N),),
+    ),
     "softmax": _of_table(lambda x_MN: (functional.softmax(x_MN, 1),)),
     "gelu": _of_table(lambda x_MN: (functional.gelu(x_MN),)),
     "sum": _of_table(lambda x_MN: (x_MN.sum(1), x_MN.sum(0), x_MN.sum())),
-    "sort": _of_table(_sorted),
+    "sort": _of_table(lambda x_MN: tuple(torch.sort(x_MN, stable=True))),  # stable: equal values have a fixed order of indices
     "conv2d": _Recipe(
         ((64, 256, 256, 56, 56), (256, 64, 128, 56, 56), (63, 255, 257, 55, 57)),
         ((2, 8, 8, 14, 14), (4, 4, 8, 14, 14), (3, 7, 9, 13, 15)),

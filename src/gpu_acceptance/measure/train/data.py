@@ -57,18 +57,15 @@ def num_symbols(shape: Decoder) -> int:
 
 def chained(shape: Decoder, draws_BT: torch.Tensor) -> Batch:
     """Return samples of the chain: the first draw is a symbol, each later one chooses a successor. Symbols spread over the vocabulary."""
-    successors_AK = _chain(num_symbols(shape)).to(draws_BT.device)
+    generator, number = torch.Generator().manual_seed(_CHAIN_SEED), num_symbols(shape)
+    # The successors of a symbol are all different; drawn on the CPU, so that they are the same everywhere.
+    successors = [torch.randperm(number, generator=generator)[:NUM_SUCCESSORS] for _ in range(number)]
+    successors_AK = torch.stack(successors).to(draws_BT.device)
     symbols_BT = draws_BT.clone()
     for place in range(1, draws_BT.shape[1]):
         symbols_BT[:, place] = successors_AK[symbols_BT[:, place - 1], draws_BT[:, place]]
-    tokens_BT = symbols_BT * (shape.vocabulary // num_symbols(shape))
+    tokens_BT = symbols_BT * (shape.vocabulary // number)
     return tokens_BT[:, :-1].contiguous(), tokens_BT[:, 1:].contiguous()
-
-
-def _chain(num_symbols: int) -> torch.Tensor:
-    """Return the successors of each symbol, all different; drawn on the CPU, so that they are the same everywhere."""
-    generator = torch.Generator().manual_seed(_CHAIN_SEED)
-    return torch.stack([torch.randperm(num_symbols, generator=generator)[:NUM_SUCCESSORS] for _ in range(num_symbols)])
 
 
 def _images(shape: ResNet, batch_size: int, generator: torch.Generator, device: torch.device) -> Batch:

@@ -37,6 +37,7 @@ FIXTURES_OF_A_RUN = {"run.training_files"}  # files that a validation reads and 
 PURE = ("base.text", "thresholds.limit", "record.run_record", "record.figure", "record.gpu_telemetry", "verdict")
 CODE = ("src", "fixtures", "acceptance", "tools", "benchmarks")
 READS_FILES = {  # what a file from outside says goes through validation
+    "checkpoint_files": {"pydantic"},
     "data_files": {"numpy", "PIL"},
     "real": {"numpy"},
 }

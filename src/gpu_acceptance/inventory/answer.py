@@ -70,6 +70,11 @@ def all_of(answers: Iterable[Answer[T]]) -> tuple[T, ...] | Missing:
     return tuple(values)
 
 
+def with_name(name: str, answer: Answer[T]) -> Answer[T]:
+    """Return an answer; where it is missing, with the name of the part that lacks it in its detail."""
+    return Missing(answer.missing, f"{name}: {answer.detail}".rstrip(": ")) if isinstance(answer, Missing) else answer
+
+
 def known(answer: Answer[tuple[T, ...]]) -> tuple[T, ...]:
     """Return the values, none where they are missing."""
     return () if isinstance(answer, Missing) else answer

@@ -6,7 +6,7 @@ A missing answer stays missing, and never counts as a pass.
 from collections.abc import Callable, Iterator
 
 from gpu_acceptance.base.text import first_few
-from gpu_acceptance.inventory.answer import Answer, Missing, Why, all_of, as_cpu_list, combine, detail_of, then
+from gpu_acceptance.inventory.answer import Answer, Missing, Why, all_of, as_cpu_list, combine, detail_of, then, with_name
 from gpu_acceptance.inventory.gpu import GpuProcess, GpuReading, GpusReading, GpuUse, NvLink
 
 Finding = tuple[str, Answer[bool] | Answer[int] | Answer[float] | Answer[str], str]  # metric, value, unit
@@ -173,9 +173,5 @@ def _over(
     """Return one value over all links; missing with the link's number where one is missing."""
     if isinstance(links, Missing):
         return links
-    values = all_of(_of_link(link.index, value_of(link)) for link in links)
-    return then(values, lambda values: reduce(values) if values else Missing(Why.NOT_THERE, "the GPU has no NVLink"))
-
-
-def _of_link(index: int, value: Answer[int]) -> Answer[int]:
-    return Missing(value.missing, f"link {index}: {value.detail}".rstrip(": ")) if isinstance(value, Missing) else int(value)
+    values = all_of(with_name(f"link {link.index}", value_of(link)) for link in links)
+    return then(values, lambda values: reduce(tuple(map(int, values))) if values else Missing(Why.NOT_THERE, "the GPU has no NVLink"))

@@ -7,7 +7,7 @@ from collections import Counter as CountOf
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from gpu_acceptance.inventory.answer import MOST_TEXT, Answer, Missing, T, Why, all_of, combine, detail_of, then
+from gpu_acceptance.inventory.answer import MOST_TEXT, Answer, Missing, T, Why, all_of, combine, detail_of, then, with_name
 from gpu_acceptance.inventory.gpu import GpuReading
 from gpu_acceptance.inventory.infiniband import (
     LINK_ERRORS,
@@ -103,7 +103,7 @@ def _ports(infiniband: InfiniBand) -> Answer[_Named[Port]]:
     devices = infiniband.devices
     if isinstance(devices, Missing):
         return devices
-    ports = all_of([_of(device.name, device.ports) for device in devices])
+    ports = all_of([with_name(device.name, device.ports) for device in devices])
     if isinstance(ports, Missing):
         return ports
     named = zip(devices, ports, strict=True)
@@ -111,18 +111,18 @@ def _ports(infiniband: InfiniBand) -> Answer[_Named[Port]]:
 
 
 def _roce_ports(found: Answer[_Named[Port]]) -> Answer[_Named[Port]]:
-    layers = _each(found, lambda port: port.link_layer)
-    if isinstance(layers, Missing) or isinstance(found, Missing):
-        return layers if isinstance(layers, Missing) else found
-    roce = tuple(one for one, (_, layer) in zip(found, layers, strict=True) if layer == _ROCE)
-    return roce or Missing(Why.NOT_THERE, f"no port is RoCE; link layers: {', '.join(sorted({layer for _, layer in layers}))}")
+    def roce_among(found: _Named[Port], layers: _Named[str]) -> Answer[_Named[Port]]:
+        roce = tuple(one for one, (_, layer) in zip(found, layers, strict=True) if layer == _ROCE)
+        return roce or Missing(Why.NOT_THERE, f"no port is RoCE; link layers: {', '.join(sorted({layer for _, layer in layers}))}")
+
+    return combine(roce_among, found, _each(found, lambda port: port.link_layer))
 
 
 def _each(found: Answer[_Named[Port]], value_of: Callable[[Port], Answer[T]]) -> Answer[_Named[T]]:
     """Return one value of every port; missing with the port's name where one is missing."""
     if isinstance(found, Missing):
         return found
-    values = all_of([_of(name, value_of(port)) for name, port in found])
+    values = all_of([with_name(name, value_of(port)) for name, port in found])
     return then(values, lambda values: tuple(zip([name for name, _ in found], values, strict=True)))
 
 
@@ -131,11 +131,6 @@ def _counted(found: Answer[_Named[Port]], name: str, counters_of: Callable[[Port
     return _each(
         found, lambda port: then(counters_of(port), lambda counted: next((one.value for one in counted if one.name == name), none))
     )
-
-
-def _of(name: str, answer: Answer[T]) -> Answer[T]:
-    """Return an answer; where it is missing, with the name of its device or port."""
-    return Missing(answer.missing, f"{name}: {answer.detail}".rstrip(": ")) if isinstance(answer, Missing) else answer
 
 
 def _common(values: Answer[_Named[str]]) -> tuple[Answer[str], str, Labels]:

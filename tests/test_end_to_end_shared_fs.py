@@ -101,7 +101,7 @@ def copied_late(*folders):
 def kill_in_the_middle(suite):
     """Both workers, after they have made a file in the directory."""
     file = suite / "acceptance" / "test_shared_fs.py"
-    before = 'check("shared_fs.exclusive.winners", race(), "ranks")'
+    before = 'check("shared_fs.exclusive.winners", shared_dir.race(), "ranks")'
     assert before in file.read_text()
     file.write_text(file.read_text().replace(before, f"{before}\n    __import__('os').kill(__import__('os').getpid(), 9)"))
 

@@ -169,14 +169,14 @@ def test_a_run_whose_ranks_lost_each_other_was_not_stopped_by_somebody(control_l
 @pytest.mark.parametrize("make", samples.ALL.values(), ids=samples.ALL)
 def test_no_problem_of_a_page_is_without_advice(make):
     record = make()
-    assert [problem.nodeid for problem in problems(record) if not problem.advice] == []
+    assert [problem.row.nodeid for problem in problems(record) if not problem.advice] == []
 
 
 @pytest.mark.parametrize("folder", ["h200-health/odd-board", "h200-lora/x2-fast", "h200-compute/x4-drill", "h200-compute/x4-competitor"])
 def test_no_problem_of_a_real_run_is_without_advice(folder):
     found = problems(read_results(EVIDENCE / folder))
     assert found
-    assert [problem.nodeid for problem in found if not problem.advice] == []
+    assert [problem.row.nodeid for problem in found if not problem.advice] == []
 
 
 def test_the_page_has_the_decision_in_the_open_and_the_checks_folded():

@@ -59,7 +59,7 @@ def test_paper_has_the_verdict_and_every_failure_and_cuts_no_row(browser, record
     found = problems(record)
     assert len(found) >= 2
     for one in found:
-        assert folded(one.nodeid) in text
+        assert folded(one.row.nodeid) in text
         assert all(folded(line.metric + line.mark.symbol + line.mark.word + line.figure_exact) in text for line in one.lines)
     assert len(rows) > 300
     assert cut(sheets, rows) == []

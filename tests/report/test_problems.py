@@ -48,9 +48,9 @@ def unread():
 
 def test_what_only_the_same_limits_speak_against_is_told_once(unread):
     first, last = problems(unread)
-    assert first.nodeid.endswith("::test_one")
+    assert first.row.nodeid.endswith("::test_one")
     assert [nodeid.rpartition("::")[2] for _, nodeid in first.others] == ["test_two", "test_three"]
-    assert (last.nodeid.rpartition("::")[2], last.others) == ("test_four", ())
+    assert (last.row.nodeid.rpartition("::")[2], last.others) == ("test_four", ())
 
 
 def test_the_page_links_to_each_of_them(unread):

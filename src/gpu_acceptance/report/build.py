@@ -27,10 +27,12 @@ from gpu_acceptance.report import (
     validations,
     words,
 )
-from gpu_acceptance.report.charts import SCALE
-from gpu_acceptance.report.words import VERDICT, WITHIN_NOISE, Mark
+from gpu_acceptance.report.charts import SCALE, histograms, pictures
+from gpu_acceptance.report.words import OUTCOME, STATUS, VERDICT, WITHIN_NOISE, Mark
+from gpu_acceptance.thresholds.limit import COUNTERS, subject_of_metric
 from gpu_acceptance.verdict.busy import use_text
 from gpu_acceptance.verdict.comparison import NOTHING_WORSE, SOMETHING_WORSE, Comparison
+from gpu_acceptance.verdict.rows import essence
 
 REPORT = "report.html"
 _MOST_SUSPECTS = 5  # on the first screen
@@ -74,6 +76,19 @@ def _environment() -> Environment:
         duration=words.duration,
         use_text=use_text,
         first_line=words.first_line,
+        innermost_frame=words.innermost_frame,
+        essence=essence,
+        OUTCOME=OUTCOME,
+        STATUS=STATUS,
+        NOT_DONE=untested.NOT_DONE,
+        reproduce=words.reproduce,
+        shell=shlex.join,
+        row_lines=validations.row_lines,
+        attempt_table=validations.attempt_table,
+        pictures=pictures,
+        histograms=histograms,
+        note=validations.note,
+        sampling_note=over_time.note,
         need_text=words.need_text,
         most_suspects=_MOST_SUSPECTS,
         within_noise=WITHIN_NOISE,
@@ -94,10 +109,12 @@ def _show(value: object) -> object:
 def _context(record: RunRecord) -> dict[str, object]:
     """Return the sections after the first screen, and what several of them use."""
     gpus = machines.gpu_lines(record)
+    counters = [one for one in record.conclusion.limits if subject_of_metric(one.metric) == COUNTERS]
     return {
         "record": record,
         "conclusion": record.conclusion,
         "coverage": record.conclusion.coverage,
+        "places": machines.places(record),
         "nodes": machines.nodes(record),
         "gpus": gpus,
         "uses_known": any(line.gpu.use for line in gpus),  # an earlier version recorded none
@@ -117,8 +134,10 @@ def _context(record: RunRecord) -> dict[str, object]:
         "scaling": sizes.scaling(record),
         "over_time": over_time.over_time(record),
         "subjects": validations.by_subject(record),
-        "counters": validations.counter_lines(record),
-        "untested": untested.untested(record),
+        "counters": validations.judgement_lines(counters, machines.places(record)),
+        "limits": untested.limits_by_status(record),
+        "missing_subjects": untested.missing_subjects(record),
+        "hidden_gpus": machines.hidden_gpus(record),
     }
 
 

@@ -1,43 +1,20 @@
 """Validations with anything wrong, and one line for each culprit: a GPU, a node, a link, or the job."""
 
-import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome
-from gpu_acceptance.record.row import RankRecord, Row
+from gpu_acceptance.record.row import Judgement, RankRecord, Row
 from gpu_acceptance.record.run_record import ObjectionKind, RunRecord
 from gpu_acceptance.report.machines import places
 from gpu_acceptance.report.remedies import Advice, advice_on, kinds_of_judgement, kinds_of_rank
 from gpu_acceptance.report.validations import Line, judgement_lines, name_ranks
-from gpu_acceptance.report.words import HARMLESS_OUTCOMES, HARMLESS_STATUSES, OUTCOME, Mark, innermost_frame, reproduce
-from gpu_acceptance.verdict.rows import declared_reason, essence, told_by_ranks
+from gpu_acceptance.report.words import HARMLESS_OUTCOMES, HARMLESS_STATUSES, OUTCOME, Mark
+from gpu_acceptance.verdict.rows import declared_reason, told_by_ranks
 
 _TOLD_APART = {ObjectionKind.NEVER_MEASURED, ObjectionKind.NOT_JUDGED, ObjectionKind.CONTRACT}
 JOB = "the whole job"
-
-
-@dataclass(frozen=True)
-class Culprit:
-    """A rank that did not pass, and its record. `essence`: of a traceback, what is wrong and where."""
-
-    record: RankRecord
-    place: str
-    attempt: int
-    mark: Mark
-    essence: str
-    kinds: tuple[str, ...]  # kinds of failure
-    frame: str
-    is_cause: bool
-
-
-@dataclass(frozen=True)
-class OwnRemedy:
-    """The remedy for a miss, in the words of the limit itself."""
-
-    metric: str
-    text: str
 
 
 @dataclass(frozen=True)
@@ -45,20 +22,27 @@ class Problem:
     """A validation with anything wrong. `of_ranks`: the part of its message that none of its lines has."""
 
     anchor: str
-    nodeid: str
-    mark: Mark
-    message: str
+    row: Row
     of_ranks: str
     lines: tuple[Line, ...]
-    culprits: tuple[Culprit, ...]
-    remedies: tuple[OwnRemedy, ...]
+    culprits: list[tuple[int, RankRecord]]  # ranks that did not pass, each with the number of the attempt
     advice: tuple[Advice, ...]
-    command: str
     others: tuple[tuple[str, str], ...] = ()  # anchor and node ID of those with the same limits not held, and nothing else
 
     @property
-    def num_victims(self) -> int:
-        return sum(not culprit.is_cause for culprit in self.culprits)
+    def remedies(self) -> list[Judgement]:
+        """The limits that say themselves what to do, one for each text."""
+        limits = (line.judgement for line in self.lines if line.judgement.remedy)
+        return list({(one.metric, one.remedy): one for one in limits}.values())
+
+    @property
+    def victims(self) -> list[tuple[int, RankRecord]]:
+        return [(attempt, rank) for attempt, rank in self.culprits if rank.outcome is Outcome.VICTIM]
+
+    @property
+    def causes(self) -> list[tuple[int, RankRecord]]:
+        """The culprits without victims."""
+        return self.culprits[: len(self.culprits) - len(self.victims)]
 
 
 def problems(record: RunRecord) -> list[Problem]:
@@ -71,8 +55,8 @@ def problems(record: RunRecord) -> list[Problem]:
     groups: dict[object, list[Problem]] = {}
     for number, row in sorted(bad, key=lambda pair: pair[1].outcome.severity):
         problem = _problem(f"v{number}", row, names, job, record)
-        groups.setdefault(problem.anchor if problem.culprits else (problem.mark, problem.message, problem.lines), []).append(problem)
-    return [replace(first, others=tuple((one.anchor, one.nodeid) for one in rest)) for first, *rest in groups.values()]
+        groups.setdefault(problem.anchor if problem.culprits else (row.outcome, row.message, problem.lines), []).append(problem)
+    return [replace(first, others=tuple((one.anchor, one.row.nodeid) for one in rest)) for first, *rest in groups.values()]
 
 
 def _is_bad(row: Row) -> bool:
@@ -83,35 +67,21 @@ def _problem(anchor: str, row: Row, names: dict[int, str], job: Job, record: Run
     bad = [judgement for judgement in row.judgements if judgement.status not in HARMLESS_STATUSES]
     return Problem(
         anchor=anchor,
-        nodeid=row.nodeid,
-        mark=OUTCOME[row.outcome],
-        message=row.message,
+        row=row,
         of_ranks=told_by_ranks(row, record.plan.profile, job),
         lines=judgement_lines(bad, names, row.attempts),
-        culprits=tuple(_culprits(row, names, record)),
-        remedies=tuple(dict.fromkeys(OwnRemedy(one.metric, one.remedy) for one in bad if one.remedy)),
+        culprits=_culprits(row, record),
         advice=advice_on(row, record),
-        command=shlex.join(reproduce(record.plan.command, row.nodeid)),
     )
 
 
-def _culprits(row: Row, names: dict[int, str], record: RunRecord) -> Iterator[Culprit]:
-    """Yield the ranks that left more than a missed limit, causes before victims."""
+def _culprits(row: Row, record: RunRecord) -> list[tuple[int, RankRecord]]:
+    """Return the ranks that left more than a missed limit, and the number of the attempt, causes before victims."""
     may_skip = declared_reason(row.nodeid, record.plan.profile.not_applicable) is not None
     harmless = HARMLESS_OUTCOMES | ({Outcome.SKIPPED} if may_skip else set())
     found = [(attempt.number, rank) for attempt in row.attempts for rank in attempt.ranks if rank.outcome not in harmless]
-    for attempt, rank in sorted(found, key=lambda pair: (pair[1].outcome.severity, pair[0], pair[1].rank)):
-        if rank.outcome is not Outcome.FAILED or rank.message or rank.stack or rank.log_tail:
-            yield Culprit(
-                record=rank,
-                place=names.get(rank.rank, "unknown"),
-                attempt=attempt,
-                mark=OUTCOME[rank.outcome],
-                essence=essence(rank.message),
-                kinds=kinds_of_rank(rank),
-                frame=innermost_frame(rank.stack),
-                is_cause=rank.outcome is not Outcome.VICTIM,
-            )
+    found.sort(key=lambda pair: (pair[1].outcome is Outcome.VICTIM, pair[1].outcome.severity, pair[0], pair[1].rank))
+    return [(number, one) for number, one in found if one.outcome is not Outcome.FAILED or one.message or one.stack or one.log_tail]
 
 
 def told_once(found: Iterable[Problem]) -> dict[str, tuple[list[Advice], list[tuple[str, str]]]]:
@@ -153,7 +123,7 @@ class Fault:
     message: str = ""
 
 
-Fact = Fault | OwnRemedy | Advice
+Fact = Fault | Advice
 
 
 @dataclass(frozen=True)
@@ -204,13 +174,7 @@ class Suspect:
     def to_do(self) -> str:
         """The action to take, in the words of the limit that it missed, else of the table of remedies."""
         line = self.worst.line
-        own = next((one.text for one in self.remedies if line and one.metric == line.metric), "")
-        return own or (self.kind.remedy.do if self.kind else "")
-
-    @property
-    def remedies(self) -> list[OwnRemedy]:
-        """The remedies of its limits."""
-        return list(dict.fromkeys(one for one in self.facts if isinstance(one, OwnRemedy)))
+        return (line.judgement.remedy if line else "") or (self.kind.remedy.do if self.kind else "")
 
     @property
     def advice(self) -> list[Advice]:
@@ -218,49 +182,38 @@ class Suspect:
         return list({one.kind: one for one in self.facts if isinstance(one, Advice)}.values())
 
 
-@dataclass(frozen=True)
-class _Place:
-    ranks: tuple[int, ...]
-    who: str = JOB
-
-
 def suspects(found_problems: Iterable[Problem], names: Mapping[int, str]) -> tuple[Suspect, ...]:
     """Return the culprits in the order of the problems. `names`: rank -> where it is."""
-    found: dict[_Place, list[Fact]] = {}
+    found: dict[tuple[int, ...], list[Fact]] = {}
     for problem in found_problems:
-        for place, fact in _facts(problem, names):
-            found.setdefault(place, []).append(fact)
-    return tuple(Suspect(place.who, place.ranks, tuple(facts)) for place, facts in found.items())
+        for ranks, fact in _facts(problem, names):
+            found.setdefault(ranks, []).append(fact)
+    return tuple(Suspect(" and ".join(name_ranks(ranks, names)) or JOB, ranks, tuple(facts)) for ranks, facts in found.items())
 
 
-def _facts(problem: Problem, names: Mapping[int, str]) -> Iterator[tuple[_Place, Fact]]:
+def _facts(problem: Problem, names: Mapping[int, str]) -> Iterator[tuple[tuple[int, ...], Fact]]:
+    """Yield each fact with the ranks that it speaks against; without ranks it speaks against the whole job."""
+    row, anchor = problem.row, problem.anchor
     faults = [
-        (_place(_ranks_of(line, names), names), Fault(line.mark, problem.nodeid, problem.anchor, len(problem.others), line))
-        for line in problem.lines
+        (_ranks_of(line, names), Fault(line.mark, row.nodeid, anchor, num_others=len(problem.others), line=line)) for line in problem.lines
     ]
-    alike: dict[tuple[Mark, str, tuple[str, ...]], list[int]] = {}
-    for culprit in problem.culprits:
-        if culprit.is_cause:
-            alike.setdefault((culprit.mark, culprit.record.message, culprit.kinds), []).append(culprit.record.rank)
-    for (mark, message, _), ranks in alike.items():
-        faults.append((_place(ranks, names), Fault(mark, problem.nodeid, problem.anchor, message=message)))
-    faults = faults or [(_Place(()), Fault(problem.mark, problem.nodeid, problem.anchor, message=problem.message))]
+    alike: dict[tuple[Outcome, str, tuple[str, ...]], set[int]] = {}
+    for _, rank in problem.causes:
+        alike.setdefault((rank.outcome, rank.message, kinds_of_rank(rank)), set()).add(rank.rank)
+    for (outcome, message, _), ranks in alike.items():
+        faults.append((tuple(sorted(ranks)), Fault(OUTCOME[outcome], row.nodeid, anchor, message=message)))
+    faults = faults or [((), Fault(OUTCOME[row.outcome], row.nodeid, anchor, message=row.message))]
     yield from faults
-    blamed = {fault.line.metric: place for place, fault in faults if fault.line}
-    yield from ((blamed[remedy.metric], remedy) for remedy in problem.remedies)
     for one in problem.advice:
-        yield next((place for place, _ in faults if one.ranks and one.ranks[0] in place.ranks), faults[0][0]), one
-
-
-def _place(ranks: Iterable[int], names: Mapping[int, str]) -> _Place:
-    some = tuple(sorted(set(ranks)))
-    return _Place(some, " and ".join(name_ranks(some, names)) or JOB)
+        yield next((blamed for blamed, _ in faults if one.ranks and one.ranks[0] in blamed), faults[0][0]), one
 
 
 def _ranks_of(line: Line, names: Mapping[int, str]) -> tuple[int, ...]:
     """Return the ranks of a limit, and for a path between two GPUs both, whichever of them missed it."""
     ranks, peer = line.judgement.ranks, line.judgement.labels.get("peer")
-    return (*ranks, peer) if isinstance(peer, int) and peer in names and len(ranks) == 1 else ranks
+    if isinstance(peer, int) and peer in names and len(ranks) == 1:
+        ranks = (*ranks, peer)
+    return tuple(sorted(set(ranks)))
 
 
 def first_told(found: Iterable[Suspect], *, rejecting_only: bool) -> list[Suspect]:

@@ -15,7 +15,7 @@ from gpu_acceptance.report.machines import gpu_models, nodes, own_version, place
 from gpu_acceptance.report.problems import JOB, Fault, Suspect, first_told, problems, reasons_of_the_job, suspects
 from gpu_acceptance.report.remedies import Advice, advice_on_run, kinds_by, table
 from gpu_acceptance.report.untested import caveats
-from gpu_acceptance.report.words import STATUS, VERDICT, WITHIN_NOISE, by_margin, count, exact, judged_text, percent, ranks_text
+from gpu_acceptance.report.words import OUTCOME, STATUS, VERDICT, WITHIN_NOISE, by_margin, count, exact, judged_text, percent, ranks_text
 from gpu_acceptance.thresholds.limit import level_text, plural, subject_of_metric, with_unit
 from gpu_acceptance.verdict.reasons import validations
 from gpu_acceptance.verdict.rows import essence
@@ -217,14 +217,14 @@ def _wrong(record: RunRecord) -> Iterator[tuple[int, str]]:
 
 
 def _facts_of(suspect: Suspect) -> Iterator[str]:
-    own = {remedy.metric: f"to do: {remedy.text}" for remedy in suspect.remedies}
     for fact in suspect.facts:
         if isinstance(fact, Advice):
             yield f"to do: {fact.remedy.do} (gpu-acceptance remedy {fact.kind})"
         elif isinstance(fact, Fault) and (line := fact.line):
             margin = f", {line.margin} from the bound" if line.margin else ""
             yield f"{line.mark.word} {line.metric} = {line.figure_exact}, need {line.need}{margin}"
-            yield from [own[line.metric]] if line.metric in own else []
+            if line.judgement.remedy:
+                yield f"to do: {line.judgement.remedy}"
         elif isinstance(fact, Fault):
             yield f"{fact.mark.word} {'' if suspect.who == JOB else 'in '}{fact.nodeid}: {fact.message}"
 
@@ -253,7 +253,7 @@ def annotations(record: RunRecord) -> Iterator[str]:
     wrong = [("what speaks against the whole run", reason) for reason in reasons_of_the_job(record)] + unanswered(record)
     for problem in problems(record):
         more = f" and {count(len(problem.others), 'more validation')}" if problem.others else ""
-        wrong.append((f"{problem.mark.word} {problem.nodeid}{more}", problem.message))
+        wrong.append((f"{OUTCOME[problem.row.outcome].word} {problem.row.nodeid}{more}", problem.row.message))
     weak = [("what weakens this verdict", ": ".join(filter(None, [one.text, "; ".join(one.parts)]))) for one in caveats(record)]
     yield from _commands("error", wrong, "problem")
     yield from _commands("warning", weak, "warning")

@@ -7,52 +7,32 @@ from dataclasses import dataclass
 
 from gpu_acceptance.base.text import clip
 from gpu_acceptance.record.outcome import Outcome, Status
-from gpu_acceptance.record.row import Row
 from gpu_acceptance.record.run_record import RunRecord
-from gpu_acceptance.report.machines import GpuLine, gpu_lines, hidden_gpus, places
+from gpu_acceptance.report.machines import gpu_lines, places
 from gpu_acceptance.report.validations import Line, judgement_lines
-from gpu_acceptance.report.words import OUTCOME, Mark, count
+from gpu_acceptance.report.words import count
 from gpu_acceptance.thresholds.limit import DEFAULT_LEVEL, SOAK, ChangeKind, level_text, source_kind, subject_of_metric
 from gpu_acceptance.verdict.verdict import changed_limits, suite_notes
 
 _MOST_TEXT = 300  # characters of a part
 _WEAKEST_FIRST: tuple[ChangeKind, ...] = ("dropped", "loosened", "not applicable", "changed", "added", "tightened")
-_NOT_DONE = frozenset({Outcome.NOT_RUN, Outcome.SKIPPED, Outcome.NOT_APPLICABLE, Outcome.INTERRUPTED})
+NOT_DONE = frozenset({Outcome.NOT_RUN, Outcome.SKIPPED, Outcome.NOT_APPLICABLE, Outcome.INTERRUPTED})
+_SET_ASIDE = (Status.NOT_MEASURED, Status.NO_LIMIT, Status.NOT_APPLICABLE, Status.WAIVED)
 
 
-@dataclass(frozen=True)
-class Untested:
-    """Limits that were not judged, validations that were not carried out, and GPUs without a rank."""
-
-    never_measured: tuple[Line, ...]
-    without_limit: tuple[Line, ...]
-    not_applicable: tuple[Line, ...]
-    waived: tuple[Line, ...]
-    not_done: tuple[tuple[Mark, Row], ...]
-    missing_subjects: tuple[str, ...]
-    gpus: tuple[GpuLine, ...]
-    hidden: tuple[str, ...]
-
-
-def untested(record: RunRecord) -> Untested:
+def limits_by_status(record: RunRecord) -> dict[Status, tuple[Line, ...]]:
+    """Return all limits of the run and of its rows by what came of them, each bound once."""
     everything = [*record.conclusion.limits, *(judgement for row in record.rows for judgement in row.judgements)]
     each_bound_once = list({(one.metric, one.bound, one.status): one for one in reversed(everything)}.values())[::-1]
+    names = places(record)
+    return {status: judgement_lines([one for one in each_bound_once if one.status is status], names) for status in _SET_ASIDE}
+
+
+def missing_subjects(record: RunRecord) -> list[str]:
+    """Return the required subjects of which the run has nothing."""
     subjects = {row.subject for row in record.rows}
     subjects |= {subject_of_metric(judgement.metric) for row in record.rows for judgement in row.judgements}  # counters have no rows
-
-    def limits(status: Status) -> tuple[Line, ...]:
-        return judgement_lines([one for one in each_bound_once if one.status is status], places(record))
-
-    return Untested(
-        never_measured=limits(Status.NOT_MEASURED),
-        without_limit=limits(Status.NO_LIMIT),
-        not_applicable=limits(Status.NOT_APPLICABLE),
-        waived=limits(Status.WAIVED),
-        not_done=tuple((OUTCOME[row.outcome], row) for row in record.rows if row.outcome in _NOT_DONE),
-        missing_subjects=tuple(subject for subject in sorted(record.plan.profile.requires) if subject not in subjects),
-        gpus=tuple(line for line in gpu_lines(record) if line.rank is None),
-        hidden=tuple(hidden_gpus(record)),
-    )
+    return sorted(record.plan.profile.requires - subjects)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """Every validation as the report shows it: limits with their margins, figures by rank, a command to repeat it; a line for each subject."""
 
 import heapq
-import shlex
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,8 +13,7 @@ from gpu_acceptance.record.outcome import Means, Outcome, Status
 from gpu_acceptance.record.row import Attempt, Judgement, RankRecord, Row
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report import over_time
-from gpu_acceptance.report.charts import Chart, histograms, margin_bar, pictures
-from gpu_acceptance.report.machines import places
+from gpu_acceptance.report.charts import margin_bar
 from gpu_acceptance.report.words import (
     OUTCOME,
     STATUS,
@@ -26,10 +24,9 @@ from gpu_acceptance.report.words import (
     judged_figure,
     percent,
     ranks_text,
-    reproduce,
     rounded,
 )
-from gpu_acceptance.thresholds.limit import COUNTERS, RESERVED_SUBJECTS, Value, plural, subject_of_metric, with_unit
+from gpu_acceptance.thresholds.limit import COUNTERS, RESERVED_SUBJECTS, subject_of_metric, with_unit
 
 MOST_RANKS = 64  # with a line each; all others are in results.json and figures.csv
 MAX_PLACES = 8  # named in full in one cell; the others by number
@@ -121,92 +118,36 @@ def name_ranks(ranks: tuple[int, ...], names: Mapping[int, str]) -> tuple[str, .
     return (*named, f"and {ranks_text(ranks[MAX_PLACES:])}") if len(ranks) > MAX_PLACES else named
 
 
-def counter_lines(record: RunRecord) -> tuple[Line, ...]:
-    """Return the limits on counters, each with the worst of all validations."""
-    return judgement_lines([one for one in record.conclusion.limits if subject_of_metric(one.metric) == COUNTERS], places(record))
-
-
 # --- validations ----------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class RankLine:
-    """The figures of one rank in one attempt."""
-
-    record: RankRecord
-    place: str
-    mark: Mark
-    cells: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class AttemptTable:
-    """One attempt: a line for each notable rank, and charts."""
-
-    number: int
-    columns: tuple[str, ...]
-    lines: tuple[RankLine, ...]
-    note: str
-    charts: tuple[Chart, ...]
-
-
-@dataclass(frozen=True)
-class Validation:
-    """One row of the report."""
-
-    anchor: str
-    row: Row
-    mark: Mark
-    lines: tuple[Line, ...]
-    quiet_counters: str  # those that held have no line of their own
-    attempts: tuple[AttemptTable, ...]
-    command: str
-
-
-def by_subject(record: RunRecord) -> dict[str, list[Validation]]:
-    """Return all validations in the order they ran, grouped by subject."""
-    subjects: dict[str, list[Validation]] = {}
-    names = places(record)
+def by_subject(record: RunRecord) -> dict[str, list[tuple[str, Row]]]:
+    """Return all validations in the order they ran, each with its anchor, grouped by subject."""
+    subjects = defaultdict[str, list[tuple[str, Row]]](list)
     for number, row in enumerate(record.rows):
-        subjects.setdefault(row.subject, []).append(_validation(f"v{number}", row, names, record))
+        subjects[row.subject].append((f"v{number}", row))
     return subjects
 
 
-def _validation(anchor: str, row: Row, names: Mapping[int, str], record: RunRecord) -> Validation:
+def row_lines(row: Row, names: Mapping[int, str]) -> tuple[Line, ...]:
+    """Return the limits of a validation. Counters that held are only counted."""
     shown = [one for one in row.judgements if subject_of_metric(one.metric) != COUNTERS or one.status is not Status.HELD]
-    num_quiet = len(row.judgements) - len(shown)
-    return Validation(
-        anchor=anchor,
-        row=row,
-        mark=OUTCOME[row.outcome],
-        lines=judgement_lines(shown, names, row.attempts),
-        quiet_counters=f"{plural(num_quiet, 'counter')} of each GPU read before and after: within limits." if num_quiet else "",
-        attempts=tuple(_attempt_table(attempt, row.judgements, names, record.plan.profile.parameters) for attempt in row.attempts),
-        command=shlex.join(reproduce(record.plan.command, row.nodeid)),
-    )
+    return judgement_lines(shown, names, row.attempts)
 
 
-def _attempt_table(
-    attempt: Attempt, judgements: Iterable[Judgement], names: Mapping[int, str], parameters: Mapping[str, Value]
-) -> AttemptTable:
+def attempt_table(attempt: Attempt, judgements: Iterable[Judgement]) -> tuple[tuple[str, ...], list[tuple[RankRecord, tuple[str, ...]]]]:
+    """Return the columns of an attempt, and the cells of each notable rank."""
     ranks = notable(attempt, judgements)
     metrics = tuple(dict.fromkeys((figure.metric, figure.unit) for rank in ranks for figure in shown_figures(rank)))
     gpu_columns = over_time.time_columns(attempt)
-    return AttemptTable(
-        number=attempt.number,
-        columns=(*(f"{metric} ({unit})" if unit else metric for metric, unit in metrics), *gpu_columns),
-        lines=tuple(_rank_line(rank, metrics, names, over_time.time_cells(rank) if gpu_columns else ()) for rank in ranks),
-        note=" ".join(filter(None, (note(attempt), over_time.note(attempt)))),
-        charts=(*pictures(attempt, parameters), *histograms(attempt)),
-    )
-
-
-def _rank_line(rank: RankRecord, metrics: tuple[tuple[str, str], ...], names: Mapping[int, str], gpu_cells: tuple[str, ...]) -> RankLine:
-    figures: dict[tuple[str, str], list[str]] = {metric: [] for metric in metrics}
-    for figure in shown_figures(rank):
-        figures[figure.metric, figure.unit].append(_cell(figure))
-    cells = (*("; ".join(texts) or "none" for texts in figures.values()), *gpu_cells)
-    return RankLine(rank, names.get(rank.rank, "unknown"), OUTCOME[rank.outcome], cells)
+    lines = []
+    for rank in ranks:
+        figures: dict[tuple[str, str], list[str]] = {metric: [] for metric in metrics}
+        for figure in shown_figures(rank):
+            figures[figure.metric, figure.unit].append(_cell(figure))
+        gpu_cells = over_time.time_cells(rank) if gpu_columns else ()
+        lines.append((rank, (*("; ".join(texts) or "none" for texts in figures.values()), *gpu_cells)))
+    return (*(f"{metric} ({unit})" if unit else metric for metric, unit in metrics), *gpu_columns), lines
 
 
 def _cell(figure: Figure) -> str:

@@ -21,7 +21,7 @@ def section(record):
 
 def test_each_line_of_the_contract_is_shown_with_its_state_and_why():
     view = contract_view(samples.rejected())
-    assert [(line.number, line.mark.word, line.asks) for line in view.lines] == [
+    assert [(line.judged.line.number, line.mark.word, line.judged.line.asks) for line in view.lines] == [
         ("8.1", "met", ""),
         ("8.2", "MISSED", ">= 350 GB/s"),
         ("8.3", "NOT TESTED", ""),
@@ -57,7 +57,7 @@ def test_without_a_contract_the_questions_of_a_bring_up_are_folded_and_decide_no
     record = samples.accepted()
     view = contract_view(record)
     assert record.conclusion.contract is None
-    assert [line.number for line in view.lines] == [line.number for line in read_contract(BRING_UP_FILE).lines]
+    assert [line.judged.line.number for line in view.lines] == [line.number for line in read_contract(BRING_UP_FILE).lines]
     text = section(record)
     assert "Questions of a bring-up 17 questions: 14 not tested, 1 partly, 2 needs two nodes They change no verdict." in text
     assert "Is the shared file system shared? ○ not tested none shared_fs.missing is not part of this run" in text
@@ -70,7 +70,10 @@ def answers(*held, not_at_level=(), levels=None, nodes=1):
     coverage = record.conclusion.coverage.model_copy(update={"nodes": nodes})
     conclusion = record.conclusion.model_copy(update={"limits": limits, "coverage": coverage})
     plan = record.plan.model_copy(update={"not_at_level": dict.fromkeys(not_at_level, 1)})
-    return {line.number: line.mark.word for line in contract_view(record.model_copy(update={"conclusion": conclusion, "plan": plan})).lines}
+    return {
+        line.judged.line.number: line.mark.word
+        for line in contract_view(record.model_copy(update={"conclusion": conclusion, "plan": plan})).lines
+    }
 
 
 def test_a_question_is_answered_by_what_was_judged_or_says_what_it_needs():
@@ -119,4 +122,4 @@ def test_a_run_without_a_gpu_answers_no_question_of_a_bring_up():
     shown = record.model_copy(update={"conclusion": conclusion.model_copy(update={"limits": limits, "coverage": coverage})})
     lines = contract_view(shown).lines
     assert {line.mark.word for line in lines} == {"not tested"}
-    assert {line.reasons for line in lines if line.number == "4.2"} == {("no GPU was tested",)}
+    assert {line.judged.reasons for line in lines if line.judged.line.number == "4.2"} == {("no GPU was tested",)}

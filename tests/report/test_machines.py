@@ -180,8 +180,8 @@ def test_a_rank_has_its_gpu_numa_node_and_card():
     words = words_of(kind, "across")
     assert words[4 * 4 : 5 * 4] == ["PIX", "rank 4", "GPU 4, 0A:00.0", "mlx5_4"]
     assert len(shapes(kind.svg, "path", "near")) == 8
-    row = kind.rows[4]
-    assert (row.rank, row.serial, row.place.pci_bus_id, row.place.cpus) == ("rank 4", "1653924100005", "00000000:0A:00.0", "48-95")
+    rank, serial, place = kind.rows[4]
+    assert (rank, serial, place.pci_bus_id, place.cpus) == ("rank 4", "1653924100005", "00000000:0A:00.0", "48-95")
     assert described(kind.svg) == "1 node. 8 ranks on 2 NUMA nodes, with 8 nearest network cards: 8 by PIX. The table has each."
 
 
@@ -202,7 +202,7 @@ def test_frames_lie_below_each_other_with_their_ranks_inside():
 def test_each_distance_that_binding_can_write_is_drawn(distance):
     told = placement(0, cpus="0-3,8", card="mlx5_0 mlx5_1", distance=str(distance))
     (kind,) = topology(run(placement_of=lambda rank: told)).kinds
-    place = kind.rows[0].place
+    *_, place = kind.rows[0]
     assert (place.cpus, place.card, place.distance) == ("0-3,8", "mlx5_0 mlx5_1", distance)
     assert sum(len(shapes(kind.svg, "path", style)) for style in ("near", "middle", "far")) == 8
 
@@ -213,13 +213,13 @@ def test_without_a_card_there_is_no_line_to_one():
     assert words_of(kind) == ["NUMA node not supported"]
     assert words_of(kind, "across")[2::3] == ["none told"] * 8
     assert shapes(kind.svg, "rect", "outline") == []
-    assert kind.rows[0].place.card == "not there (there is no RDMA device)"
+    assert kind.rows[0][2].card == "not there (there is no RDMA device)"
 
 
 def test_nodes_that_are_alike_are_drawn_once_and_an_odd_one_by_itself():
     alike, odd = topology(run(4, lambda rank: placement(rank, distance="SYS" if rank == 21 else "PIX"))).kinds
     assert alike.title == "nodes 0-1, 3, which are alike"
-    assert (alike.rows[5].rank, alike.rows[5].serial) == ("local rank 5", "")
+    assert alike.rows[5][:2] == ("local rank 5", "")
     assert odd.title == "node 2 (node-03.example)"
     assert words_of(odd, "across")[4 * 4 :: 4] == ["PIX", "SYS", "PIX", "PIX"]
 

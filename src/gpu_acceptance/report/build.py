@@ -12,7 +12,7 @@ from markupsafe import Markup
 from gpu_acceptance.base.process import gc_paused
 from gpu_acceptance.base.text import visible
 from gpu_acceptance.folder.files import RESULTS, read_regular, read_results, sha256_of, write_atomically
-from gpu_acceptance.record.job import clock_sentences
+from gpu_acceptance.record.job import by_node, clock_sentences
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report import (
     contract,
@@ -73,6 +73,8 @@ def _environment() -> Environment:
         count=words.count,
         gibibytes=words.gibibytes,
         moment=words.moment,
+        num_gpus=machines.num_gpus,
+        ranks_text=words.ranks_text,
         duration=words.duration,
         use_text=use_text,
         first_line=words.first_line,
@@ -80,6 +82,7 @@ def _environment() -> Environment:
         essence=essence,
         OUTCOME=OUTCOME,
         STATUS=STATUS,
+        figure_text=contract.figure_text,
         NOT_DONE=untested.NOT_DONE,
         reproduce=words.reproduce,
         shell=shlex.join,
@@ -115,7 +118,7 @@ def _context(record: RunRecord) -> dict[str, object]:
         "conclusion": record.conclusion,
         "coverage": record.conclusion.coverage,
         "places": machines.places(record),
-        "nodes": machines.nodes(record),
+        "nodes": by_node(record.ranks),
         "gpus": gpus,
         "uses_known": any(line.gpu.use for line in gpus),  # an earlier version recorded none
         "declared": machines.declared(record),

@@ -9,8 +9,8 @@ from pathlib import Path
 from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.record.row import Judgement
 from gpu_acceptance.record.run_record import RunPlan, RunRecord
-from gpu_acceptance.report.words import STATUS, Mark, count, judged_figure
-from gpu_acceptance.thresholds.contract import Contract, JudgedLine, LineState
+from gpu_acceptance.report.words import Mark, count, judged_figure
+from gpu_acceptance.thresholds.contract import Contract, JudgedContract, JudgedLine, LineState
 from gpu_acceptance.thresholds.contract_file import read_contract
 from gpu_acceptance.thresholds.limit import LEVELS, subject_of_metric, with_unit
 from gpu_acceptance.verdict.coverage import judge_contract, limits_of
@@ -26,35 +26,20 @@ _MOST_FIGURES = 6  # in one line; the others are counted
 
 
 @dataclass(frozen=True)
-class Shown:
-    """A figure behind a line."""
-
-    metric: str
-    mark: Mark
-    figure: str
-    need: str
-
-
-@dataclass(frozen=True)
 class Line:
-    """A line of the contract, or a question. `asks`: the contract's own bounds."""
+    """A line of the contract, or a question, and the figures behind it."""
 
-    number: str
-    text: str
-    asks: str
+    judged: JudgedLine
     mark: Mark
-    reasons: tuple[str, ...]
-    figures: tuple[Shown, ...]
-    num_more: int
+    figures: tuple[Judgement, ...]
+    num_more: int  # figures that are not shown
 
 
 @dataclass(frozen=True)
 class View:
     """All lines. `is_ours`: the questions that are shipped, because no contract was named."""
 
-    file: str
-    sha256: str
-    title: str
+    contract: JudgedContract
     is_ours: bool
     counts: str
     lines: tuple[Line, ...]
@@ -65,12 +50,12 @@ def contract_view(record: RunRecord) -> View:
     limits, coverage, profile = record.conclusion.limits, record.conclusion.coverage, record.plan.profile
     if contract := record.conclusion.contract:
         lines = tuple(_line(one, limits, _STATE[one.state]) for one in contract.lines)
-        return View(contract.file, contract.sha256, contract.title, is_ours=False, counts=contract.counts, lines=lines)
+        return View(contract, is_ours=False, counts=contract.counts, lines=lines)
     judged = judge_contract(_questions(has_gpus=coverage.gpus_existing > 0), limits, coverage.nodes, profile.not_applicable)
     lines = tuple(_line(one, limits, _answer(one, limits, record.plan)) for one in judged.lines)
     words = Counter(line.mark.word for line in lines)
     counts = f"{count(len(lines), 'question')}: {', '.join(f'{number} {word}' for word, number in words.items())}"
-    return View(judged.file, judged.sha256, judged.title, is_ours=True, counts=counts, lines=lines)
+    return View(judged, is_ours=True, counts=counts, lines=lines)
 
 
 @cache
@@ -110,15 +95,7 @@ def unanswered(record: RunRecord) -> list[tuple[str, str]]:
 
 def _line(judged: JudgedLine, limits: Sequence[Judgement], mark: Mark) -> Line:
     named = [] if judged.declared else sorted(limits_of(judged.line, limits), key=_telling)
-    return Line(
-        number=judged.line.number,
-        text=judged.line.text,
-        asks=judged.line.asks,
-        mark=mark,
-        reasons=judged.reasons,
-        figures=tuple(Shown(one.metric, STATUS[one.status], _figure(one), one.need) for one in named[:_MOST_FIGURES]),
-        num_more=max(len(named) - _MOST_FIGURES, 0),
-    )
+    return Line(judged, mark, tuple(named[:_MOST_FIGURES]), max(len(named) - _MOST_FIGURES, 0))
 
 
 def _telling(judgement: Judgement) -> tuple[int, float, str]:
@@ -127,5 +104,5 @@ def _telling(judgement: Judgement) -> tuple[int, float, str]:
     return order, float("inf") if judgement.margin is None else judgement.margin, judgement.metric
 
 
-def _figure(judgement: Judgement) -> str:
+def figure_text(judgement: Judgement) -> str:
     return "no figure" if judgement.value is None else with_unit(judged_figure(judgement), judgement.unit)

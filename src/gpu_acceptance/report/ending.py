@@ -15,7 +15,7 @@ from gpu_acceptance.folder.files import RESULTS, results_content, sha256_of, wri
 from gpu_acceptance.folder.manifest import MANIFEST
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.build import REPORT, build_page
-from gpu_acceptance.report.exports import remove_exports, write_exports
+from gpu_acceptance.report.exports import EXPORTS, write_exports
 from gpu_acceptance.report.summary_text import summary_lines
 from gpu_acceptance.verdict.run_record import conclude_again
 
@@ -105,11 +105,9 @@ def _complete(folder: Path, record: RunRecord, *, has_results: bool) -> Ending:
 
 def spoil(folder: Path, record: RunRecord, problem: str) -> Ending:
     """Replace the files by those of a record that is not ACCEPTED and has exit code 3; where that fails, none is left."""
-    for name in (RESULTS, REPORT):
+    for name in (RESULTS, REPORT, *EXPORTS):
         with contextlib.suppress(OSError):
             (folder / name).unlink(missing_ok=True)
-    with contextlib.suppress(OSError):
-        remove_exports(folder)
     spoiled = conclude_again(record, record.end.model_copy(update={"not_written": problem}))
     with contextlib.suppress(Exception):
         write_results(folder, spoiled)

@@ -301,9 +301,3 @@ def write_exports(run_dir: Path, record: RunRecord) -> tuple[str, ...]:
         except Exception as error:  # a writer or a disk can fail in any way; the verdict does not depend on it
             problems.append(f"{run_dir / name} could not be written: {clip(f'{type(error).__name__}: {error}', 1_000)}")
     return tuple(problems)
-
-
-def remove_exports(run_dir: Path) -> None:
-    """Remove the exports that were written. Raises OSError."""
-    for name in EXPORTS:
-        (run_dir / name).unlink(missing_ok=True)

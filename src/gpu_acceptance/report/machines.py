@@ -28,18 +28,6 @@ _ROW, _HEAD, _GAP, _EDGE = 30.0, 26.0, 10.0, 2.0  # heights; between two NUMA no
 
 
 @dataclass(frozen=True)
-class Node:
-    """One node, as its first rank describes it."""
-
-    number: int
-    host: str
-    chassis_serial: str
-    num_gpus: int
-    ranks: str
-    driver: str
-
-
-@dataclass(frozen=True)
 class GpuLine:
     """One GPU of the cluster, and the rank that tested it; None where no rank did."""
 
@@ -54,18 +42,9 @@ def places(record: RunRecord) -> dict[int, str]:
     return {identity.rank: identity.place for identity in record.ranks}
 
 
-def nodes(record: RunRecord) -> list[Node]:
-    return [
-        Node(
-            number=number,
-            host=members[0].node_place,
-            chassis_serial=members[0].chassis_serial,
-            num_gpus=max(len(_gpus_of(members)), *(identity.num_gpus for identity in members)),
-            ranks=ranks_text(identity.rank for identity in members),
-            driver=members[0].versions.get("driver", ""),
-        )
-        for number, members in by_node(record.ranks).items()
-    ]
+def num_gpus(members: Sequence[RankIdentity]) -> int:
+    """Return the number of GPUs of a node: those that NVML shows, or more where a rank knows of more."""
+    return max(len(_gpus_of(members)), *(identity.num_gpus for identity in members))
 
 
 def declared(record: RunRecord) -> list[tuple[str, str]]:
@@ -123,30 +102,14 @@ def own_version(record: RunRecord) -> str:
 # --- what differs ---------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Agreed:
-    """A version or a variable: each value with the ranks that have it. More than one value: the ranks differ."""
-
-    name: str
-    says: tuple[tuple[str, str], ...]
-
-    @property
-    def differs(self) -> bool:
-        return len(self.says) > 1
-
-    @property
-    def text(self) -> str:
-        return "; ".join(f"{value} ({ranks})" for value, ranks in self.says) if self.differs else self.says[0][0]
-
-
-def agreed(tables: Mapping[int, Mapping[str, str]]) -> list[Agreed]:
-    """Return by name each value with its ranks; a rank that lacks the name has the value `not set`."""
-    found = []
+def agreed(tables: Mapping[int, Mapping[str, str]]) -> dict[str, dict[str, str]]:
+    """Return by name each value with the ranks that have it; a rank that lacks the name has the value `not set`."""
+    found = {}
     for name in sorted({name for table in tables.values() for name in table}):
         holders = defaultdict[str, list[int]](list)
         for rank, table in tables.items():
             holders[table.get(name, "not set")].append(rank)
-        found.append(Agreed(name, tuple((value, ranks_text(ranks)) for value, ranks in holders.items())))
+        found[name] = {value: ranks_text(ranks) for value, ranks in holders.items()}
     return found
 
 
@@ -247,21 +210,12 @@ class Place:
 
 
 @dataclass(frozen=True)
-class PlaceRow:
-    """A line of the table; `rank` and `serial` as far as one node is drawn."""
-
-    rank: str
-    serial: str
-    place: Place
-
-
-@dataclass(frozen=True)
 class Kind:
     """Nodes whose ranks are placed alike."""
 
     title: str
     svg: Markup
-    rows: tuple[PlaceRow, ...]
+    rows: tuple[tuple[str, str, Place], ...]  # name of the rank, serial number as far as one node is drawn, place
     note: str
 
 
@@ -311,7 +265,7 @@ def _kind(found: Sequence[Place], numbers: Sequence[int], first: Sequence[RankId
     return Kind(
         title=f"node {numbers[0]} ({first[0].node_place})" if is_one else f"nodes {format_ranges(numbers, ', ')}, which are alike",
         svg=svg("chart topology", _WIDTH, bottom - _GAP + _EDGE, shapes, _described(found, len(numbers))),
-        rows=tuple(PlaceRow(name, serial, place) for name, serial, place in zip(names, serials, shown, strict=False)),
+        rows=tuple(zip(names, serials, shown, strict=False)),
         note=f"The first {len(shown)} of {len(found)} ranks." if len(shown) < len(found) else "",
     )
 

@@ -66,17 +66,7 @@ _PATH = re.compile(rf"(?<![\w./<@-])/(?!(?:{_SAME_EVERYWHERE}|tmp/torch(?:elasti
 _IN_FULL = re.compile(r"(?<![\w.-])([A-Za-z0-9-]+)(?:\.[a-z0-9-]+)+\.[a-z]{2,}(?![\w-])")
 _BREAKS = re.compile(r'["\n]')  # no name has one in it
 _USER = re.compile(r"(?<![\w.])/(?:home|Users)/([A-Za-z_][\w.-]{2,31})(?![\w.-])")
-_COMMON_USERS = {
-    "admin",
-    "nvidia",
-    "python",
-    "root",
-    "runner",
-    "test",
-    "torch",
-    "ubuntu",
-    "user",
-}  # in many texts
+_COMMON_USERS = {"admin", "nvidia", "python", "root", "runner", "test", "torch", "ubuntu", "user"}  # in many texts
 _NODES = {"kubernetes.node.name", "kubernetes.nodes.untested_names", "slurm.partition.untested_nodes"}
 STEERS = re.compile(r"((?:\x1b|\\x1b|\\u001b)\[[0-9;?]*[A-Za-z]|\\[nrt])")  # its last letter does not belong to the word that follows
 
@@ -159,10 +149,8 @@ def write_stand_ins(path: Path, stand_ins: StandIns) -> None:
 
 
 def _numbered(kind: str, number: int) -> str:
-    if kind == "mac":
-        return ":".join(
-            f"{byte:02x}" for byte in (0x02_00_00_00_00_00 + number).to_bytes(6)
-        )  # the bit of addresses that are administered locally
+    if kind == "mac":  # with the bit of addresses that are administered locally
+        return (0x02_00_00_00_00_00 + number).to_bytes(6).hex(":")
     if kind == "ipv4":
         return str(_IPV4[number + 1] if number < 254 else _MORE_IPV4[number])
     return str(_IPV6[number + 1]) if kind == "ipv6" else _FORMATS[kind].format(number)

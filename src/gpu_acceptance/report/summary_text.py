@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from gpu_acceptance.base.text import clip, first_few, one_line, visible
-from gpu_acceptance.record.job import clock_sentences
+from gpu_acceptance.record.job import by_node, clock_sentences
 from gpu_acceptance.record.outcome import Means, Outcome, Status
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.contract import unanswered
-from gpu_acceptance.report.machines import gpu_models, nodes, own_version, places
+from gpu_acceptance.report.machines import gpu_models, own_version, places
 from gpu_acceptance.report.problems import JOB, Fault, Suspect, first_told, problems, reasons_of_the_job, suspects
 from gpu_acceptance.report.remedies import Advice, advice_on_run, kinds_by, table
 from gpu_acceptance.report.untested import caveats
@@ -195,8 +195,8 @@ def _identity(record: RunRecord) -> Iterator[str]:
     plan, profile = record.plan, record.plan.profile
     yield f"{plan.run_id}, {plan.started_at} to {record.ended_at}, gpu-acceptance {own_version(record)}"
     yield f"profile {profile.name} (digest {profile.digest or 'unknown'}), level {level_text(profile.level, profile.parameters)}"
-    found = nodes(record)
-    yield f"{count(len(found), 'node')}, {gpu_models(record)}: {', '.join(one.host for one in found)}"
+    hosts = [members[0].node_place for members in by_node(record.ranks).values()]
+    yield f"{count(len(hosts), 'node')}, {gpu_models(record)}: {', '.join(hosts)}"
 
 
 def _wrong(record: RunRecord) -> Iterator[tuple[int, str]]:

@@ -32,7 +32,7 @@ def missing_subjects(record: RunRecord) -> list[str]:
     """Return the required subjects of which the run has nothing."""
     subjects = {row.subject for row in record.rows}
     subjects |= {subject_of_metric(judgement.metric) for row in record.rows for judgement in row.judgements}  # counters have no rows
-    return sorted(record.plan.profile.requires - subjects)
+    return [subject for subject in sorted(record.plan.profile.requires) if subject not in subjects]
 
 
 @dataclass(frozen=True)

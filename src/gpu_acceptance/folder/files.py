@@ -51,12 +51,12 @@ def write_atomically(path: Path, content: str | bytes, mode: int = 0o666) -> Non
         if isinstance(error, OSError):
             error.filename, error.filename2 = str(path), None  # the caller does not know the other name
         raise
-    fsync_folder(path.parent)
+    fsync_path(path.parent)
 
 
-def fsync_folder(folder: Path) -> None:
-    """Flush a folder to disk, so that names made in it outlive a crash."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+def fsync_path(path: Path) -> None:
+    """Flush a file to disk, or a folder, so that names made in it outlive a crash."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
     finally:
@@ -164,11 +164,7 @@ class RunFiles:
     def flush_terminal(self) -> None:
         """Flush it to the disk that nodes may share: after the bye of this rank, another one takes the digest of the file."""
         with contextlib.suppress(OSError):
-            fd = os.open(self.terminal, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
+            fsync_path(self.terminal)
 
 
 class _Written(BaseModel):

@@ -13,7 +13,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from gpu_acceptance.base.model import encode, first_problem
 from gpu_acceptance.base.text import first_few, named
-from gpu_acceptance.folder.files import RecordError, fsync_folder, read_regular
+from gpu_acceptance.folder.files import RecordError, fsync_path, read_regular
 from gpu_acceptance.record.job import RankFacts, RankIdentity
 from gpu_acceptance.record.row import RankRecord
 from gpu_acceptance.record.run_record import Closing, Refusal, RunPlan
@@ -34,7 +34,7 @@ class Journal:
             self._fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         except FileExistsError:
             raise RecordError(f"{path}: exists already; a journal is never overwritten") from None
-        fsync_folder(path.parent)
+        fsync_path(path.parent)
         self._size = 0
         self._written = hashlib.sha256()
 

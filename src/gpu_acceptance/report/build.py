@@ -38,7 +38,6 @@ REPORT = "report.html"
 _MOST_SUSPECTS = 5  # on the first screen
 _MARKS = {NOTHING_WORSE: Mark("✓", "NOTHING WORSE", "good"), SOMETHING_WORSE: Mark("✗", "SOMETHING WORSE", "bad")}
 _NOT_COMPARABLE = Mark("○", "NOT COMPARABLE", "open")
-_NOT_AGAIN = Mark("○", "NOT TESTED AGAIN", "open")
 
 
 def build_page(record: RunRecord, results_sha256: str = "") -> str:
@@ -82,6 +81,7 @@ def _environment() -> Environment:
         essence=essence,
         OUTCOME=OUTCOME,
         STATUS=STATUS,
+        Mark=Mark,
         figure_text=contract.figure_text,
         NOT_DONE=untested.NOT_DONE,
         reproduce=words.reproduce,
@@ -170,17 +170,5 @@ def _first_screen(record: RunRecord) -> dict[str, object]:
 
 def build_compare_page(comparison: Comparison) -> str:
     """Return the comparison of two runs as one HTML page; nothing is shortened."""
-    failures = comparison.failures
-    sections = [
-        ("New failures", Mark("✗", "NEW", "bad"), failures.new),
-        ("Failures that cannot be compared", Mark("○", "NOT COMPARED", "open"), failures.not_compared),
-        ("Failures that are still there", Mark("✗", "STILL", "bad"), failures.still),
-        ("Failures that are gone", Mark("✓", "GONE", "good"), failures.gone),
-    ]
-    figures = [
-        ("Figures that are worse", Mark("✗", "WORSE", "bad"), comparison.in_direction("worse")),
-        ("Figures that are better", Mark("✓", "BETTER", "good"), comparison.in_direction("better")),
-        ("Figures that moved", Mark("·", "MOVED", "quiet"), comparison.in_direction("moved")),
-    ]
     mark = _MARKS.get(comparison.exit_code, _NOT_COMPARABLE)
-    return _render("compare.html", comparison=comparison, mark=mark, not_again=_NOT_AGAIN, failures=sections, figures=figures)
+    return _render("compare.html", comparison=comparison, mark=mark)

@@ -84,15 +84,11 @@ def write_ending(folder: Path, record: RunRecord) -> Ending:
     """
     if (folder / RESULTS).exists():
         return Ending(INTERNAL_ERROR, "", (f"no verdict: {folder / RESULTS} exists already: another rank finished this run",))
-    return _complete(folder, record, has_results=False)
+    return complete_ending(folder, record, has_results=False)
 
 
-def complete_ending(folder: Path, record: RunRecord) -> Ending:
+def complete_ending(folder: Path, record: RunRecord, *, has_results: bool = True) -> Ending:
     """Finish for a leader that was lost after it had written `results.json`: that counts, and the other files are written now."""
-    return _complete(folder, record, has_results=True)
-
-
-def _complete(folder: Path, record: RunRecord, *, has_results: bool) -> Ending:
     try:
         if not has_results or not (folder / REPORT).exists():
             _write_page(folder, record)

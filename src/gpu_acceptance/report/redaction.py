@@ -142,12 +142,6 @@ def read_stand_ins(path: Path) -> StandIns:
         raise RecordError(f"{path}: {first_problem(error)}") from None
 
 
-def write_stand_ins(path: Path, stand_ins: StandIns) -> None:
-    """Write the owner's file, which only the owner may read."""
-    names = sorted(stand_ins.names.values(), key=lambda one: (one.kind, one.stand_in, one.name))
-    write_atomically(path, encode(NamesFile(names=tuple(names))) + "\n", mode=0o600)
-
-
 def _numbered(kind: str, number: int) -> str:
     if kind == "mac":  # with the bit of addresses that are administered locally
         return (0x02_00_00_00_00_00 + number).to_bytes(6).hex(":")
@@ -164,7 +158,10 @@ def learn_record(record: RunRecord, stand_ins: StandIns) -> None:
             stand_ins.add("argument", value.rstrip("/"), "/suite/reports" if option == "--report-dir" else Path(value).name)
     hosts = [*(one.host for one in record.ranks), *(one.host for one in record.plan.declared_nodes)]
     for host in filter(None, [*hosts, *_nodes_of_a_cluster(record)]):
-        _learn_host(host, stand_ins)
+        stand_in = stand_ins.add("host", host)
+        first, *domain = host.split(".")
+        if domain and re.search(r"\d", first):
+            stand_ins.add("host", first, stand_in)
     for identity in record.ranks:
         for text in (identity.chassis_serial, identity.inventory.get("chassis_serial", "")):
             _learn_serial("chassis serial", text, stand_ins)
@@ -200,31 +197,20 @@ def learn_texts(texts: Iterable[str], stand_ins: StandIns) -> None:
     for name in dict.fromkeys(_USER.findall(everything)):
         if name not in _COMMON_USERS:
             stand_ins.add("user", name)
-    _learn_paths(everything, stand_ins)
-
-
-def _learn_host(host: str, stand_ins: StandIns) -> None:
-    stand_in = stand_ins.add("host", host)
-    first, *domain = host.split(".")
-    if domain and re.search(r"\d", first):
-        stand_ins.add("host", first, stand_in)
+    for match in _ROOT.finditer(everything):
+        stand_ins.add("checkout", match[1] or match[2], "/suite")
+    for root in dict.fromkeys(_PACKAGES.findall(everything)):
+        if root not in {"/usr", "/usr/local", "/venv"}:
+            stand_ins.add("packages", root, "/venv")
+    known = {name for name in stand_ins.names if name.startswith("/")}
+    for path in dict.fromkeys(found.rstrip(".") for found in _PATH.findall(everything)):
+        if known.isdisjoint([path, *map(str, Path(path).parents)]):
+            stand_ins.add("path", path)
 
 
 def _learn_serial(kind: Kind, text: str, stand_ins: StandIns) -> None:
     if text and not text.startswith(tuple(Why)):  # a machine that does not tell its own has the reason in this place
         stand_ins.add(kind, text)
-
-
-def _learn_paths(text: str, stand_ins: StandIns) -> None:
-    for match in _ROOT.finditer(text):
-        stand_ins.add("checkout", match[1] or match[2], "/suite")
-    for root in dict.fromkeys(_PACKAGES.findall(text)):
-        if root not in {"/usr", "/usr/local", "/venv"}:
-            stand_ins.add("packages", root, "/venv")
-    known = {name for name in stand_ins.names if name.startswith("/")}
-    for path in dict.fromkeys(found.rstrip(".") for found in _PATH.findall(text)):
-        if known.isdisjoint([path, *map(str, Path(path).parents)]):
-            stand_ins.add("path", path)
 
 
 def _names_something(kind: Kind, text: str) -> bool:
@@ -347,7 +333,8 @@ def redact_run(run_dir: Path, out: Path, names: Path) -> Manifest:
     texts = {name: read_regular(run_dir / name).decode("utf-8", "replace") for name in _names_of_texts(run_dir)}
     learn_record(record, stand_ins)
     learn_texts((html.unescape(text) if name.suffix == ".html" else text for name, text in texts.items()), stand_ins)
-    write_stand_ins(names, stand_ins)
+    owned = sorted(stand_ins.names.values(), key=lambda one: (one.kind, one.stand_in, one.name))
+    write_atomically(names, encode(NamesFile(names=tuple(owned))) + "\n", mode=0o600)
     redactor, making = Redactor(stand_ins), out.with_name(f".{out.name}.{secrets.token_hex(4)}")
     try:
         for name, text in texts.items():

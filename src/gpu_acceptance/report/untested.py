@@ -43,12 +43,12 @@ class Caveat:
     parts: tuple[str, ...] = ()
 
 
-def _in_parts(text: str, parts: Iterable[str]) -> Caveat:
-    return Caveat(text, tuple(clip(part, _MOST_TEXT) for part in parts))
-
-
 def caveats(record: RunRecord) -> Iterator[Caveat]:
     """Yield what a reader of the verdict has to know before believing it."""
+
+    def in_parts(text: str, parts: Iterable[str]) -> Caveat:
+        return Caveat(text, tuple(clip(part, _MOST_TEXT) for part in parts))
+
     plan, profile, coverage = record.plan, record.plan.profile, record.conclusion.coverage
     if profile.level not in {DEFAULT_LEVEL, SOAK}:
         absent = _not_at_level(record)
@@ -69,13 +69,13 @@ def caveats(record: RunRecord) -> Iterator[Caveat]:
     if record.conclusion.contract and (excuse := record.conclusion.contract.excuse):
         yield Caveat(f"{excuse}, as it says itself")
     if plan.waivers:
-        yield _in_parts(count(len(plan.waivers), "waiver"), (f"{glob}: {reason}" for glob, reason in plan.waivers.items()))
+        yield in_parts(count(len(plan.waivers), "waiver"), (f"{glob}: {reason}" for glob, reason in plan.waivers.items()))
     if declared := profile.not_applicable:
         text = count(len(declared), "pattern of limits is", "patterns of limits are")
-        yield _in_parts(f"{text} declared not applicable", (f"{glob}: {reason}" for glob, reason in declared.items()))
+        yield in_parts(f"{text} declared not applicable", (f"{glob}: {reason}" for glob, reason in declared.items()))
     if weakening := [change for change in profile.changes if change.kind != "tightened"]:
         shown = sorted(weakening, key=lambda change: _WEAKEST_FIRST.index(change.kind))
-        yield _in_parts(changed_limits(profile.changes), (f"{one.kind}: {one.key}, {one.old} → {one.new}" for one in shown))
+        yield in_parts(changed_limits(profile.changes), (f"{one.kind}: {one.key}, {one.old} → {one.new}" for one in shown))
     yield from map(Caveat, suite_notes(plan.suite))
 
 

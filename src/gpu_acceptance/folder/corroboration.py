@@ -87,7 +87,9 @@ def _problem(content: JournalContent, identity: RankIdentity, record: RunRecord)
         return "has no plan: it was cut off, or begun anew"
     if content.identity.run_id != record.plan.run_id:
         return f"is of run {one_line(content.identity.run_id)}"
-    if not _is_whole(record) or _is_lost(identity.rank, record):  # its reporter may have missed what came once the worker opened its GPU
+    told_of_rank = (one for row in record.rows for attempt in row.attempts for one in attempt.ranks if one.rank == identity.rank)
+    is_lost = any(one.outcome is Outcome.LOST for one in told_of_rank)
+    if is_lost or not _is_whole(record):  # its reporter may have missed what came once the worker opened its GPU
         kept, told = content.identity, identity
         versions = kept.versions if told.versions.items() <= kept.versions.items() else told.versions
         identity = told.model_copy(update={"gpu_uuid": told.gpu_uuid or kept.gpu_uuid, "versions": versions})
@@ -121,11 +123,6 @@ def _closed_otherwise(contents: Mapping[int, JournalContent], record: RunRecord,
 def _is_whole(record: RunRecord) -> bool:
     """Return True where the reporter heard all ranks to the end."""
     return not record.rebuilt and record.conclusion.exit_code not in _BROKEN_OFF
-
-
-def _is_lost(rank: int, record: RunRecord) -> bool:
-    ranks = (one for row in record.rows for attempt in row.attempts for one in attempt.ranks)
-    return any(one.rank == rank and one.outcome is Outcome.LOST for one in ranks)
 
 
 def _unlike_fields(one: object, other: object) -> str:

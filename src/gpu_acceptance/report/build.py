@@ -87,6 +87,7 @@ def _environment() -> Environment:
         reproduce=words.reproduce,
         shell=shlex.join,
         row_lines=validations.row_lines,
+        shown_scores=validations.shown_scores,
         attempt_table=validations.attempt_table,
         pictures=pictures,
         histograms=histograms,

@@ -154,12 +154,6 @@ class Suspect:
         return min(self.faults, key=order)
 
     @property
-    def others(self) -> list[Fault]:
-        """All faults but the worst."""
-        worst = self.worst
-        return [one for one in self.faults if one != worst]
-
-    @property
     def rejects(self) -> bool:
         return self.worst.mark.tone == "bad"
 

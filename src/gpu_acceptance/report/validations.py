@@ -230,25 +230,13 @@ class Score:
     duration: str
 
 
-@dataclass(frozen=True)
-class Scoreboard:
-    """All subjects in the order that they ran."""
-
-    of: Mapping[str, Score]
-
-    @property
-    def shown(self) -> list[Score]:
-        """Subjects with what did not hold first. A row of the suite itself is shown where something is wrong with it."""
-        told = [one for one in self.of.values() if one.mark.tone in {"bad", "open"} or one.subject not in RESERVED_SUBJECTS]
-        return sorted((one for one in told if one.mark.tone != "quiet"), key=lambda one: _TONES.index(one.mark.tone))
-
-    @property
-    def not_applicable(self) -> list[str]:
-        """Subjects of which nothing applies to this run."""
-        return [one.subject for one in self.of.values() if one.mark.tone == "quiet"]
+def shown_scores(scores: Iterable[Score]) -> list[Score]:
+    """Return subjects with what did not hold first. A row of the suite itself is shown where something is wrong with it."""
+    told = [one for one in scores if one.mark.tone in {"bad", "open"} or one.subject not in RESERVED_SUBJECTS]
+    return sorted((one for one in told if one.mark.tone != "quiet"), key=lambda one: _TONES.index(one.mark.tone))
 
 
-def scoreboard(record: RunRecord) -> Scoreboard:
+def scoreboard(record: RunRecord) -> dict[str, Score]:
     """Return all subjects of a run, also those of which no validation ran."""
     limits, rows = defaultdict[str, list[Judgement]](list), defaultdict[str, list[Row]](list)
     for limit in record.conclusion.limits:
@@ -261,7 +249,7 @@ def scoreboard(record: RunRecord) -> Scoreboard:
         _score(f"s{number}" if one in with_place else "", one, rows.get(one, []), limits.get(one, []))
         for number, one in enumerate(subjects)
     )
-    return Scoreboard({score.subject: score for score in scores})
+    return {score.subject: score for score in scores}
 
 
 def _score(anchor: str, subject: str, rows: Sequence[Row], limits: Sequence[Judgement]) -> Score:

@@ -38,6 +38,37 @@ REPORT = "report.html"
 _MOST_SUSPECTS = 5  # on the first screen
 _MARKS = {NOTHING_WORSE: Mark("✓", "NOTHING WORSE", "good"), SOMETHING_WORSE: Mark("✗", "SOMETHING WORSE", "bad")}
 _NOT_COMPARABLE = Mark("○", "NOT COMPARABLE", "open")
+_IN_TEMPLATES: dict[str, object] = {
+    "count": words.count,
+    "gibibytes": words.gibibytes,
+    "moment": words.moment,
+    "num_gpus": machines.num_gpus,
+    "ranks_text": words.ranks_text,
+    "duration": words.duration,
+    "use_text": use_text,
+    "first_line": words.first_line,
+    "innermost_frame": words.innermost_frame,
+    "essence": essence,
+    "OUTCOME": OUTCOME,
+    "STATUS": STATUS,
+    "Mark": Mark,
+    "figure_text": contract.figure_text,
+    "NOT_DONE": untested.NOT_DONE,
+    "reproduce": words.reproduce,
+    "command_line": shlex.join,
+    "row_lines": validations.row_lines,
+    "shown_scores": validations.shown_scores,
+    "attempt_table": validations.attempt_table,
+    "pictures": pictures,
+    "histograms": histograms,
+    "note": validations.note,
+    "sampling_note": over_time.note,
+    "need_text": words.need_text,
+    "most_suspects": _MOST_SUSPECTS,
+    "within_noise": WITHIN_NOISE,
+    "scale_percent": f"{100 * SCALE:.0f}",
+    "tone_steps": ", ".join(f"{100 * step:.0f} %" for step in side_by_side.STEPS),
+}
 
 
 def build_page(record: RunRecord, results_sha256: str = "") -> str:
@@ -68,37 +99,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals.update(
-        count=words.count,
-        gibibytes=words.gibibytes,
-        moment=words.moment,
-        num_gpus=machines.num_gpus,
-        ranks_text=words.ranks_text,
-        duration=words.duration,
-        use_text=use_text,
-        first_line=words.first_line,
-        innermost_frame=words.innermost_frame,
-        essence=essence,
-        OUTCOME=OUTCOME,
-        STATUS=STATUS,
-        Mark=Mark,
-        figure_text=contract.figure_text,
-        NOT_DONE=untested.NOT_DONE,
-        reproduce=words.reproduce,
-        shell=shlex.join,
-        row_lines=validations.row_lines,
-        shown_scores=validations.shown_scores,
-        attempt_table=validations.attempt_table,
-        pictures=pictures,
-        histograms=histograms,
-        note=validations.note,
-        sampling_note=over_time.note,
-        need_text=words.need_text,
-        most_suspects=_MOST_SUSPECTS,
-        within_noise=WITHIN_NOISE,
-        scale_percent=f"{100 * SCALE:.0f}",
-        tone_steps=", ".join(f"{100 * step:.0f} %" for step in side_by_side.STEPS),
-    )
+    environment.globals.update(_IN_TEMPLATES)
     script = environment.get_template("page.js").render()
     # A Content-Security-Policy names a script by its digest in base64 (W3C, Content Security Policy Level 3, 2.3.1)
     environment.globals["script_sha256"] = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

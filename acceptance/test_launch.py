@@ -1,0 +1,15 @@
+"""The host of each GPU starts kernels fast enough to keep it busy, and every kernel that it started has run."""
+
+import pytest
+
+from gpu_acceptance.measure import launch
+
+pytestmark = pytest.mark.no_group
+
+
+def test_kernels(ranks, check, record, parameter):
+    """Small kernels in a row, on all GPUs of a node at the same time: the time to start one, and not one is lost."""
+    result = launch.measure(device=ranks.device, num_blocks=parameter("timing.num_blocks"))
+    check("launch.kernels.wrong", result.num_wrong, "elements")
+    check("launch.kernels.time", result.kernel_us, "us", spread_percent=result.block_cv_percent)
+    record("launch.kernels.round_trip", result.round_trip_us, "us")

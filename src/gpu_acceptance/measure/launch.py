@@ -1,0 +1,51 @@
+"""Time that the host needs to start a small kernel, and to start one and wait for it.
+
+A training step of a large model starts thousands of kernels. A host that starts them slowly (power-saving CPU governor,
+overcommitted virtual machine, a debugger left in the environment) keeps a sound GPU waiting, and no bandwidth shows it.
+The kernel adds 1 to 1,024 integers in place, so that each start is counted: at the end every element must equal their number.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from gpu_acceptance.measure.timing import time_blocks
+
+_NUM_ELEMENTS = 1024
+_BLOCK_S = 0.1  # some 10,000 kernels
+
+
+@dataclass(frozen=True)
+class LaunchResult:
+    """Small kernels on one device, started one after the other from one thread of PyTorch."""
+
+    kernel_us: float  # one kernel of a row without a wait between them: median block
+    block_cv_percent: float
+    round_trip_us: float  # start one kernel and wait until the device is idle: median block
+    num_wrong: int  # elements that do not equal the number of kernels
+
+
+def measure(*, device: torch.device, num_blocks: int) -> LaunchResult:
+    """Time small kernels on an idle device, in blocks, and compare the elements with the number of kernels."""
+    counted = _Counted(device)
+    kernel = time_blocks(counted.add, device=device, num_blocks=num_blocks, block_s=_BLOCK_S, warmup_s=_BLOCK_S)
+    round_trip = time_blocks(counted.add_and_wait, device=device, num_blocks=num_blocks, block_s=_BLOCK_S, warmup_s=_BLOCK_S)
+    num_wrong = int((counted.elements != counted.num_kernels).sum())
+    return LaunchResult(1e6 * kernel.median_s, kernel.cv_percent, 1e6 * round_trip.median_s, num_wrong)
+
+
+class _Counted:
+    """Elements on a device, and how many kernels have added 1 to each of them."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.elements = torch.zeros(_NUM_ELEMENTS, dtype=torch.int64, device=device)
+        self.num_kernels = 0
+
+    def add(self) -> None:
+        self.elements.add_(1)
+        self.num_kernels += 1
+
+    def add_and_wait(self) -> None:
+        self.add()
+        if self.elements.is_cuda:
+            torch.cuda.synchronize(self.elements.device)

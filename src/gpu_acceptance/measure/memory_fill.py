@@ -38,22 +38,16 @@ def _constant(byte: int) -> Write:
     return lambda words_N, piece, first: words_N.fill_(word)
 
 
-def _address(words_N: Tensor, piece: int, first: int) -> None:
-    torch.arange(first, first + len(words_N), out=words_N)
-
-
-def _random(words_N: Tensor, piece: int, first: int) -> None:
-    """Draw all 64 bits; the same for the same piece, so that no copy is kept."""
-    words_N.random_(-(2**63), None, generator=torch.Generator(words_N.device).manual_seed(SEED + piece))
-
-
 PATTERNS: dict[str, Write] = {
     "0x00": _constant(0x00),
     "0xFF": _constant(0xFF),
     "0x55": _constant(0x55),
     "0xAA": _constant(0xAA),
-    "address": _address,
-    "random": _random,
+    "address": lambda words_N, piece, first: torch.arange(first, first + len(words_N), out=words_N),
+    # All 64 bits; the same for the same piece, so that no copy is kept.
+    "random": lambda words_N, piece, first: words_N.random_(
+        -(2**63), None, generator=torch.Generator(words_N.device).manual_seed(SEED + piece)
+    ),
 }
 
 

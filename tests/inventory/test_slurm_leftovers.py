@@ -7,7 +7,7 @@ import time
 
 import psutil
 import pytest
-from inventory.test_slurm import Commands
+from inventory.slurm_commands import Commands
 
 from gpu_acceptance.inventory import slurm_health
 from gpu_acceptance.inventory.answer import Missing, Why

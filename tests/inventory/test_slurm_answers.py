@@ -1,0 +1,142 @@
+"""Answers of Slurm that are missing, late or of another form."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpu_acceptance.inventory import slurm, slurm_health
+from gpu_acceptance.inventory.answer import Missing, Why
+from tests.inventory.slurm_commands import ALL_SAY_IT, CONFIG, JOB, NODE, PARTITION, facts
+
+
+def lost(commands):
+    return commands.found()["round_trip.lost"]
+
+
+def test_a_step_goes_to_all_nodes_beside_the_one_that_runs(commands):
+    commands.print("srun.sh", f"printf '0: Welcome to node1\\n1: \\n'; {ALL_SAY_IT}")  # a prolog of the site may print other lines first
+    assert lost(commands) == (0, "")
+    (asked,) = [line for line in commands.asked if line.startswith("--jobid")]
+    assert asked.startswith("--jobid=7 --nodes=2 --ntasks=2 --overlap --ntasks-per-node=1 --immediate=30 ")
+    assert asked.endswith(" printenv SLURMD_NODENAME GPU_ACCEPTANCE_NONCE")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        'printf "0: node1\\n0: $GPU_ACCEPTANCE_NONCE\\n"',
+        'printf "0: node1\\n0: $GPU_ACCEPTANCE_NONCE\\n1: node2\\n"',
+        'printf "0: node1\\n0: $GPU_ACCEPTANCE_NONCE\\n1: node2\\n1: 0123\\n"',
+        'printf "0: node1\\n1: node2\\n0: $GPU_ACCEPTANCE_NONCE\\n1: $GPU_ACCEPTANCE_NONCE\\n1: and more\\n"',
+    ],
+)
+def test_a_node_that_does_not_say_the_nonce_is_lost(commands, said):
+    commands.print("srun.sh", said)
+    assert lost(commands) == (1, "node2")
+
+
+def test_a_step_that_cannot_be_made_says_why(commands):
+    commands.print("srun.sh", f"{ALL_SAY_IT}; echo 'srun: error: Unable to create step for job 7: Requested nodes are busy' >&2; exit 1")
+    number, said = lost(commands)
+    assert number == 2
+    assert said.startswith("srun --jobid=7 --nodes=2 --ntasks=2 --overlap ")
+    assert said.endswith("srun: error: Unable to create step for job 7: Requested nodes are busy")
+
+
+def test_a_step_that_does_not_end(commands, monkeypatch):
+    monkeypatch.setattr(slurm, "_TIMEOUT_S", 0.5)
+    commands.print("srun.sh", "exec sleep 600")
+    number, said = lost(commands)
+    assert number == 2
+    assert "TimeoutExpired" in said
+
+
+def test_without_srun_nothing_is_known(commands):
+    (commands.folder / "srun").unlink()
+    commands.environ["PATH"] = str(commands.folder)
+    made = slurm_health.make_round_trip((), commands.environ)
+    assert made == Missing(Why.NOT_THERE, "srun is not on PATH")
+    assert next(slurm_health.round_trip(made))[1] == made
+
+
+def test_a_command_that_is_not_there(commands):
+    commands.environ["PATH"] = "/nowhere"
+    missing = Missing(Why.NOT_THERE, "scontrol is not on PATH")
+    assert {value for value, _ in commands.found().values()} == {missing}
+
+
+def test_a_job_that_the_controller_does_not_know(commands):
+    commands.environ["SLURM_JOB_ID"] = "8"
+    said = "scontrol --details --oneliner show job 8: exit code 9, 0 characters: "
+    assert slurm.job(commands.environ) == Missing(Why.UNREADABLE, said)
+
+
+@pytest.mark.parametrize("number", ["", "7 8", "all", "-1", "7\n"])
+def test_a_number_that_is_no_job_is_not_asked_for(commands, number):
+    commands.environ["SLURM_JOB_ID"] = number
+    assert slurm.job(commands.environ) == Missing(Why.NOT_THERE, f"SLURM_JOB_ID={number!r} is not the number of a job")
+    assert not (commands.folder / "asked").exists()
+
+
+@pytest.mark.parametrize("name", ["", "node 1", "--help\n"])
+def test_a_name_that_is_no_node_is_not_asked_for(commands, name):
+    commands.environ["SLURMD_NODENAME"] = name
+    lack = Missing(Why.NOT_THERE, f"SLURMD_NODENAME={name!r}: Slurm sets it in each step of a job")
+    assert slurm.own_node(commands.environ) == slurm_health.read_leftovers(commands.environ) == lack
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "said"),
+    [
+        ("job", "JobName=acceptance", "JobName=x Partition=other", "job of Slurm: Partition= has the values ['other', 'main']"),
+        ("job", "JobName=acceptance", "JobName=x JOB_GRES=a Nodes=b CPU_IDs=0 Mem=0 GRES=", "JOB_GRES= has the values ["),
+        ("job", "EndTime=1795508189", "EndTime=2026-11-24T08:12:50", "EndTime= has the values ['2026-11-24T08:12:50']"),
+        ("job", "NodeList=node[1-2] ", "NodeList=(null) ", "NodeList= has the values ['(null)']"),
+        ("job", "Mem=16000", "Mem=16G", "1 shares of nodes in "),
+        ("job", "gpu:h200:8(IDX:0-7)", "gpu:h200:many", "no generic resources: 'gpu:h200:many'"),
+        ("job", "CPU_IDs=0-15", "CPU_IDs=15-0", "no CPU range: 15-0"),
+        ("nodes", "State=MIXED", "State=mixed", "nodes of Slurm: not of the form"),
+        ("nodes", " RealMemory=64000", "", "RealMemory= has the values []"),
+        ("partition", "State=UP", "State=UP State=DOWN", "partition of Slurm: State= has the values ['UP', 'DOWN']"),
+        ("config", "TaskPlugin ", "TaskPluginn ", "config of Slurm: no TaskPlugin: "),
+        ("ping", "Slurmctld", "slurmctld", "controllers of Slurm: no controller in "),
+    ],
+)
+def test_an_answer_of_another_form_is_unreadable(commands, file, old, new, said):
+    commands.change(file, old, new)
+    unreadable = {metric: value for metric, (value, _) in commands.differing().items() if isinstance(value, Missing)}
+    assert unreadable
+    assert {value.missing for value in unreadable.values()} == {Why.UNREADABLE}
+    assert all(said in value.detail for value in unreadable.values())
+
+
+def test_no_node_at_all(commands):
+    commands.print("nodes", "\n")
+    lack = Missing(Why.UNREADABLE, "nodes of Slurm: no node")
+    assert commands.nodes(slurm.job(commands.environ)) == lack
+    assert facts(commands) == {"untested": lack, "untested_nodes": lack}
+
+
+def test_an_answer_that_does_not_end_is_none(commands, monkeypatch):
+    monkeypatch.setattr(slurm, "_MOST_CHARACTERS", 100)
+    found = slurm.config(commands.environ)
+    assert found.missing is Why.UNREADABLE
+    assert found.detail.startswith(f"scontrol show config: exit code 0, {len(CONFIG)} characters: Configuration data")
+
+
+def test_a_reason_of_several_lines_is_unreadable(commands):
+    commands.change("nodes", "ExtSensorsTemp=n/s", "ExtSensorsTemp=n/s Reason=a\tb")
+    assert commands.found()["allocation.unsound"][0].missing is Why.UNREADABLE
+
+
+PARSERS = [slurm.parse_controllers, slurm.parse_job, slurm.parse_partition, slurm.parse_nodes, slurm.parse_names, slurm.parse_config]
+WORDS = [*JOB.split(), *NODE.split(), *PARTITION.split(), *CONFIG.split(), "\n", "=", " Nodes=", "\0"]
+
+
+@given(st.one_of(st.text(), st.lists(st.sampled_from(WORDS)).map(" ".join)))
+@pytest.mark.parametrize("parse", [*PARSERS, slurm_health.leftover_pids])
+def test_any_output_is_parsed_or_a_value_error(parse, text):
+    try:
+        parse(text)
+    except ValueError as error:
+        assert str(error)  # noqa: PT017 - either is fine, an error of another kind is not

@@ -25,8 +25,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "worker"))
 sys.path.insert(0, str(Path(__file__).parents[2] / "src"))
 
 from clean_environment import clean_environment
+from fork_servers import Starter
 from suite import finished, make_suite, torchrun_command
-from test_fork_server import Starter
 from this_gpu import for_this_gpu
 from waiting import wait_until
 

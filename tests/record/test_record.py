@@ -22,7 +22,7 @@ from gpu_acceptance.record.run_record import Conclusion, Coverage, PlannedValida
 from gpu_acceptance.thresholds.limit import COUNTERS, Change, FileDigest, Limit, Peers, Profile, Whole
 from tests.journals import make_plan
 from tests.judging import make_limit, make_profile
-from tests.report import samples
+from tests.report import sample_rows, samples
 
 pytestmark = pytest.mark.slow
 
@@ -145,7 +145,7 @@ def test_counters_and_figures_are_kept_apart(fields, text):
 
 @pytest.mark.parametrize(("key", "text"), [("attempt", '"1"'), ("rank", "1.0"), ("duration_s", '"1.5"'), ("outcome", '"PASSED"')])
 def test_a_number_in_quotes_and_an_unknown_word_are_refused(key, text):
-    document = json.loads(samples.gemm_row().attempts[0].ranks[0].model_dump_json())
+    document = json.loads(sample_rows.gemm_row().attempts[0].ranks[0].model_dump_json())
     document[key] = json.loads(text)
     if key == "rank":  # JSON has one kind of number: 1.0 is a whole one, 1.5 is not
         document[key] = 1.5
@@ -287,7 +287,7 @@ def test_clip_keeps_both_ends_and_always_encodes(text, limit):
 def test_a_clipped_text_fits_into_a_record():
     message = clip("x" * 100_000)
     assert len(message) <= MAX_TEXT
-    assert samples.gemm_row().model_copy(update={"message": message}).message == message
+    assert sample_rows.gemm_row().model_copy(update={"message": message}).message == message
 
 
 @pytest.mark.parametrize(

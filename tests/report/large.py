@@ -4,7 +4,7 @@ import random
 
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.run_record import RunRecord
-from tests.report import samples
+from tests.report import sample_rows, samples
 
 NUM_VALIDATIONS = 60
 _SLOW, _HOT = 5, 17  # ranks
@@ -29,12 +29,14 @@ def _row(number: int, num_ranks: int):
     metric = f"{subject}.case{number}"
     status = Status.MISSED if is_slow else Status.HELD
     judgements = [
-        samples.held(f"{metric}.rate", min(values["rate"]), "GB/s", ">= 950", -0.15 if is_slow else 0.03, "rank", (_SLOW,), status=status)
+        sample_rows.held(
+            f"{metric}.rate", min(values["rate"]), "GB/s", ">= 950", -0.15 if is_slow else 0.03, "rank", (_SLOW,), status=status
+        )
     ]
-    judgements += [samples.held(f"{metric}.{name}", 1000.0, "GB/s", "<= 1200", 0.1, "rank", (_HOT,)) for name in _FIGURES[1:]]
-    return samples.row(
+    judgements += [sample_rows.held(f"{metric}.{name}", 1000.0, "GB/s", "<= 1200", 0.1, "rank", (_HOT,)) for name in _FIGURES[1:]]
+    return sample_rows.row(
         f"acceptance/test_{subject}.py::test_case[{number}]",
-        lambda rank: [samples.figure(f"{metric}.{name}", values[name][rank], "GB/s", 0.3) for name in _FIGURES],
+        lambda rank: [sample_rows.figure(f"{metric}.{name}", values[name][rank], "GB/s", 0.3) for name in _FIGURES],
         judgements,
         num_ranks,
         Outcome.FAILED if is_slow else Outcome.PASSED,

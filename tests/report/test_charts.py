@@ -13,7 +13,7 @@ from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.row import Attempt, RankRecord
 from gpu_acceptance.report.build import build_page
 from gpu_acceptance.report.charts import BAR_WIDTH, PANEL, PICTURE, Frame, PanelLine, histograms, make_panel, margin_bar, pictures, words
-from tests.report import samples
+from tests.report import sample_rows, samples
 from tests.report.pages import described, labels, line, parse, shapes, ticks
 
 BAR = re.compile(r"M(\d+\.\d) (\d+)V(\d+\.\d)H(\d+\.\d)V\d+Z")
@@ -245,6 +245,6 @@ def test_a_curve_without_single_steps_has_no_histogram(name, values, unit):
 def test_the_page_shows_a_histogram_with_its_bars_in_a_table():
     (figure,) = (one for one in parse(build_page(samples.trained())).all("figure") if "Single steps of lora_convergence.alone" in one.text)
     assert "320 steps on ranks 0-7 by how long they took: shortest 1 s, median 1.04 s, longest 1.082 s." in figure.text
-    (attempt,) = samples.lora_row().attempts
+    (attempt,) = sample_rows.lora_row().attempts
     (found,) = histograms(attempt)
     assert all(f"{high} {steps} {ranks} " in figure.text for _, high, steps, ranks in found.rows)

@@ -11,7 +11,7 @@ from gpu_acceptance.report.problems import JOB, first_told, problems
 from gpu_acceptance.report.problems import suspects as find_suspects
 from gpu_acceptance.report.summary_text import summary_lines
 from gpu_acceptance.report.words import WITHIN_NOISE
-from tests.report import samples
+from tests.report import sample_rows, samples
 from tests.report.large import large
 from tests.report.pages import parse
 
@@ -40,7 +40,7 @@ def test_each_culprit_stands_with_figure_bound_deviation_and_what_to_do():
 
 def test_all_that_is_known_against_one_gpu_stands_in_one_place():
     record = samples.rejected()
-    slow = samples.hbm_row(worst=3000.0)
+    slow = sample_rows.hbm_row(worst=3000.0)
     slow = slow.model_copy(update={"nodeid": "acceptance/test_hbm.py::test_hbm_copy"})
     record = record.model_copy(update={"rows": (*record.rows, slow)})
     found = {one.who: [fault.nodeid for fault in one.faults] for one in suspects(record)}
@@ -50,7 +50,7 @@ def test_all_that_is_known_against_one_gpu_stands_in_one_place():
 
 
 def test_the_same_in_several_validations_is_one_line_and_what_rejects_comes_first():
-    row = samples.hbm_row(worst=3120.0)
+    row = sample_rows.hbm_row(worst=3120.0)
     unread = row.judgements[0].model_copy(update={"metric": "counters.replays", "status": Status.INVALID, "value": None, "margin": None})
     rows = [
         row.model_copy(update={"nodeid": f"acceptance/test_hbm.py::test_{name}", "judgements": (unread, *row.judgements)}) for name in "abc"
@@ -87,7 +87,7 @@ def test_ranks_that_left_something_else_are_culprits_apart():
 
 
 def test_who_broke_off_where_another_rank_missed_a_limit_is_told_as_well():
-    row = samples.hbm_row(worst=3120.0)
+    row = sample_rows.hbm_row(worst=3120.0)
     (attempt,) = row.attempts
     broken = attempt.ranks[3].model_copy(update={"outcome": Outcome.ERROR, "message": "OSError: disk"})
     ranks = tuple(broken if one.rank == 3 else one for one in attempt.ranks)
@@ -101,15 +101,15 @@ def test_who_broke_off_where_another_rank_missed_a_limit_is_told_as_well():
     ("ranks", "peer", "told"), [((3,), 5, (3, 5)), ((1, 4), 2, (1, 4)), ((3,), 3, (3,)), ((3,), 99, (3,)), ((3,), None, (3,))]
 )
 def test_a_path_is_of_the_rank_that_missed_and_of_one_peer(ranks, peer, told):
-    judged = samples.held("p2p.both.path", 0.53, "relative", ">= 0.97", -0.454, "node", ranks, status=Status.MISSED)
-    row = samples.row("acceptance/test_p2p.py::test_bandwidth", lambda rank: [], [judged.model_copy(update={"labels": {"peer": peer}})])
+    judged = sample_rows.held("p2p.both.path", 0.53, "relative", ">= 0.97", -0.454, "node", ranks, status=Status.MISSED)
+    row = sample_rows.row("acceptance/test_p2p.py::test_bandwidth", lambda rank: [], [judged.model_copy(update={"labels": {"peer": peer}})])
     (suspect,) = suspects(samples.rejected().model_copy(update={"rows": (row,)}))
     assert suspect.ranks == told
 
 
 def test_a_path_between_two_gpus_has_both_for_culprit():
-    judged = samples.held("p2p.both.path", 0.53, "relative", ">= 0.97", -0.454, "node", (3,), status=Status.MISSED)
-    row = samples.row("acceptance/test_p2p.py::test_bandwidth", lambda rank: [], [judged.model_copy(update={"labels": {"peer": 5}})])
+    judged = sample_rows.held("p2p.both.path", 0.53, "relative", ">= 0.97", -0.454, "node", (3,), status=Status.MISSED)
+    row = sample_rows.row("acceptance/test_p2p.py::test_bandwidth", lambda rank: [], [judged.model_copy(update={"labels": {"peer": 5}})])
     (suspect,) = suspects(samples.rejected().model_copy(update={"rows": (row,)}))
     assert suspect.ranks == (3, 5)
     assert suspect.who.endswith(f" and {GPU_5}")
@@ -121,13 +121,13 @@ def test_a_path_between_two_gpus_has_both_for_culprit():
 )
 def test_a_miss_within_the_spread_or_1_percent_asks_for_another_measurement(value, margin, spread, is_near):
     """But a whole number is a count, and no noise makes it another."""
-    judged = samples.held("hbm.triad.bandwidth", value, "GB/s", ">= 4150", margin, "rank", (5,), status=Status.MISSED)
+    judged = sample_rows.held("hbm.triad.bandwidth", value, "GB/s", ">= 4150", margin, "rank", (5,), status=Status.MISSED)
 
     def figures(rank):
-        other = samples.figure("hbm.triad.bandwidth", 4300.0, "GB/s", 40.0)  # whose spread says nothing of the one that missed
-        return [samples.figure("hbm.triad.bandwidth", value, "GB/s", spread) if rank == 5 else other]
+        other = sample_rows.figure("hbm.triad.bandwidth", 4300.0, "GB/s", 40.0)  # whose spread says nothing of the one that missed
+        return [sample_rows.figure("hbm.triad.bandwidth", value, "GB/s", spread) if rank == 5 else other]
 
-    row = samples.row("acceptance/test_hbm.py::test_hbm_triad", figures, [judged], outcome=Outcome.FAILED)
+    row = sample_rows.row("acceptance/test_hbm.py::test_hbm_triad", figures, [judged], outcome=Outcome.FAILED)
     record = samples.rejected().model_copy(update={"rows": (row,)})
     assert (WITHIN_NOISE in short(record)) is is_near
     again = row.model_copy(update={"attempts": (row.attempts[0], row.attempts[0].model_copy(update={"number": 2}))})
@@ -136,7 +136,7 @@ def test_a_miss_within_the_spread_or_1_percent_asks_for_another_measurement(valu
 
 
 def test_what_is_no_rank_s_fault_is_of_the_whole_job():
-    not_run = samples.not_run_row()
+    not_run = sample_rows.not_run_row()
     record = samples.accepted().model_copy(update={"rows": (not_run,)})
     assert [(one.who, one.faults[0].message) for one in suspects(record)] == [(JOB, not_run.message)]
     record = record.model_copy(update={"conclusion": samples.rejected().conclusion.model_copy(update={"verdict": "INCOMPLETE"})})
@@ -152,10 +152,10 @@ def test_an_accepted_run_has_no_culprit():
 def test_many_faults_and_many_culprits_are_counted():
     record = large(3, 60)  # rank 5 is slow in one of five, each time of another metric
     assert "and 11 more findings" in short(record)
-    row = samples.row(
+    row = sample_rows.row(
         "acceptance/test_hbm.py::test_all",
         lambda rank: [],
-        [samples.held(f"hbm.m{rank}", 1.0, "GB/s", ">= 2", -0.5, "rank", (rank,), status=Status.MISSED) for rank in range(24)],
+        [sample_rows.held(f"hbm.m{rank}", 1.0, "GB/s", ">= 2", -0.5, "rank", (rank,), status=Status.MISSED) for rank in range(24)],
         24,
         Outcome.FAILED,
     )

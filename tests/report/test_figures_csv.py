@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.exports import COLUMNS, build_figures
-from tests.report import samples
+from tests.report import sample_rows, samples
 from tests.report.test_hostile import PIECES, construct, hostile, tainted
 
 
@@ -93,7 +93,7 @@ def test_a_counter_that_did_not_rise_has_no_row_and_one_that_rose_has():
     record = samples.rejected()
     row = record.rows[0]
     attempt = row.attempts[0]
-    counters = (samples.figure("counters.a", 0, "count"), samples.figure("counters.b", 2, "count"))
+    counters = (sample_rows.figure("counters.a", 0, "count"), sample_rows.figure("counters.b", 2, "count"))
     rank = attempt.ranks[0].model_copy(update={"figures": (), "counters": counters})
     row = row.model_copy(update={"attempts": (attempt.model_copy(update={"ranks": (rank,)}),)})
     rows = table(build_figures(record.model_copy(update={"rows": (row,)})))
@@ -104,7 +104,9 @@ def test_a_number_below_0_stays_a_number():
     record = samples.rejected()
     row = record.rows[0]
     attempt = row.attempts[0]
-    rank = attempt.ranks[0].model_copy(update={"figures": (samples.figure("a.b", -1.25e-07, "s"), samples.figure("a.c", "-x", "text"))})
+    rank = attempt.ranks[0].model_copy(
+        update={"figures": (sample_rows.figure("a.b", -1.25e-07, "s"), sample_rows.figure("a.c", "-x", "text"))}
+    )
     row = row.model_copy(update={"attempts": (attempt.model_copy(update={"ranks": (rank,)}),)})
     values = [(one["value"], one["text"]) for one in table(build_figures(record.model_copy(update={"rows": (row,)})))[:2]]
     assert values == [("-1.25e-07", ""), ("", "'-x")]

@@ -16,7 +16,7 @@ from gpu_acceptance.report.words import (
     reproduce,
     rounded,
 )
-from tests.report import samples
+from tests.report import sample_rows
 
 
 @pytest.mark.parametrize(("value", "text"), [(336.99999999, "336.99999999"), (True, "True"), (None, "none"), ("NVLS", "NVLS"), (0, "0")])
@@ -33,7 +33,7 @@ def test_rounded(value, text):
 
 
 def test_what_must_be_exactly_so_much_and_is_not_has_every_digit():
-    judged = samples.held("hbm.x.ratio", 0.50001, "relative", ">= 0.5", None).model_copy(update={"bound": "equals"})
+    judged = sample_rows.held("hbm.x.ratio", 0.50001, "relative", ">= 0.5", None).model_copy(update={"bound": "equals"})
     assert judged_figure(judged) == "0.50001"
 
 
@@ -41,7 +41,7 @@ def test_what_must_be_exactly_so_much_and_is_not_has_every_digit():
     ("value", "margin", "text"), [(3120.0625, -0.25, "3120"), (4149.9996, -1e-7, "4149.9996"), (24.320748896, None, "24.32")]
 )
 def test_a_figure_near_its_bound_keeps_every_digit(value, margin, text):
-    judgement = samples.held("hbm.triad.bandwidth", value, "GB/s", ">= 4150", margin)
+    judgement = sample_rows.held("hbm.triad.bandwidth", value, "GB/s", ">= 4150", margin)
     assert judged_figure(judgement) == text
 
 

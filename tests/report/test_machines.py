@@ -7,9 +7,9 @@ import pytest
 from gpu_acceptance.inventory.pci_topology import Distance
 from gpu_acceptance.report.build import build_page
 from gpu_acceptance.report.machines import fabric, inventory, topology
-from tests.report import samples
+from tests.report import sample_rows, samples
 from tests.report.pages import described, parse, shapes
-from tests.report.samples import binding_row, placement
+from tests.report.sample_rows import binding_row, placement
 
 OTHER = {"kernel": "6.8.0-99-generic"}
 CARDS = "8 x MT4129, MT_0000000838, 28.39.1002"
@@ -116,19 +116,21 @@ def test_markup_in_a_fact_is_text():
 
 def with_fabric(links=lambda rank: 18):
     """A run that looked at links, fabric and NCCL's log."""
-    health = samples.row(
+    health = sample_rows.row(
         "acceptance/test_gpu_health.py::test_nvlink",
         lambda rank: [
-            samples.figure("gpu_health.nvlink.active", links(rank), "count", anomaly="" if links(rank) is not None else "not supported"),
-            samples.figure("gpu_health.fabric.state", "completed", "text"),
+            sample_rows.figure(
+                "gpu_health.nvlink.active", links(rank), "count", anomaly="" if links(rank) is not None else "not supported"
+            ),
+            sample_rows.figure("gpu_health.fabric.state", "completed", "text"),
         ],
         [],
     )
-    physics = samples.row(
+    physics = sample_rows.row(
         "acceptance/test_nccl.py::test_physics",
         lambda rank: [
-            samples.figure("nccl.all_reduce.algorithm", "NVLS", "text"),
-            samples.figure("nccl.transport.intranode", "P2P", "text"),
+            sample_rows.figure("nccl.all_reduce.algorithm", "NVLS", "text"),
+            sample_rows.figure("nccl.transport.intranode", "P2P", "text"),
         ],
         [],
     )

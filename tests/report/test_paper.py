@@ -11,7 +11,7 @@ import pytest
 from gpu_acceptance.folder.files import read_results
 from gpu_acceptance.report.build import build_page
 from gpu_acceptance.report.problems import problems
-from tests.report import samples
+from tests.report import sample_rows, samples
 
 RUN = Path(__file__).parents[2] / "reports" / "evidence" / "h200-interconnect" / "x2-one-rank-without-p2p"
 UNFOLDED = ":is(#wrong, #machines) details::details-content { content-visibility: visible; height: auto; }"
@@ -71,7 +71,7 @@ def test_paper_has_the_verdict_and_every_failure_and_cuts_no_row(browser, record
 def test_a_table_that_goes_on_repeats_its_head_and_what_held_stays_folded(browser):
     """The head of the limits that were never measured, and of no subject of which all held."""
     record = samples.accepted()
-    never = tuple(samples.not_measured(f"hbm.case{number}.bandwidth") for number in range(120))
+    never = tuple(sample_rows.not_measured(f"hbm.case{number}.bandwidth") for number in range(120))
     conclusion = record.conclusion.model_copy(update={"limits": (*record.conclusion.limits, *never)})
     sheets, _ = print_it(browser, build_page(record.model_copy(update={"conclusion": conclusion})))
     head = folded("Limit State Figure Needed Scope Source, reason")

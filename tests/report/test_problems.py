@@ -9,18 +9,18 @@ from gpu_acceptance.report.build import build_page
 from gpu_acceptance.report.problems import problems
 from gpu_acceptance.report.remedies import advice_on
 from gpu_acceptance.report.summary_text import annotations
-from tests.report import samples
+from tests.report import sample_rows, samples
 from tests.report.pages import parse
 
 MESSAGE = "counters.nvlink.replays has no value: not supported"
-UNREAD = samples.held(
+UNREAD = sample_rows.held(
     "counters.nvlink.replays", None, "count", "<= 0", None, ranks=tuple(range(8)), status=Status.INVALID, bound="at_most", message=MESSAGE
 )
 SITE = "acceptance/test_environment.py::test_site"
 
 
 def row(name, outcome, message=MESSAGE, judgement=UNREAD):
-    return samples.row(f"acceptance/test_environment.py::{name}", lambda rank: (), (judgement,), outcome=outcome, message=message)
+    return sample_rows.row(f"acceptance/test_environment.py::{name}", lambda rank: (), (judgement,), outcome=outcome, message=message)
 
 
 def with_ranks(made, **update):
@@ -68,7 +68,9 @@ def test_an_annotation_counts_them(unread):
 
 
 def test_ranks_that_left_more_than_a_limit_are_never_folded():
-    first, second = (samples.stuck_row().model_copy(update={"nodeid": f"acceptance/test_nccl.py::test_{name}"}) for name in ("one", "two"))
+    first, second = (
+        sample_rows.stuck_row().model_copy(update={"nodeid": f"acceptance/test_nccl.py::test_{name}"}) for name in ("one", "two")
+    )
     assert [one.others for one in problems(run(first, second))] == [(), ()]
 
 

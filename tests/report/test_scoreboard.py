@@ -7,7 +7,7 @@ from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.report.build import build_page
 from gpu_acceptance.report.validations import scoreboard, shown_scores
 from gpu_acceptance.report.words import by_margin
-from tests.report import samples
+from tests.report import sample_rows, samples
 from tests.report.pages import parse
 
 
@@ -46,19 +46,19 @@ def test_every_subject_of_a_run_is_there_once():
 
 
 def test_a_subject_of_which_nothing_was_run_is_there():
-    limits = (samples.not_measured("p2p.unidirectional.out.bandwidth"), samples.not_measured("p2p.latency.wrong"))
+    limits = (sample_rows.not_measured("p2p.unidirectional.out.bandwidth"), sample_rows.not_measured("p2p.latency.wrong"))
     assert scores(of_limits(*limits)) == {"p2p": ("NOT MEASURED", "2 unproved", "", "")}
     (score,) = shown_scores(scoreboard(of_limits(*limits)).values())
     assert score.anchor == ""  # there is nothing that a link could lead to
 
 
 def test_what_no_limit_says_of_a_validation_is_said_by_how_it_ended():
-    stuck = samples.row("acceptance/test_hbm.py::test_copy", lambda rank: [], [], outcome=Outcome.STUCK)
-    not_run = samples.row("acceptance/test_nic.py::test_share", lambda rank: [], [], outcome=Outcome.NOT_RUN)
-    held = samples.held("hbm.copy.bandwidth", 4312.0, "GB/s", ">= 4150", 0.039)
-    missed = samples.held("gemm.bf16.rate", 1.0, "TFLOP/s", ">= 2", -0.5, status=Status.MISSED)
-    failed = samples.row("acceptance/test_gemm.py::test_one", lambda rank: [], [missed], outcome=Outcome.FAILED)
-    crashed = samples.row("acceptance/test_gemm.py::test_two", lambda rank: [], [missed], outcome=Outcome.ERROR)
+    stuck = sample_rows.row("acceptance/test_hbm.py::test_copy", lambda rank: [], [], outcome=Outcome.STUCK)
+    not_run = sample_rows.row("acceptance/test_nic.py::test_share", lambda rank: [], [], outcome=Outcome.NOT_RUN)
+    held = sample_rows.held("hbm.copy.bandwidth", 4312.0, "GB/s", ">= 4150", 0.039)
+    missed = sample_rows.held("gemm.bf16.rate", 1.0, "TFLOP/s", ">= 2", -0.5, status=Status.MISSED)
+    failed = sample_rows.row("acceptance/test_gemm.py::test_one", lambda rank: [], [missed], outcome=Outcome.FAILED)
+    crashed = sample_rows.row("acceptance/test_gemm.py::test_two", lambda rank: [], [missed], outcome=Outcome.ERROR)
     alone = scores(of_limits(held, missed, rows=(stuck, not_run, failed)))
     assert scores(of_limits(missed, rows=(failed, crashed)))["gemm"][1] == "1 in error, 1 missed"
     of_a_counter = missed.model_copy(update={"metric": "counters.xids"})
@@ -72,19 +72,19 @@ def test_what_no_limit_says_of_a_validation_is_said_by_how_it_ended():
 
 
 def test_a_limit_that_is_met_exactly_is_not_near_and_what_was_not_judged_has_no_margin():
-    exact = samples.held("gpu_health.pcie.width", 16, "lanes", ">= 16", 0.0)
-    near = samples.held("gpu_health.clock", 1965.0, "MHz", ">= 1900", 0.034)
-    unstable = samples.held("gpu_health.power", 5.0, "W", ">= 10", -0.5, status=Status.UNSTABLE)
+    exact = sample_rows.held("gpu_health.pcie.width", 16, "lanes", ">= 16", 0.0)
+    near = sample_rows.held("gpu_health.clock", 1965.0, "MHz", ">= 1900", 0.034)
+    unstable = sample_rows.held("gpu_health.power", 5.0, "W", ">= 10", -0.5, status=Status.UNSTABLE)
     assert by_margin((exact, near, unstable), Status.HELD, Status.MISSED) == [near]
     assert scores(of_limits(exact, near, unstable))["gpu_health"][1:3] == ("1 unproved, 2 held", "+3.4 %")
 
 
 def test_of_limits_that_are_open_the_worst_gives_the_mark():
-    unstable = samples.held("hbm.x.rate", 5.0, "GB/s", ">= 4", 0.2, status=Status.UNSTABLE)
+    unstable = sample_rows.held("hbm.x.rate", 5.0, "GB/s", ">= 4", 0.2, status=Status.UNSTABLE)
     invalid = unstable.model_copy(update={"metric": "hbm.y.rate", "status": Status.INVALID})
     assert scores(of_limits(unstable, invalid))["hbm"][0] == "INVALID"
 
 
 def test_a_margin_beyond_the_bound_itself_is_no_number():
-    far = samples.held("binding.cores", 300, "cores", ">= 3", 99.0)
+    far = sample_rows.held("binding.cores", 300, "cores", ">= 3", 99.0)
     assert scores(of_limits(far))["binding"][2] == ">+100 %"

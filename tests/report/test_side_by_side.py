@@ -8,7 +8,7 @@ from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.report.build import build_page
 from gpu_acceptance.report.side_by_side import MOST_CLOSE, MOST_METRICS, MOST_NODES, Scale, closest, heat_map, matrices
 from gpu_acceptance.report.validations import MOST_RANKS, notable, note
-from tests.report import samples
+from tests.report import sample_rows, samples
 from tests.report.large import large
 from tests.report.pages import parse
 
@@ -66,12 +66,12 @@ def test_metrics_that_are_left_out_are_counted(many):
 def test_pairs_are_shown_from_whom_to_whom():
     def figures_of(rank):
         return [
-            samples.figure(f"p2p.both.to_rank_{other}", 390.0 + rank - 40 * (rank == other - 1 == 2), "GB/s", to_rank=other)
+            sample_rows.figure(f"p2p.both.to_rank_{other}", 390.0 + rank - 40 * (rank == other - 1 == 2), "GB/s", to_rank=other)
             for other in range(4)
             if other != rank
         ]
 
-    row = samples.row("acceptance/test_p2p.py::test_bandwidth", figures_of, [], ranks=4)
+    row = sample_rows.row("acceptance/test_p2p.py::test_bandwidth", figures_of, [], ranks=4)
     record = samples.accepted().model_copy(update={"rows": (row,)})
     (grid,) = matrices(record)
     cells = by_place(grid)
@@ -82,7 +82,9 @@ def test_pairs_are_shown_from_whom_to_whom():
 
 
 def test_a_label_that_is_no_rank_makes_no_pair():
-    row = samples.row("acceptance/test_p2p.py::test_x", lambda rank: [samples.figure("p2p.x", 1.0, "GB/s", to_rank="abc")], [], ranks=2)
+    row = sample_rows.row(
+        "acceptance/test_p2p.py::test_x", lambda rank: [sample_rows.figure("p2p.x", 1.0, "GB/s", to_rank="abc")], [], ranks=2
+    )
     assert matrices(samples.accepted().model_copy(update={"rows": (row,)})) == ()
 
 

@@ -8,9 +8,9 @@ from gpu_acceptance.record.row import Attempt
 from gpu_acceptance.report.build import build_page
 from gpu_acceptance.report.charts import PANEL
 from gpu_acceptance.report.sizes import collectives, scaling, size_text
-from tests.report import samples
+from tests.report import sample_rows, samples
 from tests.report.pages import described, labels, line, parse, shapes, ticks
-from tests.report.samples import sizes_row
+from tests.report.sample_rows import sizes_row
 
 
 def run(*rows, **parameters):
@@ -175,7 +175,7 @@ def test_what_a_unit_and_a_limit_say_is_text():
 def scaled(rank):
     told = {"busbw_node": 350.0 - rank // 8, "busbw_all": 340.5, "efficiency": 340.5 / (350.0 - rank // 8)}
     return [
-        samples.figure(
+        sample_rows.figure(
             f"nccl_scaling.all_reduce.{name}",
             value,
             "GB/s" if "busbw" in name else "relative",
@@ -193,11 +193,11 @@ def scaling_of(*rows):
 
 def efficiency(value):
     labels = {"of": "gpt2", "ranks": 16, "quantity": "efficiency"}
-    figures = [samples.figure("ddp_scaling.gpt2.efficiency_all", value, "relative", **labels)]
-    return samples.row("acceptance/test_ddp_scaling.py::test_efficiency", lambda rank: figures, (), 16)
+    figures = [sample_rows.figure("ddp_scaling.gpt2.efficiency_all", value, "relative", **labels)]
+    return sample_rows.row("acceptance/test_ddp_scaling.py::test_efficiency", lambda rank: figures, (), 16)
 
 
-BOTH = (samples.scaling_row(16), samples.row("acceptance/test_nccl_scaling.py::test_efficiency", scaled, (), 16))
+BOTH = (sample_rows.scaling_row(16), sample_rows.row("acceptance/test_nccl_scaling.py::test_efficiency", scaled, (), 16))
 
 
 def test_groups_stand_by_their_number_of_ranks():

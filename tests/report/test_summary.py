@@ -3,7 +3,7 @@
 import io
 
 import pytest
-from report import samples
+from report import sample_rows, samples
 from report.large import large
 
 from gpu_acceptance.record.outcome import Outcome, Status
@@ -45,10 +45,10 @@ def test_a_rank_that_hangs_is_a_culprit_and_its_victims_are_none():
 
 
 def test_many_culprits_are_counted_and_each_says_how_much_more_there_is_against_it():
-    row = samples.row(
+    row = sample_rows.row(
         "acceptance/test_hbm.py::test_all",
         lambda rank: [],
-        [samples.held(f"hbm.m{rank % 8}", 1.0, "GB/s", ">= 2", -0.5, "rank", (rank % 8,), status=Status.MISSED) for rank in range(24)],
+        [sample_rows.held(f"hbm.m{rank % 8}", 1.0, "GB/s", ">= 2", -0.5, "rank", (rank % 8,), status=Status.MISSED) for rank in range(24)],
         8,
         Outcome.FAILED,
     )
@@ -61,10 +61,10 @@ def test_many_culprits_are_counted_and_each_says_how_much_more_there_is_against_
 
 
 def test_a_miss_too_small_for_four_digits_has_all_of_them():
-    row = samples.row(
+    row = sample_rows.row(
         "acceptance/test_hbm.py::test_a",
         lambda rank: [],
-        [samples.held("hbm.read.bandwidth", 4149.9, "GB/s", ">= 4150", -0.0000241, "rank", (3,), status=Status.MISSED)],
+        [sample_rows.held("hbm.read.bandwidth", 4149.9, "GB/s", ">= 4150", -0.0000241, "rank", (3,), status=Status.MISSED)],
         8,
         Outcome.FAILED,
     )
@@ -77,7 +77,7 @@ def test_a_miss_too_small_for_four_digits_has_all_of_them():
 def test_limits_that_were_not_measured_are_counted_by_subject_and_not_listed():
     numbers = {"environment": 22, "nccl": 9, **{f"subject{letter}": 1 for letter in "abcdefgh"}}
     limits = tuple(
-        samples.held(f"{subject}.m{number}", None, "GB/s", ">= 1", None, status=Status.NOT_MEASURED)
+        sample_rows.held(f"{subject}.m{number}", None, "GB/s", ">= 1", None, status=Status.NOT_MEASURED)
         for subject, most in numbers.items()
         for number in range(most)
     )

@@ -9,7 +9,7 @@ from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.summary_text import COLUMNS, MOST_LINES, build_summary, coverage_text
 from gpu_acceptance.report.validations import judgement_lines
 from gpu_acceptance.verdict.coverage import judge_contract
-from tests.report import samples
+from tests.report import sample_rows, samples
 from tests.report.test_hostile import PIECES, construct, hostile, tainted
 
 
@@ -67,7 +67,7 @@ def of_the_job(record):
 
 def test_what_no_validation_tells_comes_first_and_nothing_cuts_it_away():
     record = of_the_job(samples.rejected())
-    never = tuple(samples.not_measured(f"nccl.never_{number}") for number in range(100))
+    never = tuple(sample_rows.not_measured(f"nccl.never_{number}") for number in range(100))
     limits = (*record.conclusion.limits, *never)
     text = build_summary(record.model_copy(update={"conclusion": record.conclusion.model_copy(update={"limits": limits})}))
     assert " more lines, see report.html" in text

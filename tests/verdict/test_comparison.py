@@ -3,69 +3,27 @@
 import math
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from gpu_acceptance.folder.files import read_results, write_results
-from gpu_acceptance.folder.manifest import write_manifest
 from gpu_acceptance.record.outcome import Outcome, Status
-from gpu_acceptance.report.build import build_compare_page
 from gpu_acceptance.thresholds.contract import ContractLine
 from gpu_acceptance.thresholds.limit import FileDigest
 from gpu_acceptance.verdict.comparison import compare
-from tests.cli.test_verbs import run
-from tests.report import samples
-from tests.report.pages import parse
-from tests.report.test_hostile import PIECES, construct, tainted
-from tests.verdict.judged_anew import judged_anew
-
-REPORTS = Path(__file__).parents[2] / "reports"
-LATER = "20261121-090000-cd34"
-HBM = "acceptance/test_hbm.py::test_hbm_triad"
-GEMM = "acceptance/test_gemm.py::test_gemm[bf16]"
-
-
-def later(record, **other):
-    """A second run with the same results; `other` as `judged_anew` takes it."""
-    return judged_anew(record, run_id=LATER, **other)
+from tests.report import sample_rows, samples
+from tests.verdict.comparisons import GEMM, HBM, LATER, later, not_run, scaled, with_row, with_slow_memory
 
 
 def with_other_limit():
     """A later run that asks next to nothing of HBM."""
-    rows = samples.gemm_row(), samples.hbm_row(need=1), samples.nccl_row()
+    rows = sample_rows.gemm_row(), sample_rows.hbm_row(need=1), sample_rows.nccl_row()
     return samples.record(rows, map(samples.identity, range(8)), run_id=LATER)
 
 
 def of_half_the_gpus():
-    rows = samples.gemm_row(4), samples.hbm_row(ranks=4), samples.nccl_row(ranks=4)
+    rows = sample_rows.gemm_row(4), sample_rows.hbm_row(ranks=4), sample_rows.nccl_row(ranks=4)
     ranks = [samples.identity(rank, local_world_size=4) for rank in range(4)]
     return samples.record(rows, ranks, run_id=LATER, declared_gpus=4)
-
-
-def with_row(record, nodeid, change):
-    """With one row changed, or left out where `change` gives None."""
-    rows = [change(row) if row.nodeid == nodeid else row for row in record.rows]
-    return record.model_copy(update={"rows": tuple(row for row in rows if row)})
-
-
-def scaled(metric, factor, *ranks, spread=None):
-    """Changes a figure on these ranks."""
-
-    def change(row):
-        attempt = row.attempts[-1]
-        records = [record.model_copy(update={"figures": tuple(map(figure_of(record.rank), record.figures))}) for record in attempt.ranks]
-        return row.model_copy(update={"attempts": (attempt.model_copy(update={"ranks": tuple(records)}),)})
-
-    def figure_of(rank):
-        def scale(figure):
-            if figure.metric != metric or rank not in ranks:
-                return figure
-            return replace(figure, value=figure.value * factor, spread_percent=spread or figure.spread_percent)
-
-        return scale
-
-    return change
 
 
 def judged(**update):
@@ -85,21 +43,6 @@ def ended(outcome, *ranks):
 
 def row_of(record, nodeid):
     return next(row for row in record.rows if row.nodeid == nodeid)
-
-
-def with_slow_memory(*ranks):
-    """The accepted run, but for a limit of HBM that these ranks missed."""
-    return judged_anew(with_row(samples.accepted(), HBM, scaled("hbm.triad.bandwidth", 0.9, *ranks)))
-
-
-@pytest.fixture
-def bad():
-    return with_slow_memory(5)
-
-
-@pytest.fixture
-def good():
-    return later(samples.accepted())
 
 
 def test_a_failure_that_was_repaired_is_gone(bad, good):
@@ -136,10 +79,6 @@ def test_in_another_slot_it_is_gone_and_new(bad):
     assert [one.where for one in found.failures.gone] == ["node-01.example, GPU 5"]
     assert [one.where for one in found.failures.new] == ["node-01.example, GPU 2"]
     assert found.exit_code == 1
-
-
-def not_run(row):
-    return row.model_copy(update={"outcome": Outcome.NOT_RUN, "attempts": (), "judgements": ()})
 
 
 @pytest.mark.parametrize("change", [lambda _: None, not_run, judged(status=Status.NOT_MEASURED)], ids=["no row", "not run", "not measured"])
@@ -199,19 +138,6 @@ def test_a_limit_that_held_and_was_lowered_was_not_judged_again():
     found = compare(samples.accepted(), with_other_limit())
     assert list(map(str, found.lost)) == ["hbm.triad.bandwidth >= 4150: held, then by another limit: >= 1"]
     assert found.exit_code == 6
-
-
-def test_a_real_run_that_was_accepted_and_one_that_measured_little(tmp_path, capsys):
-    runs = REPORTS / "evidence"
-    page = tmp_path / "page.html"
-    little = read_results(runs / "h200-training/x2-sound")  # it ran before the other one
-    after = samples.leave(tmp_path / "after", later(little, started_at="2026-12-01T07:00:00+00:00", ended_at="2026-12-01T08:00:00+00:00"))
-    code, out, err = run(capsys, "report", "compare", runs / "h200x2-accept/full", after, f"--html={page}")
-    assert (code, err) == (6, "")
-    assert out.splitlines()[-1] == "NOT COMPARABLE: 66 right before and not tested again; 1 validation and 0 figures compared"
-    assert "NOT TESTED AGAIN acceptance/test_binding.py::test_gpu: passed, and the later run does not have it" in out
-    assert parse(page.read_text()).all("h1")[0].text.split()[:3] == ["○", "NOT", "COMPARABLE:"]
-    assert len([one for one in parse(page.read_text()).all("td") if one.text.strip() == "○ NOT TESTED AGAIN"]) == 66
 
 
 def test_a_line_of_the_report_is_no_other_parameter_of_a_measurement(bad, good):
@@ -351,99 +277,9 @@ def test_settings_that_differ_are_listed(good):
     assert [line for line in told if line.startswith("gpu-acceptance: ") and line.endswith(" -> 9")]
 
 
-# --- the verb and the page -----------------------------------------------------------------------------------------------------
-
-
-def test_two_real_runs_with_and_without_another_job_on_the_gpus(tmp_path, capsys):
-    runs = REPORTS / "evidence" / "h200-compute"
-    code, out, err = run(capsys, "report", "compare", runs / "x4-full", runs / "x4-competitor", f"--html={tmp_path / 'page.html'}")
-    lines = out.splitlines()
-    assert (code, err) == (1, "")
-    assert lines[0].startswith("BEFORE 20261122-122924-b433: ACCEPTED")
-    assert lines[1].startswith("AFTER 20261122-123832-bd5d: REJECTED: 7 limits missed")
-    assert lines[2].startswith("DIFFERS waiver gpu_health.processes.*: none -> ")
-    assert [
-        line for line in lines if line.startswith("NEW acceptance/test_hbm.py::test_bandwidth[copy]: hbm.copy.bandwidth = 3990.88 GB/s")
-    ]
-    assert [line for line in lines if "hbm.read.bandwidth = 4471.47 -> 4198.23 GB/s (-6.1 %, noise 2.0 %) | node-00, GPU 1" in line]
-    assert (
-        lines[-1]
-        == "SOMETHING WORSE: 14 failures new, 32 right before and not tested again, 7 figures worse; 11 validations and 32 figures compared"
-    )
-    page = parse((tmp_path / "page.html").read_text())
-    assert page.all("h1")[0].text.split() == ["✗", *lines[-1].split()]
-    cells = [one.text.strip() for one in page.all("td")]
-    assert {"4471.47 GB/s", "4198.23 GB/s", "-6.1 %", "2.0 %", "node-00, GPU 1"} <= set(cells)
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "num_figures"),
-    [("h200-compute/x4-full", "h200-compute/x4-quick", 44), ("h200x8-accept/gpus8", "h200x8-accept/raised", 64)],
-)
-def test_no_figure_of_one_machine_moves_by_more_than_noise(before, after, num_figures):
-    found = compare(*(read_results(REPORTS / "evidence" / name) for name in (before, after)))
-    assert (found.num_figures, found.figures) == (num_figures, ())
-
-
-def test_one_run_is_not_compared_with_itself(tmp_path, capsys):
-    folder = samples.leave(tmp_path / "run", samples.accepted())
-    line = f"gpu-acceptance: {folder} and {folder}: both are of run {samples.RUN_ID}\n"
-    assert run(capsys, "report", "compare", folder, folder) == (4, "", line)
-
-
-def test_an_earlier_run_is_not_taken_for_the_one_after_a_repair(tmp_path, capsys):
-    failed = samples.leave(tmp_path / "failed", samples.rejected())
-    old = samples.leave(tmp_path / "old", later(samples.accepted(), started_at="2026-11-19T07:00:00+00:00"))
-    said = f"{old} began at 2026-11-19T07:00:00+00:00, and {failed} at 2026-11-20T07:00:00+00:00: name the earlier run first"
-    line = f"gpu-acceptance: {said}\n"
-    assert run(capsys, "report", "compare", failed, old) == (4, "", line)
-    assert run(capsys, "report", "compare", old, failed)[0] == 1
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("after/logs/page.html", "before/results.json"),
-        *("killed/journal/rank-00000.jsonl", "killed/logs/rank-00000.log", "killed/report.html"),
-    ],
-)
-def test_a_page_never_goes_into_the_folder_of_a_run(tmp_path, capsys, good, name):
-    before, after = samples.leave(tmp_path / "before", samples.accepted()), samples.leave(tmp_path / "after", good)
-    write_manifest(after)
-    (samples.leave(tmp_path / "killed", samples.rejected()) / "results.json").unlink()
-    page = tmp_path / name
-    page.parent.mkdir(exist_ok=True)
-    content = page.read_bytes() if page.exists() else None
-    code, _, err = run(capsys, "report", "compare", before, after, f"--html={page}")
-    assert (code, err) == (4, f"gpu-acceptance: {page}: in the folder of a run, which a new file would change; name another place\n")
-    assert (page.read_bytes() if page.exists() else None) == content
-
-
-def test_edited_results_are_not_compared(tmp_path, capsys, good):
-    before, after = samples.leave(tmp_path / "before", samples.accepted()), samples.leave(tmp_path / "after", good)
-    write_manifest(after)
-    write_results(after, later(good, ended_at="2026-11-22T00:00:00+00:00"))
-    code, out, err = run(capsys, "report", "compare", before, after)
-    assert (code, out) == (3, "")
-    assert "after/results.json: not the file that SHA256SUMS beside it names" in err
-
-
-@pytest.mark.parametrize("taint", PIECES)
-def test_hostile_text_changes_nothing_but_its_own_cell(bad, taint):
-    worse = with_row(bad, GEMM, scaled("gemm.bf16.tflops", 0.5, 0))
-    after = later(with_row(worse, "acceptance/test_nccl.py::test_nccl_large[all_reduce]", not_run), gpu_acceptance_version="9")
-    assert compare(bad, after).lost
-
-    def page(taint):
-        before_and_after = (construct(type(record), tainted(record.model_dump(), taint)) for record in (bad, after))
-        return parse(build_compare_page(compare(*before_and_after)))
-
-    assert page(f"x{taint}").shape == page("x").shape
-
-
 def with_contract(*lines, worst=4312.0):
     """The run whose slowest memory is as fast as that, under a contract of these lines."""
-    rows = samples.gemm_row(), samples.hbm_row(worst), samples.nccl_row()
+    rows = sample_rows.gemm_row(), sample_rows.hbm_row(worst), sample_rows.nccl_row()
     contract = samples.CONTRACT.model_copy(update={"lines": lines})
     return samples.record(rows, map(samples.identity, range(8)), contract=contract)
 

@@ -5,8 +5,8 @@ import pytest
 from gpu_acceptance.verdict.comparison import compare
 from gpu_acceptance.verdict.slots import match_slots
 from tests.report import samples
+from tests.verdict.comparisons import HBM, later, scaled, with_row
 from tests.verdict.judged_anew import judged_anew
-from tests.verdict.test_comparison import HBM, later, scaled, with_row
 
 
 def identities(*nodes, chassis=True, uuids=True, hosts=("localhost", "localhost")):

@@ -1,4 +1,4 @@
-"""A fork of the fork server equals a new process, and there is a worker whatever happens to the server: real processes."""
+"""There is a worker whatever happens to the fork server, and the log says why it was started anew: real processes."""
 
 import os
 import re

@@ -130,9 +130,11 @@ BUG = """
 import os
 
 if "GPU_ACCEPTANCE_SUPERVISOR" not in os.environ:
+    from gpu_acceptance.control.messages import Vote
     from gpu_acceptance.supervisor.attempt_state import AttemptState
 
-    AttemptState.vote = lambda *_: {}["a bug"]
+    take = AttemptState.take
+    AttemptState.take = lambda self, rank, message: {}["a bug"] if isinstance(message, Vote) else take(self, rank, message)
 """
 
 

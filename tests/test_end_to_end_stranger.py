@@ -148,16 +148,16 @@ OTHER_JUDGEMENT = """
 import os
 from gpu_acceptance.supervisor.attempt_state import AttemptState
 
-publish = AttemptState.publish
+take = AttemptState.take
 
 
 def believes_that_rank_1_passed(self, rank, message):
-    if rank == 1:
+    if rank == 1 and hasattr(message, "line"):
         message = message.model_copy(update={"line": message.line.replace('"outcome":"failed"', '"outcome":"passed"')})
-    publish(self, rank, message)
+    take(self, rank, message)
 
 
-AttemptState.publish = believes_that_rank_1_passed
+AttemptState.take = believes_that_rank_1_passed
 """
 
 

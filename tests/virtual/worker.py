@@ -106,6 +106,7 @@ class VirtualWorker:
         self.pidfd, self._exit_fd = os.pipe()
         os.set_blocking(read_fd, False)
         self.reader = LineReader[WorkerMessage](read_fd, FROM_WORKER)
+        self._unclosed: tuple[int, ...] = (read_fd, self.pidfd)
         self._exit: ExitStatus | None = None
         self._inbox: list[Message] = []
         self._receives = False
@@ -143,8 +144,10 @@ class VirtualWorker:
         return "the end of the log"
 
     def close(self) -> None:
+        """Close its descriptors; a second call does nothing: by then the numbers are others'."""
         self._end("closed")
-        for fd in (self.reader.fd, self.pidfd):
+        unclosed, self._unclosed = self._unclosed, ()
+        for fd in unclosed:
             os.close(fd)
 
     def later(self, value: object, seconds: float = 0.001) -> None:

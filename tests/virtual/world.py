@@ -3,7 +3,6 @@
 Time and threads, the launcher and its store, signals, rank workers and the inventory are virtual. The disk is a folder.
 """
 
-import contextlib
 import os
 import signal
 from collections import Counter
@@ -216,9 +215,7 @@ class World:
     def close(self) -> None:
         self.schedule.end()
         for worker in self._workers:
-            worker._end("closed")
-            with contextlib.suppress(OSError):
-                worker.close()
+            worker.close()
         for one in self.runs.values():
             if one.supervisor.records.journal:
                 one.supervisor.records.journal.close()

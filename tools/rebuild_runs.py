@@ -6,7 +6,8 @@ After a change of any sentence or of the page. Refuses to touch a run of which a
 import sys
 from pathlib import Path
 
-from gpu_acceptance.folder.files import RESULTS, write_atomically, write_results
+from gpu_acceptance.base.files import write_atomically
+from gpu_acceptance.folder.files import RESULTS, write_results
 from gpu_acceptance.folder.manifest import MANIFEST, write_manifest
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.build import REPORT, write_page

@@ -12,8 +12,8 @@ from xml.etree.ElementTree import Element
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
+from gpu_acceptance.base.files import write_atomically
 from gpu_acceptance.cli.snapshot_file import Snapshot, encode, read_snapshot, redact
-from gpu_acceptance.folder.files import write_atomically
 
 _IN_BOTH = {"serial", "uuid", "clusterUuid"}
 _NUMBERED = {  # elements that only nvidia-smi shows, whose values name a part, a place or a program -> what stands for them

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from gpu_acceptance.base.files import write_atomically
 from gpu_acceptance.folder import files
-from gpu_acceptance.folder.files import RecordError, new_run_id, node_run_id, read_results, write_atomically, write_results
+from gpu_acceptance.folder.files import RecordError, new_run_id, node_run_id, read_results, write_results
 from tests.report import samples
 
 HBM, GEMM = "acceptance/test_hbm.py::test_hbm_triad", "acceptance/test_gemm.py::test_gemm[bf16]"

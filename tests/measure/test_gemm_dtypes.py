@@ -223,7 +223,7 @@ def test_scales_of_fp8_use_the_whole_range():
 
 
 @pytest.mark.skipif("fp8" not in ON_CPU, reason="torch multiplies no fp8 on this CPU")
-def test_fast_accumulation_is_stated_and_recorded(monkeypatch):
+def test_fp8_is_summed_without_fast_accumulation(monkeypatch):
     real, seen = torch._scaled_mm, []
     monkeypatch.setattr(torch, "_scaled_mm", lambda *operands, **options: (seen.append(options), real(*operands, **options)))
     Multiplication(square(16), "fp8", CPU).run()

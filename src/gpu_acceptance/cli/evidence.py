@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from gpu_acceptance.base.files import write_atomically
 from gpu_acceptance.base.text import one_line
 from gpu_acceptance.cli.arguments import Verbs, add_verb, existing_file, existing_folder, matching, new_file
 from gpu_acceptance.cli.run_folder import UsageError, add_run, find_run, refuse_another_run
 from gpu_acceptance.folder.corroboration import find_unlike_journals
-from gpu_acceptance.folder.files import RESULTS, RecordError, read_results, write_atomically
+from gpu_acceptance.folder.files import RESULTS, RecordError, read_results
 from gpu_acceptance.folder.manifest import (
     MANIFEST,
     SIGNATURE,

@@ -5,10 +5,11 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from gpu_acceptance.base.files import write_atomically
 from gpu_acceptance.base.text import one_line
 from gpu_acceptance.cli.arguments import UNREADABLE, Verbs, add_verb, existing_folder, fail, new_file, note
 from gpu_acceptance.cli.run_folder import UsageError, add_run, find_run, read_run, refuse_another_run, say_verdict
-from gpu_acceptance.folder.files import RESULTS, RecordError, read_results, write_atomically, write_results
+from gpu_acceptance.folder.files import RESULTS, RecordError, read_results, write_results
 from gpu_acceptance.folder.manifest import MANIFEST, differences, find_manifest, refuse_changed, write_manifest
 from gpu_acceptance.folder.rebuild import copy_journals, find_journals, journal_paths, last_written, only_copies, read_run_folder, rebuild
 from gpu_acceptance.record.outcome import Outcome

@@ -14,10 +14,11 @@ from typing import Any, Literal
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from gpu_acceptance import __version__
+from gpu_acceptance.base.files import write_atomically
 from gpu_acceptance.base.model import first_problem
 from gpu_acceptance.base.strict_yaml import StrictYamlError, parse
 from gpu_acceptance.base.text import one_line
-from gpu_acceptance.folder.files import RESULTS, RecordError, read_regular, write_atomically
+from gpu_acceptance.folder.files import RESULTS, RecordError, read_regular
 from gpu_acceptance.inventory import declared, gpu_health, infiniband_health, kernel_log_health, node
 from gpu_acceptance.inventory.answer import Missing
 from gpu_acceptance.inventory.declared import DeclaredNode

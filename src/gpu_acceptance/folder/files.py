@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 from pydantic import BaseModel, ValidationError
 
+from gpu_acceptance.base.files import fsync_path, write_atomically
 from gpu_acceptance.base.model import encode, first_problem
 from gpu_acceptance.base.process import gc_paused
 from gpu_acceptance.base.text import one_line
@@ -33,34 +34,6 @@ class RecordError(ValueError):
     def __init__(self, problem: str, path: Path | None = None) -> None:
         super().__init__(f"{path}: {problem}" if path else problem)
         self.problem = problem
-
-
-def write_atomically(path: Path, content: str | bytes, mode: int = 0o666) -> None:
-    """Replace `path` by a file with this content and `mode` less the umask. After a crash the old file or the new one is there."""
-    data = content.encode("utf-8") if isinstance(content, str) else content
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        if isinstance(error, OSError):
-            error.filename, error.filename2 = str(path), None  # the caller does not know the other name
-        raise
-    fsync_path(path.parent)
-
-
-def fsync_path(path: Path) -> None:
-    """Flush a file to disk, or a folder, so that names made in it outlive a crash."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def sha256_of(content: bytes) -> str:

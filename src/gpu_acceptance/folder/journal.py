@@ -11,9 +11,10 @@ from typing import Annotated, Self
 
 from pydantic import Field, TypeAdapter, ValidationError
 
+from gpu_acceptance.base.files import fsync_path
 from gpu_acceptance.base.model import encode, first_problem
 from gpu_acceptance.base.text import first_few, named
-from gpu_acceptance.folder.files import RecordError, fsync_path, read_regular
+from gpu_acceptance.folder.files import RecordError, read_regular
 from gpu_acceptance.record.job import RankFacts, RankIdentity
 from gpu_acceptance.record.row import RankRecord
 from gpu_acceptance.record.run_record import Closing, Refusal, RunPlan

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from gpu_acceptance.base.files import write_atomically
 from gpu_acceptance.base.text import one_line
-from gpu_acceptance.folder.files import RESULTS, RecordError, read_regular, sha256_of, write_atomically
+from gpu_acceptance.folder.files import RESULTS, RecordError, read_regular, sha256_of
 
 MANIFEST = "SHA256SUMS"
 SIGNATURE = "SHA256SUMS.sig"

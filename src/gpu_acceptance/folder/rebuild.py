@@ -8,8 +8,9 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from gpu_acceptance.base.files import write_atomically
 from gpu_acceptance.base.text import first_few
-from gpu_acceptance.folder.files import RecordError, journal_name, read_regular, write_atomically
+from gpu_acceptance.folder.files import RecordError, journal_name, read_regular
 from gpu_acceptance.folder.journal import JournalContent, NothingRanError, find_why_it_never_began, read_journal
 from gpu_acceptance.folder.manifest import MANIFEST, differences, find_manifest
 from gpu_acceptance.record.job import Job, RankIdentity

@@ -9,9 +9,10 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from gpu_acceptance.base.files import write_atomically
 from gpu_acceptance.base.process import gc_paused
 from gpu_acceptance.base.text import visible
-from gpu_acceptance.folder.files import RESULTS, read_regular, read_results, sha256_of, write_atomically
+from gpu_acceptance.folder.files import RESULTS, read_regular, read_results, sha256_of
 from gpu_acceptance.record.job import by_node, clock_sentences
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report import (

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from gpu_acceptance.base.files import write_atomically
 from gpu_acceptance.base.text import clip, visible
-from gpu_acceptance.folder.files import RESULTS, results_content, sha256_of, write_atomically, write_results
+from gpu_acceptance.folder.files import RESULTS, results_content, sha256_of, write_results
 from gpu_acceptance.folder.manifest import MANIFEST
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.build import REPORT, build_page

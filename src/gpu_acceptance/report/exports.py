@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from xml.etree import ElementTree
 
+from gpu_acceptance.base.files import write_atomically
 from gpu_acceptance.base.text import clip, one_line, visible
-from gpu_acceptance.folder.files import write_atomically
 from gpu_acceptance.record.figure import Figure
 from gpu_acceptance.record.job import RankIdentity
 from gpu_acceptance.record.outcome import Means, Outcome, Status

@@ -19,10 +19,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
+from gpu_acceptance.base.files import write_atomically
 from gpu_acceptance.base.model import Model, encode, first_problem
 from gpu_acceptance.base.strict_json import StrictJsonError, parse
 from gpu_acceptance.base.text import visible
-from gpu_acceptance.folder.files import RESULTS, RecordError, read_regular, read_results, sha256_of, write_atomically
+from gpu_acceptance.folder.files import RESULTS, RecordError, read_regular, read_results, sha256_of
 from gpu_acceptance.folder.manifest import MANIFEST, SIGNATURE, Manifest, find_manifest, write_manifest
 from gpu_acceptance.inventory.answer import Why, split_fitting
 from gpu_acceptance.record.job import RankFacts, RankIdentity

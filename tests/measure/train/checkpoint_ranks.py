@@ -98,7 +98,7 @@ def not_written(here: Path) -> dict[str, str]:
     found = {"room": refused(here / "checkpoint" if dist.get_rank() else here / "nowhere" / "checkpoint")}
     for name in ("part-1.json", "manifest.json", "losses.json"):
         folder = here / f"without-{name}"
-        (folder / f"{name}.new").mkdir(parents=True, exist_ok=True)
+        (folder / name).mkdir(parents=True, exist_ok=True)
         found[name] = refused(folder)
     return found
 

@@ -94,9 +94,9 @@ def test_no_room_is_told_on_all_ranks_beforehand_and_meanwhile(answers):
     ("what", "expected"),
     [
         ("room", r"rank 0: FileNotFoundError: \[Errno 2\] No such file or directory: '.+/nowhere'"),
-        ("part-1.json", r"rank 1: IsADirectoryError: \[Errno 21\] Is a directory: '.+/part-1\.json\.new'"),
-        ("manifest.json", r"rank 0: IsADirectoryError: \[Errno 21\] Is a directory: '.+/manifest\.json\.new'"),
-        ("losses.json", r"rank 0: IsADirectoryError: \[Errno 21\] Is a directory: '.+/losses\.json\.new'"),
+        ("part-1.json", r"rank 1: IsADirectoryError: \[Errno 21\] Is a directory: '.+/part-1\.json'"),
+        ("manifest.json", r"rank 0: IsADirectoryError: \[Errno 21\] Is a directory: '.+/manifest\.json'"),
+        ("losses.json", r"rank 0: IsADirectoryError: \[Errno 21\] Is a directory: '.+/losses\.json'"),
     ],
 )
 def test_what_one_rank_cannot_write_is_told_on_all(answers, what, expected):

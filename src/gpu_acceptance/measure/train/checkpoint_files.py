@@ -15,8 +15,8 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
+from gpu_acceptance.base.files import write_atomically
 from gpu_acceptance.base.model import BetweenProcesses, Model, first_problem
-from gpu_acceptance.measure.shared_fs import write_whole
 
 MANIFEST = "manifest.json"
 METADATA = ".metadata"
@@ -171,12 +171,7 @@ def _read(path: Path) -> tuple[int, str, float]:
 def _write(path: Path, content: dict[str, Any]) -> None:
     """Write whole or not at all, and on the disk when this returns: two lines, the second JSON, the first its sha256."""
     text = json.dumps(content, sort_keys=True)
-    write_whole(path, f"{hashlib.sha256(text.encode()).hexdigest()}\n{text}".encode())
-    descriptor = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    write_atomically(path, f"{hashlib.sha256(text.encode()).hexdigest()}\n{text}")
 
 
 def _load(path: Path, kind: type[M]) -> tuple[M, str]:

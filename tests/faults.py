@@ -61,6 +61,8 @@ class Seen:
     def __init__(self, folder: Path | None, test: str) -> None:
         self._folder = folder
         self._test = test
+        if folder:
+            folder.mkdir(parents=True, exist_ok=True)
 
     def row(self, fault: Fault, ended: Finished, attempt: int = -1) -> Row:
         """A fault inside a validation: outcome, culprit, words, time, what was measured before, what comes after, nothing left."""

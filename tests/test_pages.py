@@ -16,13 +16,9 @@ pytestmark = pytest.mark.repository
 ONE, TWO = Path("one"), Path("two")
 
 
-@pytest.mark.parametrize("path", PAGES, ids=str)
-def test_a_page_is_what_the_code_says(path):
-    assert (ROOT / path).read_text(encoding="utf-8") == PAGES[path](), "run `make docs`"
-
-
-def test_the_readme_has_the_blocks_that_are_made():
-    assert README.read_text(encoding="utf-8") == readme(), "run `make docs`"
+def test_pages_are_what_the_code_says():
+    pages = {ROOT / path: make for path, make in PAGES.items()} | {README: readme}
+    assert [path for path, make in pages.items() if path.read_text(encoding="utf-8") != make()] == [], "run `make docs`"
 
 
 def test_the_readme_is_short():

@@ -47,21 +47,13 @@ def test_a_gpu_of_another_model_is_not_accused_and_excuses_no_other(hash_of_rank
     assert told in judgement.message
 
 
-@pytest.mark.parametrize(
-    ("number", "subject", "changed"),
-    [
-        (0, "memory", {"planted_words": "1", "planted_rank": "3"}),
-        (1, "corruption", {"planted_flip_every": "1000", "planted_flip_rank": "3"}),
-        (2, "nccl_exact", {"planted_elements": "1", "planted_rank": "3"}),
-        (3, "checkpoint", {"planted_bytes": "1", "planted_rank": "1"}),
-    ],
-)
-def test_the_drills_of_the_document_are_overlays_that_the_report_lists(tmp_path, number, subject, changed):
+def test_the_drill_of_the_page_is_an_overlay_whose_changes_the_report_lists(tmp_path):
     page = (shipped_dir().parent / "docs" / "methods.md").read_text(encoding="utf-8")
-    drills = re.findall(r"```yaml\n(reason: \"a drill:.*?)```", page, re.DOTALL)
-    assert len(drills) == 4
-    (tmp_path / "drill.yaml").write_text(drills[number])
+    (drill,) = re.findall(r"```yaml\n(reason: \"a drill:.*?)```", page, re.DOTALL)
+    (tmp_path / "drill.yaml").write_text(drill)
     changes = load_profile("h200-sxm", shipped_dir(), [tmp_path / "drill.yaml"]).changes
-    assert {(change.kind, change.key, change.old, change.new) for change in changes} == {
-        ("changed", f"parameter {subject}.{name}", "0", value) for name, value in changed.items()
+    planted = {"memory.planted_words": "1", "nccl_exact.planted_elements": "1", "corruption.planted_flip_every": "1000"}
+    ranks = {f"{subject}.planted{part}_rank": "3" for subject, part in (("memory", ""), ("nccl_exact", ""), ("corruption", "_flip"))}
+    assert {(one.kind, one.key, one.old, one.new) for one in changes} == {
+        ("changed", f"parameter {name}", "0", value) for name, value in (planted | ranks).items()
     }

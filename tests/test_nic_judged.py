@@ -25,7 +25,7 @@ DEVICES = "mlx5_[0-7]"
 @pytest.fixture(scope="module")
 def profile(tmp_path_factory):
     """The example of the page, word for word."""
-    (text,) = re.findall(r"```yaml\n(# for --limits=FILE: one card.*?)```", PAGE, re.DOTALL)
+    (text,) = re.findall(r"```yaml\n(# site-.*?)```", PAGE, re.DOTALL)
     overlay = tmp_path_factory.mktemp("site") / "site-nic.yaml"
     overlay.write_text(text)
     return load_profile("h200-sxm", shipped_dir(), [overlay])

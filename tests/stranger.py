@@ -106,7 +106,7 @@ while True:
             folder, found, _ = key.partition(f"/{kind}/")
             if found:
                 plans.get(plan, take_away)(key, f"{folder}/", kind)
-    time.sleep(0.005 if plan in {"forge", "replay"} else 0)
+    time.sleep(0.005 if plan in {"forge", "replay"} or "beat" in sys.argv[2] else 0)  # heartbeats are a second apart
 """
 
 

@@ -11,22 +11,19 @@ from test_repo_rules import ACCEPTANCE, ROOT, SRC, parsed
 
 from fixtures import limits
 from gpu_acceptance.inventory import counters, nccl_log
-from gpu_acceptance.thresholds.limit import COUNTERS
+from gpu_acceptance.thresholds.limit import COUNTERS, matching_reason, subject_of_metric
 from gpu_acceptance.thresholds.profile import load_profile, profile_names, shipped_dir
 
 pytestmark = pytest.mark.repository
 
 SHIPPED = profile_names(shipped_dir())
-SELECTED = [name for name in SHIPPED if name in {"cpu", "h200-sxm"}]  # the ones that this suite has run on
-
-
-def test_there_is_something_to_look_at():
-    assert SELECTED == ["cpu", "h200-sxm"]
+PROFILES = {name: load_profile(name, shipped_dir()) for name in SHIPPED}
+LIMITED = {metric: limit.unit for profile in PROFILES.values() for metric, limit in profile.limits.items()}  # by any profile
 
 
 def test_each_required_subject_is_a_file_or_read_by_supervisors():
     subjects = {COUNTERS, *(path.stem.removeprefix("test_") for path in ACCEPTANCE)}
-    unknown = {name: load_profile(name, shipped_dir()).requires - subjects for name in SHIPPED}
+    unknown = {name: profile.requires - subjects for name, profile in PROFILES.items()}
     assert {name: names for name, names in unknown.items() if names} == {}
 
 
@@ -57,7 +54,7 @@ def glob_of(node):
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_each_parameter_asked_for_is_in_every_profile(name):
-    parameters = load_profile(name, shipped_dir()).parameters
+    parameters = PROFILES[name].parameters
     asked = {glob_of(call.args[0]) for path in ACCEPTANCE for call in calls(path, "parameter")}
     assert [wanted for wanted in sorted(asked) if not any(fnmatchcase(known, wanted) for known in parameters)] == []
 
@@ -133,19 +130,30 @@ def checked_by(fixture):
             yield from checked_by(call.func.id)
 
 
-@pytest.mark.parametrize("name", SELECTED)
-def test_each_checked_metric_is_of_its_subject_and_has_a_limit_in_its_unit(name):
-    profile = load_profile(name, shipped_dir())
+def test_each_checked_metric_is_of_its_subject():
     assert [metric for subject, metric, _ in checked_metrics() if not metric.startswith(f"{subject}.")] == []
+
+
+def test_each_checked_metric_has_a_limit_in_its_unit_or_is_declared():
+    declared = {glob for profile in PROFILES.values() for glob in profile.not_applicable}
+    wrong = []
     for _, metric, unit in checked_metrics():
-        units = {limit.unit for known, limit in profile.limits.items() if fnmatchcase(known, metric)}
-        assert units or any(fnmatchcase(metric, glob) for glob in profile.not_applicable), metric
-        assert not units or any(fnmatchcase(known, unit) for known in units), metric
+        units = {its for known, its in LIMITED.items() if fnmatchcase(known, metric)}
+        is_declared = any(fnmatchcase(metric, glob) for glob in declared)
+        wrong += [] if (any(fnmatchcase(its, unit) for its in units) if units else is_declared) else [(metric, unit)]
+    assert wrong == []
 
 
-@pytest.mark.parametrize("name", SELECTED)
+@pytest.mark.parametrize("name", SHIPPED)
+def test_what_one_profile_limits_another_that_requires_the_subject_limits_or_declares(name):
+    profile = PROFILES[name]
+    asked = [metric for metric in LIMITED if subject_of_metric(metric) in profile.requires and metric not in profile.limits]
+    assert [metric for metric in asked if not matching_reason(metric, profile.not_applicable)] == []
+
+
+@pytest.mark.parametrize("name", SHIPPED)
 def test_each_required_limit_is_checked_somewhere(name):
-    profile = load_profile(name, shipped_dir())
+    profile = PROFILES[name]
     globs = [
         *(metric for _, metric, _ in checked_metrics()),
         f"{COUNTERS}.xids",

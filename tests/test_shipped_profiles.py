@@ -18,26 +18,37 @@ from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.run_record import PlannedValidation
 from gpu_acceptance.thresholds.file import LimitsError
 from gpu_acceptance.thresholds.limit import matching_reason
-from gpu_acceptance.thresholds.profile import json_schema, load_profile, profile_names, select_profile
+from gpu_acceptance.thresholds.profile import json_schema, load_profile, profile_names, select_profile, shipped_dir
 from gpu_acceptance.verdict.attempts import bare_row, too_small
 from gpu_acceptance.verdict.rows import make_row
 from gpu_acceptance.verdict.verdict import conclude
 from tests.judging import make_attempt, make_job, make_plan
-from tests.shipped import (
-    BEHIND_A_SWITCH,
-    COLLECTIVES,
-    DEVICES,
-    DIRECTORY,
-    EVERYTHING,
-    FSDP_WAYS,
-    HAS_LINK_READINGS,
-    HAS_P2P_READINGS,
-    OTHERS,
-    TRAINED,
-    WITH_DDP,
-)
 
 pytestmark = pytest.mark.repository
+
+DIRECTORY = shipped_dir()
+ROOT = Path(__file__).parents[1]
+DEVICES = {
+    "a100-pcie": "NVIDIA A100 80GB PCIe",
+    "a100-sxm": "NVIDIA A100-SXM4-80GB",
+    "a10g": "NVIDIA A10G",
+    "b200": "NVIDIA B200",
+    "h100-pcie": "NVIDIA H100 PCIe",
+    "h100-sxm": "NVIDIA H100 80GB HBM3",
+    "h200-sxm": "NVIDIA H200",
+}
+SUBJECTS = {path.stem.removeprefix("test_") for path in (ROOT / "acceptance").glob("test_*.py")}
+ON_REQUEST = {subject for subject in SUBJECTS if f"{subject}.*" in load_profile("base", DIRECTORY).not_applicable}
+EVERYTHING = SUBJECTS - ON_REQUEST - {"connectivity", "nccl_scaling"} | {"counters"}  # one node has no others to reach
+BOTH = {"unidirectional", "bidirectional"}
+HAS_P2P_READINGS = {"cpu": BOTH, "h200-sxm": BOTH, "h100-sxm": {"unidirectional"}}
+BEHIND_A_SWITCH = {"a100-sxm", "b200", "h100-sxm", "h200-sxm"}  # of NVLink: paths between all pairs of GPUs are alike
+HAS_LINK_READINGS = {"cpu", "h200-sxm"}  # all others declare that the rate of their host link has no limit
+ALONE, WITH_DDP = ("train_single.gpt2", "train_single.resnet"), ("ddp.gpt2", "ddp.resnet", "ddp_short.gpt2")
+FSDP_WAYS = tuple(f"fsdp_variants.{way}" for way in ("by_block", "whole", "keeping", "offloaded", "hybrid"))
+TRAINED = (*ALONE, *WITH_DDP, "fsdp.llama")
+COLLECTIVES = ("all_gather", "all_reduce", "reduce_scatter")
+OTHERS = ("fp16", "tf32", "fp32", "fp64", "fp8")  # what `gemm_dtypes` measures; fp8 is in `gemm` too
 
 SM_COUNTS = {"a100-pcie": 108, "a100-sxm": 108, "a10g": 80, "b200": 148, "h100-pcie": 114, "h100-sxm": 132, "h200-sxm": 132}
 MEMORY_GB = {"a100-pcie": 80, "a100-sxm": 80, "a10g": 24, "b200": 180, "h100-pcie": 80, "h100-sxm": 80, "h200-sxm": 141}
@@ -63,6 +74,26 @@ def test_a_gpu_chooses_its_profile_and_must_be_what_it_says(name, device_name):
     assert profile.limits["environment.gpu.name"].equals == device_name
     assert profile.limits["environment.gpu.sm_count"].equals == SM_COUNTS[name]
     assert profile.files[0].file == "base.yaml"
+
+
+WITHOUT_NVLINK = EVERYTHING - {
+    "nccl",
+    "nccl_ring",
+    "nccl_sizes",
+    "ddp_scaling",
+}  # what a collective costs in PCIe slots depends on the host
+REQUIRED = {
+    "a100-pcie": WITHOUT_NVLINK,
+    "a10g": WITHOUT_NVLINK - {"hbm"},
+    "h100-pcie": WITHOUT_NVLINK,
+    "cpu": EVERYTHING - {"binding", "counters", "gpu_health"} | {"nic"},
+}
+
+
+def test_profiles_require_what_can_be_judged_on_any_gpu():
+    assert {name: load_profile(name, DIRECTORY).requires for name in (*DEVICES, "cpu")} == {
+        name: REQUIRED.get(name, EVERYTHING) for name in (*DEVICES, "cpu")
+    }
 
 
 @pytest.mark.parametrize("name", DEVICES)
@@ -103,27 +134,6 @@ def test_the_cpu_profile_asks_only_for_life():
     profile = load_profile("cpu", DIRECTORY)
     assert profile.device_name is None
     assert profile.deadline_s == 60
-    assert set(profile.not_applicable) == {
-        *("environment.gpu*", "environment.cud*", "environment.driver*", "environment.nccl*"),
-        *("gemm.bf16.cycle_efficiency", "gemm_dtypes.tf32.*"),
-        *(
-            "nccl.physics",
-            "nccl.transport.*",
-            "nccl.network.*",
-            "nccl.all_reduce.algorithm*",
-            "nccl_ring.algorithm",
-            "nccl_ring.all_reduce.algorithm",
-        ),
-        *("counters.*", "counters.infiniband.*", "gpu_health.*", "gpu_health.retired_pages*", "environment.site*"),
-        *("nic.loopback.transport", "nic.loopback.staged", "nic.loopback.unused", "nic.share.sent", "nic.share.received"),
-        *("nic.share.carried", "infiniband.*", "kernel_log.*", "binding.*", "localise.*", "lora_model.*", "lora_model.rate", "p2p.*.path"),
-        *("kubernetes.*", "slurm.*", "shared_fs.*", "shared_fs.read.bandwidth", "shared_fs.write.bandwidth", "shared_fs.small_files.rate"),
-        *("train_single.*.busy", "ddp.*.compute_per_clock", "ddp_short.*.compute_per_clock"),
-        *(f"{subject}.*.mfu" for subject in ("train_single", "ddp", "ddp_short", "fsdp")),
-        "lora_convergence.mfu",
-        "failure_propagation.exit*",
-        *("soak.throttle.*", "soak.utilisation.*", "soak.clock.*", "soak.temperature.*", "soak.sampling.*"),
-    }
     speeds = [
         limit
         for metric, limit in profile.limits.items()
@@ -331,4 +341,3 @@ def test_the_readme_names_all_profiles_and_all_keys():
     words = [f"`{name}`" for name in [*DEVICES, "cpu", "base", "hopper-sxm", "site-nvls-off"]]
     words += [f"`{key}`" for keys in properties for key in keys]
     assert [word for word in words if word not in README] == []
-    assert [device_name for device_name in DEVICES.values() if device_name not in README] == []

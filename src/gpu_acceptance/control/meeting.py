@@ -1,9 +1,9 @@
 """Before a launch: nodes check that they reach each other where their ranks are to meet."""
 
+import asyncio
 import contextlib
 import os
 import secrets
-import selectors
 import socket
 import threading
 import time
@@ -11,9 +11,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 
-from gpu_acceptance.base.model import LineReader, Model, encode_line
+from gpu_acceptance.base.model import Model, encode_line
 from gpu_acceptance.base.process import let_open
 from gpu_acceptance.base.text import named
 from gpu_acceptance.control.rank import INCOMPLETE, USAGE
@@ -23,7 +23,7 @@ from gpu_acceptance.thresholds.limit import first_of
 MOST_NODES = 99_999  # as the verb takes them
 MAX_LINE_BYTES = 4096
 SAY_EVERY_S = 15.0
-_LOOK_EVERY_S = 0.2
+_LOOK_EVERY_S = 0.05
 _BYE_S = 2.0
 MOST_STRANGERS = 64  # connections beside those of the nodes
 _MOST_NAMED = 8
@@ -32,6 +32,7 @@ _ANSWER_S = 5.0  # of what listens there
 _SLACK_S = 10.0  # for an answer to come, once there is one
 _EVERY_S = 0.5
 _OTHER_FILES = 64
+_BACKLOG = 1024  # connections that are taken at once
 _MOST_ADDRESSES = 4
 _SILENT = "what listens there does not answer as a node of this run does"
 
@@ -75,108 +76,67 @@ class Reply(Model):
     left_s: float | None = None
 
 
-_HELLO: TypeAdapter[Hello] = TypeAdapter(Hello)
-_REPLY: TypeAdapter[Reply] = TypeAdapter(Reply)
+class _Host:
+    """Hears nodes, and gives all of them one answer. `is_reached`: its own hello came, so that the address leads here."""
 
-
-class _Host(threading.Thread):
-    """Hears nodes until it has an answer, and gives it to all. `is_reached`: its own hello came, so that the address leads here."""
-
-    def __init__(self, place: Place, token: str, listener: socket.socket, say: Callable[[str], None]) -> None:
-        super().__init__(daemon=True, name="meeting-host")
+    def __init__(self, place: Place, token: str) -> None:
         self.is_reached = False
-        self.answer: Reply | None = None
-        self.refusal: Reply | None = None  # set from outside: the answer to all who came
-        self._place, self._token, self._say = place, token, say
-        self._hellos: dict[socket.socket, Hello] = {}
-        self._readers: dict[socket.socket, LineReader[Hello]] = {}  # of all connections
+        self._place, self._token = place, token
         self._until = time.monotonic() + place.timeout_s
-        self._selector = selectors.DefaultSelector()
-        self._listener = listener
-        self._listener.setblocking(False)
-        self._selector.register(listener, selectors.EVENT_READ)
+        self._num_connections = 0
+        self._hellos: dict[asyncio.StreamWriter, Hello] = {}
 
     @property
-    def _left_s(self) -> float:
+    def left_s(self) -> float:
         return max(0.0, self._until - time.monotonic())
 
-    def run(self) -> None:
-        due = time.monotonic() + SAY_EVERY_S
-        answer = None
-        while answer is None:
-            self._look()
-            answer = self.refusal or self._conclude(self._left_s <= 0)
-            if time.monotonic() >= due and not answer and self.is_reached:
-                self._say(f"waiting for {self._absent()}, {self._left_s:.0f} s more at most")
-                due += SAY_EVERY_S
-        self._selector.unregister(self._listener)
-        self._listener.close()
-        for connection in self._readers:
-            _send(connection, answer)
-        end = time.monotonic() + _BYE_S
-        while self._hellos and time.monotonic() < end:
-            self._look()  # they hang up first: else the port of this side would stay in use for a minute
-        for connection in list(self._readers):
-            self._drop(connection)
-        self.answer = answer
+    async def listen(self, listener: socket.socket) -> None:
+        self._server = await asyncio.start_server(self._hear, sock=listener, limit=MAX_LINE_BYTES, backlog=_BACKLOG)
 
-    def _look(self) -> None:
-        for key, _ in self._selector.select(_LOOK_EVERY_S):
-            if key.fileobj is self._listener:
-                self._accept()
-            elif key.fileobj in self._readers:  # not dropped since
-                self._hear(key.fileobj)
-
-    def _accept(self) -> None:
-        try:
-            connection, _ = self._listener.accept()
-        except OSError:
-            return  # it hung up, or too many files are open
-        if len(self._readers) >= self._place.num_nodes + MOST_STRANGERS:
-            connection.close()
-            return
-        connection.settimeout(1)
-        self._readers[connection] = LineReader(connection, _HELLO, MAX_LINE_BYTES)
-        self._selector.register(connection, selectors.EVENT_READ)
-
-    def _drop(self, connection: socket.socket) -> None:
-        self._selector.unregister(connection)
-        del self._readers[connection]
-        self._hellos.pop(connection, None)
-        connection.close()
-
-    def _hear(self, connection: socket.socket) -> None:
+    async def _hear(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Take one hello from a connection, and drop it for anything else: then it is no node of this run."""
-        try:
-            hellos = self._readers[connection].read()
-        except (OSError, ValueError):
-            hellos = None
-        if hellos is None or len(hellos) > 1 or (hellos and connection in self._hellos):
-            self._drop(connection)
-        elif hellos:
-            self._take(connection, hellos[0])
+        self._num_connections += 1
+        with contextlib.suppress(OSError, ValueError):
+            if self._num_connections <= self._place.num_nodes + MOST_STRANGERS:
+                self._take(writer, Hello.model_validate_json(await reader.readline()))
+                if writer in self._hellos:
+                    await reader.read(1)  # until it hangs up
+        self._num_connections -= 1
+        self._hellos.pop(writer, None)
+        writer.close()
 
-    def _take(self, connection: socket.socket, hello: Hello) -> None:
+    def _take(self, writer: asyncio.StreamWriter, hello: Hello) -> None:
         place = self._place
         if hello.run != place.run:
             text = f"{hello.name} is of run {hello.run or 'without a name'}, and at {place.where} run {place.run or 'without a name'} meets"
-            _send(connection, Reply(exit_code=USAGE, text=text))
-            self._drop(connection)
+            writer.write(encode_line(Reply(exit_code=USAGE, text=text)))
             return
         for other in [other for other, known in self._hellos.items() if known.token == hello.token]:
-            self._drop(other)  # it came anew before we saw that it had hung up
-        self._hellos[connection] = hello
+            del self._hellos[other]  # it came anew before we saw that it had hung up
+            other.close()
+        self._hellos[writer] = hello
         self.is_reached = self.is_reached or hello.token == self._token
-        _send(connection, Reply(left_s=self._left_s))
+        writer.write(encode_line(Reply(left_s=self.left_s)))
 
-    def _conclude(self, is_over: bool) -> Reply | None:
+    async def tell(self, answer: Reply) -> Reply:
+        """Give all nodes the answer. They hang up first: else the port of this side would stay in use for a minute."""
+        self._server.close()
+        for writer in self._hellos:
+            writer.write(encode_line(answer))
+        end = time.monotonic() + _BYE_S
+        while self._hellos and time.monotonic() < end:
+            await asyncio.sleep(_LOOK_EVERY_S)
+        return answer
+
+    def conclude(self) -> Reply | None:
+        """Return the answer, once there is one."""
         place = self._place
         if problem := self._problem():
             return Reply(exit_code=USAGE, text=problem)
         if len(self._hellos) == place.num_nodes and self.is_reached:
             return Reply()
-        if is_over and self.is_reached:
-            text = f"{self._absent()} did not come to {place.where} within {place.timeout_s:g} s; see what was said there"
+        if self.left_s <= 0 and self.is_reached:
+            text = f"{self.absent()} did not come to {place.where} within {place.timeout_s:g} s; see what was said there"
             return Reply(exit_code=INCOMPLETE, text=text)
         return None
 
@@ -199,7 +159,7 @@ class _Host(threading.Thread):
             return f"{len(self._hellos)} nodes came to {place.where}, one of {place.num_nodes} each: start as many as that"
         return ""
 
-    def _absent(self) -> str:
+    def absent(self) -> str:
         """`nodes 1-2`; where nodes have no numbers, `2 of 4 nodes (here: node-a, node-b)`."""
         hellos, num_nodes = self._hellos.values(), self._place.num_nodes
         if self._place.node is not None:
@@ -208,68 +168,68 @@ class _Host(threading.Thread):
         return f"{num_nodes - len(hellos)} of {num_nodes} nodes (here: {here})"
 
 
-def _send(connection: socket.socket, reply: Reply) -> None:
-    with contextlib.suppress(OSError):  # it hung up
-        connection.sendall(encode_line(reply))
-
-
 def meet(place: Place, say: Callable[[str], None]) -> Reply:
     """Return the answer that all nodes get that found each other; else what this node sees. `say` gets a line about every 15 s.
 
     Takes `place.timeout_s`, and as long again at most where the host came late. Collective: a process on each node.
     """
+    return asyncio.run(_meet(place, say))
+
+
+async def _meet(place: Place, say: Callable[[str], None]) -> Reply:
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, _context: None)  # too many files are open: others may have hung up soon
     token = secrets.token_hex(8)
     host, taken = None, ""
     if place.node in {None, 0}:
-        let_open(0, place.num_nodes + MOST_STRANGERS + _OTHER_FILES)
+        let_open(0, place.num_nodes + MOST_STRANGERS + _BACKLOG + _OTHER_FILES)
         try:
-            host = _Host(place, token, _listen(place.port), say)
+            listener = _listen(place.port)
         except OSError as error:
             taken = os.strerror(error.errno) if error.errno else str(error)  # Python puts the address behind it
             if place.node == 0:
                 other = "name another one, the same on every node (MASTER_PORT, --rdzv-endpoint)"
                 return Reply(exit_code=USAGE, text=f"port {place.port} of {place.host} (node 0): {taken}; {other}")
+        else:
+            host = _Host(place, token)
+            await host.listen(listener)
     guest = _Guest(place, token)
-    for side in (host, guest):
-        if side:
-            side.start()
-    answer = _await_answer(place, host, guest, say, taken)
-    if host and host.is_reached:
-        host.join(_SLACK_S)  # the others have it, too
-    return answer
-
-
-def _listen(port: int) -> socket.socket:
-    """Listen on all addresses, as the store of torchrun does. Raises OSError."""
-    if socket.has_dualstack_ipv6():
-        return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=1024)
-    return socket.create_server(("", port), backlog=1024)
-
-
-def _await_answer(place: Place, host: _Host | None, guest: "_Guest", say: Callable[[str], None], taken: str) -> Reply:
+    guest.start()
     begin = time.monotonic()
     end, due = begin + place.timeout_s, begin + SAY_EVERY_S
     silence = "no node of this run answers" if place.node is None else "node 0 does not answer"
     while True:
         now = time.monotonic()
-        if answer := guest.answer or (host and host.answer):
-            return answer
+        if host and (answer := host.conclude()):
+            return await host.tell(answer)
+        if guest.answer:
+            return guest.answer
         if host and place.node == 0 and not host.is_reached and now >= begin + min(_REACH_S, place.timeout_s / 2):
-            host.refusal = refusal = _wrong_host(place, guest)
-            host.join(_SLACK_S)
-            return refusal
+            return await host.tell(_wrong_host(place, guest))
         if now >= max(end, guest.end):
-            is_here = _is_here(guest.addresses, _own_addresses())
-            why = guest.reason_with(f"an address of {place.host} itself" if is_here else "")
-            mine = f"; port {place.port} of {place.host}: {taken}" if taken and is_here else ""
-            this = place.host if place.node is None else f"node {place.node} ({place.host})"
-            text = f"{silence} at {place.where} within {place.timeout_s:g} s: {why}{mine}; this is {this}"
-            return Reply(exit_code=INCOMPLETE, text=text)
+            return _unanswered(place, guest, silence, taken)
         if now >= due:
             due += SAY_EVERY_S
-            if not guest.end:
+            if host and host.is_reached:
+                say(f"waiting for {host.absent()}, {host.left_s:.0f} s more at most")
+            elif not guest.end:
                 say(f"{silence} yet at {place.where}: {guest.reason}; {end - now:.0f} s more at most")
-        time.sleep(0.05)
+        await asyncio.sleep(_LOOK_EVERY_S)
+
+
+def _listen(port: int) -> socket.socket:
+    """Listen on all addresses, as the store of torchrun does. Raises OSError."""
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=_BACKLOG)
+    return socket.create_server(("", port), backlog=_BACKLOG)
+
+
+def _unanswered(place: Place, guest: "_Guest", silence: str, taken: str) -> Reply:
+    is_here = _is_here(guest.addresses, _own_addresses())
+    why = guest.reason_with(f"an address of {place.host} itself" if is_here else "")
+    mine = f"; port {place.port} of {place.host}: {taken}" if taken and is_here else ""
+    this = place.host if place.node is None else f"node {place.node} ({place.host})"
+    text = f"{silence} at {place.where} within {place.timeout_s:g} s: {why}{mine}; this is {this}"
+    return Reply(exit_code=INCOMPLETE, text=text)
 
 
 class _Guest(threading.Thread):
@@ -313,18 +273,17 @@ class _Guest(threading.Thread):
         place = self._place
         found = socket.getaddrinfo(place.address, place.port, type=socket.SOCK_STREAM)
         self.addresses = tuple(dict.fromkeys(str(address[0]).split("%", 1)[0] for *_, address in found))
-        with contextlib.closing(socket.create_connection((place.address, place.port), timeout=_ANSWER_S)) as connection:
+        with socket.create_connection((place.address, place.port), timeout=_ANSWER_S) as connection, connection.makefile("rb") as lines:
             self._problem = _SILENT
-            reader = LineReader(connection, _REPLY, MAX_LINE_BYTES)
             try:
                 connection.sendall(encode_line(self._hello))
-                while (replies := reader.read()) is not None:
-                    for reply in replies:
-                        if reply.left_s is None:
-                            return reply
-                        left_s = min(reply.left_s, place.timeout_s) + _SLACK_S
-                        connection.settimeout(left_s)
-                        self.end = time.monotonic() + left_s
+                while line := lines.readline(MAX_LINE_BYTES):
+                    reply = Reply.model_validate_json(line)
+                    if reply.left_s is None:
+                        return reply
+                    left_s = min(reply.left_s, place.timeout_s) + _SLACK_S
+                    connection.settimeout(left_s)
+                    self.end = time.monotonic() + left_s
             except OSError as error:
                 raise ValueError(str(error)) from None
         raise ValueError("it hung up")

@@ -158,9 +158,7 @@ def follow(first: int, number: int, world_size: int, port: int) -> None:
     while True:
         for fd, _ in poll.poll():
             control, rank = ranks[fd]
-            control.drain_wake()
-            while not control.incoming.empty():
-                _, message = control.incoming.get()
+            for _, message in control.take():
                 if isinstance(message, Leave | StoreLost):
                     os._exit(0)  # hundreds of threads wait in the store; nothing of them is wanted any more
                 rank.hear(message)

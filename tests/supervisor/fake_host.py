@@ -4,11 +4,11 @@ import json
 
 from pydantic import ValidationError
 
-from gpu_acceptance.base.model import first_problem
+from gpu_acceptance.base.model import ChannelError, first_problem
 from gpu_acceptance.control.messages import TO_ALL, Go, read_message
+from gpu_acceptance.control.rank import Rank
 from gpu_acceptance.record.gpu_telemetry import GpuSeries, GpuTelemetry, check_moments
 from gpu_acceptance.record.outcome import Cause
-from gpu_acceptance.supervisor.events import Garbled
 from gpu_acceptance.supervisor.generation_attempt import FormAttempt
 from gpu_acceptance.supervisor.rank_attempt import RunAttempt
 from gpu_acceptance.worker.messages import FROM_WORKER
@@ -54,6 +54,7 @@ class FakeHost:
 
     def __init__(self, worker: FakeWorker | None) -> None:
         self.slot = self.control = self.telemetry = self
+        self.place = Rank(3, 3, 4, 4)
         self.worker = worker
         self.distrusted = self.start_problem = ""
         self.has_late_mail = False
@@ -117,8 +118,8 @@ def seen(length_s: float) -> GpuTelemetry:
     )
 
 
-def go(**changes) -> tuple[Go, int, int]:
-    """An attempt on rank 3 of 4."""
+def go(**changes) -> Go:
+    """An attempt."""
     base = {
         "seq": 1,
         "kind": "run",
@@ -128,7 +129,7 @@ def go(**changes) -> tuple[Go, int, int]:
         "deadline_s": 10.0,
         "lasts_s": 0.0,
     }
-    return Go(**{**base, "group": True, **changes}), 3, 4
+    return Go(**{**base, "group": True, **changes})
 
 
 def broadcast(kind: str, **more):
@@ -146,13 +147,13 @@ def said(kind: str, **more):
     try:
         return FROM_WORKER.validate_json(json.dumps({"type": kind, "seq": 1, "pid": 77, **more}))
     except ValidationError as error:
-        return Garbled(first_problem(error))
+        return ChannelError(first_problem(error))
 
 
 def started(kind=RunAttempt, worker: FakeWorker | None = None, **changes) -> tuple[FakeHost, RunAttempt]:
     """An attempt that has begun; that of a formation has no worker yet."""
     host = FakeHost(worker or (None if kind is FormAttempt else FakeWorker()))
-    return host, kind(host, *go(**changes))
+    return host, kind(host, go(**changes))
 
 
 def entered(worker: FakeWorker | None = None, **changes) -> tuple[FakeHost, RunAttempt]:

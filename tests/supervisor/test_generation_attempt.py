@@ -24,7 +24,7 @@ def test_the_poisoned_worker_goes_first_and_its_memory_is_seen_free(clock):
     old = FakeWorker()
     host = FakeHost(old)
     host.held = 23 << 30
-    attempt = FormAttempt(host, *go())
+    attempt = FormAttempt(host, go())
     assert old.killed
     assert not host.started
     host.worker = None
@@ -40,13 +40,13 @@ def test_the_poisoned_worker_goes_first_and_its_memory_is_seen_free(clock):
 def test_an_old_worker_that_the_kernel_keeps_is_not_awaited_to_the_deadline_or_twice(clock):
     stays = "the last worker is still there 30 s after it was killed: no new one can start beside it; its process is in the kernel (D)"
     host = FakeHost(FakeWorker(state=(Cause.IN_THE_KERNEL, "in the kernel (D)")))
-    attempt = FormAttempt(host, *go(deadline_s=1000.0))
+    attempt = FormAttempt(host, go(deadline_s=1000.0))
     host.worker.killed_for_s = 30.0
     attempt.tick()
     assert not host.published
     host.worker.killed_for_s = 30.5
     attempt.tick()
-    FormAttempt(host, *go(deadline_s=1000.0, attempt=2))
+    FormAttempt(host, go(deadline_s=1000.0, attempt=2))
     assert [(record.outcome, record.phase, record.message) for record, _ in host.published] == [
         (Outcome.STUCK, "ending the last worker", stays)
     ] * 2
@@ -57,7 +57,7 @@ def test_an_old_worker_that_the_kernel_keeps_is_not_awaited_to_the_deadline_or_t
 def test_memory_that_never_comes_free(clock, held, amount):
     host = FakeHost(None)
     host.held = held
-    attempt = FormAttempt(host, *go(deadline_s=1000.0))
+    attempt = FormAttempt(host, go(deadline_s=1000.0))
     clock(16, attempt)
     record = host.record
     assert (record.outcome, record.phase) == (Outcome.ERROR, "waiting for GPU memory")
@@ -85,7 +85,7 @@ def test_a_formation_that_dies(clock):
 
 def test_a_worker_that_ends_before_its_first_word_is_no_fault_of_a_device(clock):
     dying = FakeHost(None)
-    FormAttempt(dying, *go()).on_exit(ExitStatus(1), "Traceback\nImportError: libexample.so\n\n")
+    FormAttempt(dying, go()).on_exit(ExitStatus(1), "Traceback\nImportError: libexample.so\n\n")
     record = dying.record
     assert (record.outcome, record.phase) == (Outcome.ERROR, "starting the worker")
     assert record.message == "the worker ended with exit code 1 before it opened a device: ImportError: libexample.so"

@@ -4,12 +4,10 @@ import itertools
 import select
 import threading
 import time
-from types import SimpleNamespace
 
 import pynvml
 import pytest
 from inventory.fake_nvml import COUNTERS, FIELDS, EventQueue, fields, install
-from judging import make_identity
 from waiting import wait_until
 
 from gpu_acceptance.inventory import counters as read_counters
@@ -17,7 +15,7 @@ from gpu_acceptance.inventory import gpu
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.inventory.telemetry import SOURCES, Point, Sample, Series, points, unread
 from gpu_acceptance.record.gpu_telemetry import GpuSeries, GpuTelemetry
-from gpu_acceptance.supervisor import gpu_watch, worker_slot
+from gpu_acceptance.supervisor import gpu_watch
 from gpu_acceptance.supervisor.gpu_watch import CounterWatch, TelemetryWatch, kept_series, telemetry_of
 
 FIRST, SECOND = (f"GPU-0000000{n}-0000-4000-8000-00000000000{n}" for n in (1, 2))
@@ -270,37 +268,6 @@ def test_moments_that_are_none(watch, begin_s, end_s):
     watch.watch(FIRST)
     with pytest.raises(ValueError, match=r"^telemetry from .* to .*: expected two past moments of time.monotonic\(\), the earlier"):
         watch.during(begin_s, end_s)
-
-
-@pytest.fixture
-def hold(monkeypatch, tmp_path):
-    """A supervisor's hold on its worker; it starts and kills no process here."""
-    install(monkeypatch)
-    monkeypatch.setattr(worker_slot, "start_janitor", lambda *_: SimpleNamespace(pid=0, poll=lambda: None))
-    for name in ("kill_marked", "kill_descendants"):
-        monkeypatch.setattr(worker_slot, name, lambda *_, **__: None)
-    control, events = SimpleNamespace(prefix="telemetry"), SimpleNamespace(listen=lambda _: None)
-    made = worker_slot.WorkerSlot(control, events, tmp_path, make_identity(0, 1, 1))
-    yield made
-    made.kill_everything()
-
-
-def lately(hold):
-    now_s = time.monotonic()
-    return hold.telemetry.during(now_s - 2.0, now_s)
-
-
-def samplers():
-    return [thread for thread in threading.enumerate() if thread.name == "telemetry"]
-
-
-def test_the_slot_samples_the_gpu_that_its_worker_opened(hold):
-    assert (lately(hold), samplers()) == (None, [])
-    hold.opened(FIRST)
-    assert len(samplers()) == 1
-    assert wait_until(lambda: lately(hold).num_samples > 0)
-    hold.kill_everything()
-    assert samplers() == []
 
 
 def series(*samples):

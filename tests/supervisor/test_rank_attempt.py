@@ -5,11 +5,11 @@ import signal
 import pytest
 
 from gpu_acceptance.base.exit import ExitStatus
+from gpu_acceptance.base.model import ChannelError
 from gpu_acceptance.control.session import LATE_S
 from gpu_acceptance.record.gpu_telemetry import GpuSeries
 from gpu_acceptance.record.outcome import Cause, Outcome
 from gpu_acceptance.record.row import LastCollective
-from gpu_acceptance.supervisor.events import Garbled
 from gpu_acceptance.supervisor.generation_attempt import EndAttempt, FormAttempt
 from gpu_acceptance.supervisor.rank_attempt import RunAttempt
 from gpu_acceptance.worker.messages import TelemetryAnswer
@@ -20,7 +20,7 @@ def done(outcome: Outcome = Outcome.PASSED, **changes):
     return said("done", **{"outcome": outcome, "message": "", "phase": "", "duration_s": 0.5, "figures": [], **changes})
 
 
-GARBLED = Garbled("b'x' (not JSON)")
+GARBLED = ChannelError("b'x' (not JSON)")
 NO_MESSAGE = "the worker sent something that is no message: b'x' (not JSON)"
 CURVE = {"name": "a.loss", "unit": "nats", "num_steps": 2, "points": [1.0, 2.0]}
 
@@ -130,7 +130,7 @@ NO_WORKER = "no worker: none could be started (see world_formation)"
 @pytest.mark.parametrize("worker", [FakeWorker, lambda: None], ids=["one that opened no device", "none"])
 def test_a_rank_that_goes_on_without_a_worker_starts_and_asks_none(kind, outcome, message, worker):
     host = FakeHost(worker())
-    kind(host, *go(absent=(1, 3)))
+    kind(host, go(absent=(1, 3)))
     (record, _), *more = host.published
     assert (record.outcome, record.message, more) == (outcome, message, [])
     assert not host.started
@@ -179,7 +179,7 @@ def test_a_cause_that_a_worker_made_up_is_none(clock):
 )
 def test_how_a_worker_ended_is_a_fact_of_its_record(clock, status, cause):
     host = FakeHost(FakeWorker())
-    RunAttempt(host, *go()).on_exit(status, "")
+    RunAttempt(host, go()).on_exit(status, "")
     assert [(record.cause, record.returncode) for record, _ in host.published] == [(cause, status.returncode)]
 
 
@@ -277,7 +277,7 @@ def test_a_dead_worker(clock):
 @pytest.mark.parametrize(("kind", "before"), [(RunAttempt, "the set-up"), (EndAttempt, "it was asked to end")])
 def test_a_worker_that_was_gone_before(clock, kind, before):
     host = FakeHost(None)
-    kind(host, *go())
+    kind(host, go())
     assert (host.record.outcome, host.record.message) == (Outcome.DIED, f"the worker was gone before {before}")
 
 
@@ -369,7 +369,7 @@ def test_garbage_after_a_validation_ends_the_next_attempt_at_once_and_names_the_
     if is_gone:
         host.worker = None
         attempt.on_exit(ExitStatus(-signal.SIGKILL), "")
-    following(host, *go(seq=2, nodeid="acceptance/test_b.py::test_b", previous="acceptance/test_a.py::test_a"))
+    following(host, go(seq=2, nodeid="acceptance/test_b.py::test_b", previous="acceptance/test_a.py::test_a"))
     assert [record.outcome for record, _ in host.published] == [Outcome.PASSED, Outcome.ERROR]
     record = host.published[1][0]
     assert (record.phase, record.message) == ("channel", f"before it, after the end of acceptance/test_a.py::test_a: {what}")

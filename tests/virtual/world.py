@@ -28,7 +28,7 @@ from gpu_acceptance.run import joining, run, starting
 from gpu_acceptance.run.collecting import Collected
 from gpu_acceptance.run.run import Run
 from gpu_acceptance.run.settings import Settings
-from gpu_acceptance.supervisor import attempt_state, events, generation_attempt, leader, rank_attempt, standby, supervisor, worker_slot
+from gpu_acceptance.supervisor import attempt_state, generation_attempt, leader, rank_attempt, standby, supervisor, worker_slot
 from gpu_acceptance.supervisor.generations import Validation
 from gpu_acceptance.verdict.reasons import FORMATION
 
@@ -219,7 +219,7 @@ class World:
         for one in self.runs.values():
             if one.supervisor.records.journal:
                 one.supervisor.records.journal.close()
-            one.supervisor.events._selector.close()
+            one.supervisor.selector.close()
             if one.supervisor.slot:
                 counters = one.supervisor.slot._counters
                 for fd in (counters.wake_fd, counters._wake_write):
@@ -312,7 +312,7 @@ class World:
         replace(broadcast, "link_to", relays.link_to)
         replace(control, "store_client", self.store.client)
         replace(control, "PrefixStore", lambda _prefix, client: client)
-        replace(events, "selectors", virtual_selectors(self.schedule))
+        replace(supervisor, "selectors", virtual_selectors(self.schedule))
         replace(starting, "StopSignals", self._make_signals)
         replace(starting, "become_subreaper", lambda: None)
         replace(starting, "Control", self._make_control)

@@ -63,21 +63,19 @@ def started_in(folder: Path) -> list[int]:
 
 
 HOLD = """
-import os, sys, time
+import os, selectors, sys, time
 from pathlib import Path
 from types import SimpleNamespace
 from judging import make_identity
-from gpu_acceptance.supervisor.events import Events, Exit
 from gpu_acceptance.base.process import become_subreaper, descendants
 from gpu_acceptance.folder.files import RunFiles
-from gpu_acceptance.base.exit import StopSignals
 from gpu_acceptance.supervisor.worker_slot import WorkerSlot
 become_subreaper()
-control = SimpleNamespace(prefix="test", wake_fd=os.eventfd(0), place=SimpleNamespace(local_rank=0))
-events = Events(control, StopSignals("node 0", has_launcher=False))
+control = SimpleNamespace(prefix="test", place=SimpleNamespace(local_rank=0))
+selector = selectors.DefaultSelector()
 files = RunFiles(Path("run"), 0)
 files.make_folders()
-hold = WorkerSlot(control, events, files, make_identity(0, 1, 1, has_gpus=False))
+hold = WorkerSlot(control, selector, files, make_identity(0, 1, 1, has_gpus=False))
 hold.config = SimpleNamespace(rootdir=Path.cwd(), ini=Path("ini"), files=[])
 
 def start(generation, code=""):
@@ -87,16 +85,16 @@ def start(generation, code=""):
 def come(wait_s=0.5):
     waits = 0
     while hold.worker is None:
-        events.wait(wait_s)
+        selector.select(wait_s)
         hold.attend()
         waits += 1
     return waits
 
 def end():
-    while not (got := [str(event.status) for event in events.wait() if isinstance(event, Exit)]):
+    while not (status := hold.receive({key.fd for key, _ in selector.select(0.5)})[1]):
         hold.attend()
     hold.reap()
-    return got[0]
+    return str(status)
 """
 ENDS = """
 hold.kill_everything()
@@ -117,7 +115,6 @@ def held(folder: Path, code: str, fault: str = "") -> list[str]:
 
 def test_its_answer_wakes_the_supervisor_and_processes_of_a_generation_are_killed_without_it(tmp_path):
     code = """
-Events.LONGEST_WAIT_S = 60.0
 start(1, "import subprocess; subprocess.Popen(['sleep', '600'], start_new_session=True)")
 assert come(60.0) == 1
 print(end(), [process.name() for process in descendants()].count("sleep"))

@@ -96,15 +96,15 @@ class Control:
         self.session = self._join_session(secret, join_s, session)
         self._speaker = Speaker(self.session, place.rank)
         self._num_sent: Counter[int] = Counter()  # to the queue of each rank
-        is_alone = place.world_size == 1
-        self._reader = None if is_alone or place.rank else Reader(self.session)  # of the words of all others
-        self._broadcast = None if is_alone else Broadcast(self.session, place)
+        self._reader = None if place.rank else Reader(self.session)  # of the words of all others
+        self._broadcast = Broadcast(self.session, place)
         self._listened, self._heard_broadcasts = ReadUntil(), ReadUntil()
         self._closing = False
         self._sender = threading.Thread(target=self._send_all, args=(self.client(),), daemon=True, name="control-send")
-        self._waiting = [self._waiting_thread("control-listen", self._listen, LONGEST_RUN)]
-        if self._broadcast:
-            self._waiting.append(self._waiting_thread("control-hear", self._hear_broadcasts, LONGEST_RUN))
+        self._waiting = [
+            self._waiting_thread("control-listen", self._listen, LONGEST_RUN),
+            self._waiting_thread("control-hear", self._hear_broadcasts, LONGEST_RUN),
+        ]
         if self._reader:
             self._waiting.append(self._waiting_thread("control-read", self._read_words, timedelta(seconds=_PATIENCE_S)))
         for thread in (self._sender, *self._waiting):
@@ -166,17 +166,15 @@ class Control:
         `all_answered`: every rank has, in each attempt before. Else broadcasts are kept: a rank may be late, and not gone.
         """
         if self._reader:
-            if self._broadcast and all_answered:
-                begin_attempt = self._broadcast.begin_attempt
-                self._outgoing.put(lambda _store: begin_attempt())
+            if all_answered:
+                self._outgoing.put(lambda _store: self._broadcast.begin_attempt())
             self._outgoing.put(lambda store: lay_out(store, seq))
             self._reader.open(seq)
 
     def broadcast(self, message: Message) -> None:
         """The leader: send a message to every rank, this one included."""
         text = _encode(message)
-        if log := self._broadcast:
-            self._outgoing.put(lambda store: log.write(store, text))
+        self._outgoing.put(lambda store: self._broadcast.write(store, text))
         self._deliver(messages.TO_ALL, text)
 
     def facts(self) -> Facts:
@@ -190,7 +188,7 @@ class Control:
             channels[self._reader.channel] = self._reader.read_until_s
         sent = {rank: facts["sent"] for rank, facts in facts_by_rank.items() if rank != self.place.rank}
         lost = self.session.ledger.find_late(sent, channels, time.monotonic())
-        if BROADCAST_CHANNEL in lost and self._broadcast:
+        if BROADCAST_CHANNEL in lost:
             self._outgoing.put(self._broadcast.wake)  # it waits in a place that will stay empty
 
     def all_have_joined(self) -> None:
@@ -216,10 +214,11 @@ class Control:
         self._outgoing.put(None)
         _join([self._sender, *self._waiting], timeout_s)
 
-    def drain_wake(self) -> None:
-        """Make `wake_fd` unreadable until the next message."""
+    def take(self) -> list[tuple[int, Message]]:
+        """Return what has come, and make `wake_fd` unreadable until the next message. For one thread only."""
         with suppress(BlockingIOError):
             os.eventfd_read(self.wake_fd)
+        return [self.incoming.get_nowait() for _ in range(self.incoming.qsize())]
 
     def client(self, patience: timedelta = timedelta(seconds=_PATIENCE_S)) -> Store:
         """Return a store client of its own for one more thread. Blocks; raises UnreachableError where the store does not answer.
@@ -245,8 +244,7 @@ class Control:
                 action(store)
             self._end_hearing()
             store.queue_push(f"to/{self.place.rank}", _NO_MORE)
-            if self._broadcast:
-                self._broadcast.wake(store)
+            self._broadcast.wake(store)
             if self._reader:
                 ring(store)
             _join(self._waiting, _LAST_WORD_S)
@@ -259,8 +257,7 @@ class Control:
 
     def _end_hearing(self) -> None:
         self._closing = True
-        if self._broadcast:
-            self._broadcast.close()
+        self._broadcast.close()
 
     def _listen(self, store: Store) -> None:
         key = f"to/{self.place.rank}"
@@ -277,17 +274,15 @@ class Control:
                 self._put(received)
 
     def _hear_broadcasts(self, store: Store) -> None:
-        log = self._broadcast
-        assert log
         while not self._closing:
             self._heard_broadcasts.wait()
-            received = log.await_next(store)
+            received = self._broadcast.await_next(store)
             self._heard_broadcasts.hear()
             # Where one was lost, what follows has no ground: only what ends the run is heard.
             is_sound = not self.session.tampering.lost[BROADCAST_CHANNEL]
             if received and received[0] != self.place.rank and (is_sound or isinstance(received[1], _ENDS)):
                 self._put(received)
-        log.close()
+        self._broadcast.close()
 
     def _read_words(self, store: Store) -> None:
         assert self._reader

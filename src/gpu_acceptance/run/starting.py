@@ -104,7 +104,7 @@ def _open_files(supervisor: Supervisor, files: RunFiles, identity: RankIdentity)
     except (OSError, RecordError) as error:
         yield RefusedError(f"cannot write to {files.folder}: {error}", NOT_WRITABLE)
     try:
-        supervisor.slot = WorkerSlot(supervisor.control, supervisor.events, files, identity)
+        supervisor.slot = WorkerSlot(supervisor.control, supervisor.selector, files, identity)
     except OSError as error:
         todo = "see TMPDIR (in a pod, mount an emptyDir at /tmp), ulimit -u, and the limits of the container"
         yield RefusedError(f"no temporary folder could be made, or no process started: {error}; {todo}", INCOMPLETE)

@@ -4,11 +4,10 @@ import time
 from typing import TYPE_CHECKING
 
 from gpu_acceptance.base.exit import ExitStatus
-from gpu_acceptance.base.model import Message
+from gpu_acceptance.base.model import ChannelError, Message
 from gpu_acceptance.base.text import clip
 from gpu_acceptance.control.messages import Go
 from gpu_acceptance.record.outcome import Cause, Outcome
-from gpu_acceptance.supervisor.events import Garbled
 from gpu_acceptance.supervisor.rank_attempt import RankAttempt
 from gpu_acceptance.verdict.attempts import NO_WORKER
 from gpu_acceptance.worker.messages import Formed, FormFailed, Goodbye, Quit, Ready, Step, TelemetryRequest, WorkerMessage
@@ -23,8 +22,8 @@ _FREE_S = 15.0  # NVML showed 23 GB of a SIGKILLed worker free within 0.9 s
 class FormAttempt(RankAttempt):
     """A new generation: the old worker ends, its GPU memory gets free, a new worker starts, the group forms."""
 
-    def __init__(self, supervisor: "Supervisor", go: Go, rank: int, world_size: int) -> None:
-        super().__init__(supervisor, go, rank, world_size)
+    def __init__(self, supervisor: "Supervisor", go: Go) -> None:
+        super().__init__(supervisor, go)
         self.phase = "ending the last worker"
         self._waits_for_memory_since: float | None = None
         self._has_started = False  # the new worker
@@ -35,7 +34,7 @@ class FormAttempt(RankAttempt):
             self._finish(Outcome.NOT_RUN, NO_WORKER, phase="")
         self.tick()
 
-    def on_worker(self, message: WorkerMessage | Garbled) -> None:
+    def on_worker(self, message: WorkerMessage | ChannelError) -> None:
         if self._has_started:  # before that the old worker speaks
             super().on_worker(message)
 
@@ -93,8 +92,8 @@ class FormAttempt(RankAttempt):
 class EndAttempt(RankAttempt):
     """The end of a healthy worker: it tears down its last fixtures and exits. A problem there is a row of its own."""
 
-    def __init__(self, supervisor: "Supervisor", go: Go, rank: int, world_size: int) -> None:
-        super().__init__(supervisor, go, rank, world_size)
+    def __init__(self, supervisor: "Supervisor", go: Go) -> None:
+        super().__init__(supervisor, go)
         self.phase = "teardown"
         self._errors: list[str] | None = None  # told with its goodbye; None: it has not said goodbye
         if self._is_absent:

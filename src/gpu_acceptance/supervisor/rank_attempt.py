@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpu_acceptance.base.exit import ExitStatus
-from gpu_acceptance.base.model import Message
+from gpu_acceptance.base.model import ChannelError, Message
 from gpu_acceptance.base.text import clip
 from gpu_acceptance.control.messages import Enter, Fence, FenceReady, Gather, Gathered, Go, PeerBad, Vote
 from gpu_acceptance.control.session import LATE_S
 from gpu_acceptance.record.outcome import Cause, Outcome
 from gpu_acceptance.record.row import RankRecord
 from gpu_acceptance.supervisor.attempt_state import GRACE_S
-from gpu_acceptance.supervisor.events import Garbled
 from gpu_acceptance.supervisor.hang_diagnosis import LONGEST_S, HangDiagnosis
 from gpu_acceptance.thresholds.limit import plural
 from gpu_acceptance.verdict.attempts import CHANNEL, NO_WORKER, may_echo
@@ -59,10 +58,9 @@ class PendingKill:
 class RankAttempt:
     """Base of all kinds of attempts: deadline, death, interruption. `record` is set once, and published at that moment."""
 
-    def __init__(self, supervisor: "Supervisor", go: Go, rank: int, world_size: int) -> None:
+    def __init__(self, supervisor: "Supervisor", go: Go) -> None:
         self.go = go
-        self.rank = rank
-        self.world_size = world_size
+        self.rank = supervisor.place.rank
         self.record: RankRecord | None = None
         self.phase = "setup"
         assert supervisor.slot
@@ -79,12 +77,12 @@ class RankAttempt:
         """True where this rank goes on without a worker, so that the others can continue."""
         return self.rank in self.go.absent
 
-    def on_worker(self, message: WorkerMessage | Garbled) -> None:
+    def on_worker(self, message: WorkerMessage | ChannelError) -> None:
         """Take a message of this attempt from the process that was started, and from no forked copy of a test."""
         if self._pending_kill:
             return
-        if isinstance(message, Garbled):
-            self._distrust(f"the worker sent something that is no message: {message.what}")
+        if isinstance(message, ChannelError):
+            self._distrust(f"the worker sent something that is no message: {message}")
         elif self._slot.worker and message.pid != self._slot.worker.pid:
             self._distrust(f"process {message.pid} spoke for the worker ({self._slot.worker.pid})")
         elif self.record is None and message.seq in {self.go.seq, 0}:
@@ -234,8 +232,8 @@ class RankAttempt:
 class RunAttempt(RankAttempt):
     """A validation: set-up, vote, call and teardown in the worker."""
 
-    def __init__(self, supervisor: "Supervisor", go: Go, rank: int, world_size: int) -> None:
-        super().__init__(supervisor, go, rank, world_size)
+    def __init__(self, supervisor: "Supervisor", go: Go) -> None:
+        super().__init__(supervisor, go)
         self._kept_out: Enter | None = None
         self._torn_down_from = self.phase  # the phase before the teardown, which continues after it
         self._waits_to_enter = False  # a worker whose set-up did not succeed asks for no entry
@@ -273,7 +271,7 @@ class RunAttempt(RankAttempt):
                 self._progress = "; it was through with its call and waited for its peers"
                 self._supervisor.control.post(FenceReady(seq=seq))
             case Give():
-                check_gathered(message.key, message.value, self.world_size)
+                check_gathered(message.key, message.value, self._supervisor.place.world_size)
                 self._supervisor.tell_leader(Gather(seq=seq, key=message.key, value=message.value))
             case RoundEnded():
                 self._end_round()

@@ -4,6 +4,7 @@ One rank leads (supervisor/leader.py): it announces what runs, collects and judg
 only finishes the run (supervisor/standby.py). All other ranks follow.
 """
 
+import selectors
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -12,43 +13,19 @@ from typing import Any, TypeVar, overload
 from gpu_acceptance.base.exit import StopSignals, asked_as_well
 from gpu_acceptance.base.model import Message
 from gpu_acceptance.base.process import gc_paused, gc_spared
+from gpu_acceptance.control import messages
 from gpu_acceptance.control.control import Control, ControlError, UnreachableError
 from gpu_acceptance.control.heartbeats import BEAT_S, LOST_S, Heartbeats, Loss
-from gpu_acceptance.control.messages import (
-    AskClock,
-    AskJournal,
-    Bye,
-    Clock,
-    Collected,
-    Enter,
-    Fence,
-    FenceReady,
-    Final,
-    Gather,
-    Gathered,
-    Go,
-    Hello,
-    JournalState,
-    Leave,
-    PeerBad,
-    Published,
-    Resend,
-    Stop,
-    StopRequest,
-    StoreLost,
-    Verdict,
-    Vote,
-)
 from gpu_acceptance.control.rank import Rank
 from gpu_acceptance.control.session import LATE_S
 from gpu_acceptance.record.row import RankRecord
 from gpu_acceptance.supervisor.attempt_state import GRACE_S, AttemptState, OwnRecords, SentRecords
-from gpu_acceptance.supervisor.events import Event, Events, Exit, FromControl, FromWorker, StopAsked
 from gpu_acceptance.supervisor.generation_attempt import EndAttempt, FormAttempt
 from gpu_acceptance.supervisor.rank_attempt import RankAttempt, RunAttempt
 from gpu_acceptance.supervisor.worker_slot import WorkerSlot
 
 LOST_MESSAGES = "the loss of control messages"  # as a reason to stop
+_LONGEST_WAIT_S = 0.5
 IDLE_S = 120.0  # for the leader to announce the next step
 _STOP_S = 3.0  # for a leader without a heartbeat to react to a signal, and for the ranks to answer: torchrun kills 30 s after its SIGTERM
 _BUSY_S = 10.0  # for a leader with a heartbeat: it may be inside a hook, or judge a thousand records
@@ -76,7 +53,9 @@ class Supervisor:
         self._store = f"{place.store_host}:{control.port}"
         self.stop_signals = stop
         self.heartbeats = Heartbeats(control.client(), control.session, place.rank, control.facts)
-        self.events = Events(control, stop)
+        self.selector = selectors.DefaultSelector()  # wakes for all that may happen
+        for wake in (control.wake_fd, stop.wake):
+            self.selector.register(wake, selectors.EVENT_READ)
         self.slot: WorkerSlot | None = None
         self.records = OwnRecords(place.rank, control.post)
         self.leader = 0
@@ -90,9 +69,10 @@ class Supervisor:
         self._seq = 0  # of the attempt in progress
         self._unpublished: tuple[RankRecord, dict[str, str]] | None = None  # waits for the counters
         self._broadcasts: deque[Message] = deque()
-        self._question: AskJournal | None = None  # from the leader, about this rank's journal
+        self._question: messages.AskJournal | None = None  # from the leader, about this rank's journal
         self._heard_leader = time.monotonic()
         self.leader_writes = False  # it writes files, and cannot react to a signal meanwhile
+        self._has_asked_to_stop = False
         self._stop_asked: float | None = None
         self.is_cut_off = False  # from the store; perhaps the launcher is cut off as well
         self.given_up: set[int] = set()  # leaders that were followed by another one
@@ -115,10 +95,19 @@ class Supervisor:
 
     def pump(self) -> None:
         """Handle the next events; returns within half a second. Raises UnreachableError when the store or the leader is gone."""
-        events = self.events.wait()
-        with gc_paused():  # they may be the records of a thousand ranks
-            for event in events:
-                self._dispatch(event)
+        ready = {key.fd for key, _ in self.selector.select(_LONGEST_WAIT_S)}
+        with gc_paused():  # messages may be the records of a thousand ranks
+            self._hear_worker(ready)
+            for sender, message in self.control.take() if self.control.wake_fd in ready else ():
+                # A rank of another job may say hello here, and nothing else.
+                if sender < self.place.world_size or isinstance(message, messages.Hello):
+                    self._on_control(sender, message)
+                else:
+                    self.control.session.tampering.drop("to")
+        reason = self.stop_signals.poll()  # each time: unread bytes of a signal would wake the next wait for ever
+        if reason and not self._has_asked_to_stop:
+            self._has_asked_to_stop, self._stop_asked = True, time.monotonic()
+            self.tell_leader(messages.StopRequest(reason=reason, is_loss=self.stop_signals.has_lost_launcher))
         self._confirm()
         if self.slot:
             self.slot.attend()
@@ -145,7 +134,7 @@ class Supervisor:
         self._compared_s = time.monotonic()
         self.control.find_late(self.heartbeats.facts.copy())
         if self.is_leader and not self.stopping and self.has_lost_messages:
-            self.control.broadcast(Stop(reason=LOST_MESSAGES))
+            self.control.broadcast(messages.Stop(reason=LOST_MESSAGES))
 
     def settle(self) -> None:
         """On the leader: wait until all messages that the ranks have sent by now have come, or are known to be lost."""
@@ -207,13 +196,13 @@ class Supervisor:
         while self._broadcasts:
             message = self._broadcasts.popleft()
             match message:
-                case Go() if not self._is_leaving:
+                case messages.Go() if not self._is_leaving:
                     self._publish_record(at_once=True)
                     self._seq = message.seq
-                    self._attempt = _ATTEMPTS[message.kind](self, message, self.place.rank, self.place.world_size)
+                    self._attempt = _ATTEMPTS[message.kind](self, message)
                     if self.stopping:
                         self._attempt.interrupt(self.stopping)
-                case Enter() | Fence() | Gathered() | PeerBad():
+                case messages.Enter() | messages.Fence() | messages.Gathered() | messages.PeerBad():
                     if self._attempt and message.seq == self._seq:
                         self._attempt.on_control(message)
                 case _ if isinstance(message, wanted):
@@ -230,17 +219,17 @@ class Supervisor:
             self.pump()
         return self.mail(kind)
 
-    def follow(self) -> Verdict | Final:
+    def follow(self) -> messages.Verdict | messages.Final:
         """Take part in all attempts that the leader announces, until it announces a verdict, or ends the run early with `final`."""
-        message = self.await_broadcast(Verdict, Final, silence_s=IDLE_S + 2 * GRACE_S + LOST_S)
-        if isinstance(message, Final):
+        message = self.await_broadcast(messages.Verdict, messages.Final, silence_s=IDLE_S + 2 * GRACE_S + LOST_S)
+        if isinstance(message, messages.Final):
             self._broadcasts.appendleft(message)
             self.ended = f"rank {self.leader} ended the run before this"
         else:
             self.ended = message.ended
         return message
 
-    def lead_attempt(self, go: Go) -> AttemptState:
+    def lead_attempt(self, go: messages.Go) -> AttemptState:
         """On the leader: announce an attempt and collect it."""
         self.attempt_state = state = AttemptState(go, self.place.world_size, self.control.broadcast)
         self.control.collect(go.seq, all_answered=self.all_answered)
@@ -297,7 +286,7 @@ class Supervisor:
         reason = self.stop_signals.poll()
         if reason and not self.stopping:
             is_loss = self.stop_signals.has_lost_launcher
-            self.control.broadcast(Stop(reason=reason, is_loss=is_loss))
+            self.control.broadcast(messages.Stop(reason=reason, is_loss=is_loss))
             self.interrupt(reason, is_loss=is_loss)
 
     @property
@@ -317,13 +306,13 @@ class Supervisor:
         self.stop_signals.ignore()
         self._is_leaving = True
         self._stop_asked = None
-        self.tell_leader(Bye())
+        self.tell_leader(messages.Bye())
         try:
             if self.is_leader:
-                self.await_mail(Bye, BYE_S, ranks)
-                self.control.broadcast(Leave())
+                self.await_mail(messages.Bye, BYE_S, ranks)
+                self.control.broadcast(messages.Leave())
             else:
-                self.await_broadcast(Leave, silence_s=LEAVE_S)
+                self.await_broadcast(messages.Leave, silence_s=LEAVE_S)
         except ControlError:
             return
         finally:
@@ -335,61 +324,52 @@ class Supervisor:
         self.heartbeats.end()
         self.control.close(timeout_s=5)
 
-    def _dispatch(self, event: Event) -> None:
-        match event:
-            case FromWorker(message):
-                if self._attempt:
-                    self._attempt.on_worker(message)
-            case Exit(status):
-                assert self.slot
-                log_tail = self.slot.reap()
-                stopped = asked_as_well(self.stop_signals, status)
-                if self._attempt and stopped:
-                    self._attempt.interrupt(stopped, lost=self.stop_signals.has_lost_launcher)
-                elif self._attempt:
-                    self._attempt.on_exit(status, log_tail)
-            case StopAsked(reason):
-                self._stop_asked = time.monotonic()
-                self.tell_leader(StopRequest(reason=reason, is_loss=self.stop_signals.has_lost_launcher))
-            case FromControl(sender, message):
-                # A rank of another job may say hello here, and nothing else.
-                if sender < self.place.world_size or isinstance(message, Hello):
-                    self._on_control(sender, message)
-                else:
-                    self.control.session.tampering.drop("to")
+    def _hear_worker(self, ready: set[int]) -> None:
+        attempt = self._attempt
+        if self.slot is None or attempt is None:
+            return
+        found, status = self.slot.receive(ready)
+        for message in found:
+            attempt.on_worker(message)
+        if status:
+            log_tail = self.slot.reap()
+            if stopped := asked_as_well(self.stop_signals, status):
+                attempt.interrupt(stopped, lost=self.stop_signals.has_lost_launcher)
+            else:
+                attempt.on_exit(status, log_tail)
 
     def _on_control(self, sender: int, message: Message) -> None:
         match message:
-            case StoreLost():
+            case messages.StoreLost():
                 self._store_lost = f"the control store at {self._store} is gone: {message.reason}"
-            case Hello() | Collected() | Resend() | JournalState() | Bye():
+            case messages.Hello() | messages.Collected() | messages.Resend() | messages.JournalState() | messages.Bye():
                 self._mail.setdefault(type(message), {})[sender] = message
-            case AskClock():
-                self.tell_leader(Clock(clock_s=time.time()))
-            case AskJournal() if sender == self.leader:
+            case messages.AskClock():
+                self.tell_leader(messages.Clock(clock_s=time.time()))
+            case messages.AskJournal() if sender == self.leader:
                 self._heard_leader = time.monotonic()
                 self._question = message
-            case Clock():
-                self.mail(Clock)[sender] = message.model_copy(update={"heard_s": time.time()})
-            case Vote() | Published() | Gather() | FenceReady():
+            case messages.Clock():
+                self.mail(messages.Clock)[sender] = message.model_copy(update={"heard_s": time.time()})
+            case messages.Vote() | messages.Published() | messages.Gather() | messages.FenceReady():
                 if self.attempt_state:
                     self.attempt_state.take(sender, message)
                     self.records.problem = self.records.problem or getattr(message, "problem", None)
-            case StopRequest():
+            case messages.StopRequest():
                 if not self.stopping:
-                    self.control.broadcast(Stop(reason=message.reason, is_loss=message.is_loss))
+                    self.control.broadcast(messages.Stop(reason=message.reason, is_loss=message.is_loss))
             case _ if sender == self.leader:
                 self._heard_leader = time.monotonic()
-                if isinstance(message, Stop):
+                if isinstance(message, messages.Stop):
                     self.interrupt(message.reason, is_loss=message.is_loss)
                 else:
                     self._broadcasts.append(message)
-            case Final() if sender not in self.given_up:  # from a leader that others elected before this rank did
-                self.mail(Final)[sender] = message
+            case messages.Final() if sender not in self.given_up:  # from a leader that others elected before this rank did
+                self.mail(messages.Final)[sender] = message
 
     def _confirm(self) -> None:
         """Answer the leader's question, after all messages that have come: a `final` among them makes the answer pointless."""
         question, self._question = self._question, None
-        if question is None or any(isinstance(one, Final) for one in self._broadcasts):
+        if question is None or any(isinstance(one, messages.Final) for one in self._broadcasts):
             return
         self.tell_leader(self.records.confirm(question, self.control.session.tampering.facts()["lost"]))

@@ -25,24 +25,21 @@ ANSWERS_WITHIN_S = 30.0  # once asked; the first time that is what a new process
 _READ_LATER = ("NCCL_", "CUBLAS_WORKSPACE_CONFIG", "CUDA_VISIBLE_DEVICES", "GPU_ACCEPTANCE_")
 
 
+def close_all(descriptors: list[int]) -> None:
+    """Close these descriptors, and empty the list."""
+    while descriptors:
+        os.close(descriptors.pop())
+
+
 class NoForkError(RuntimeError):
     """The fork server makes no worker any more; the text says why."""
 
 
-def _start(
-    command: list[str], environment: dict[str, str], folder: Path, log_file: Path, descriptors: list[int]
-) -> subprocess.Popen[bytes]:
+def _start(command: list[str], env: dict[str, str], cwd: Path, log_file: Path, descriptors: list[int]) -> subprocess.Popen[bytes]:
     """Start a process in a session of its own, which writes to the end of the log and inherits these descriptors."""
     with log_file.open("ab") as log:
         return subprocess.Popen(
-            command,
-            env=environment,
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            pass_fds=descriptors,
-            start_new_session=True,
+            command, env=env, cwd=cwd, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=descriptors, start_new_session=True
         )
 
 
@@ -67,7 +64,7 @@ class ForkServerProcess:
 
     def __init__(self, environment: dict[str, str], folder: Path, log_file: Path) -> None:
         self._environment = common_environment(environment)
-        self._go_fd: int | None = None  # open while a worker is awaited, which begins only when told here
+        self._go_fds: list[int] = []  # one while a worker is awaited, which begins only when told here
         self._has_ended = False
         self._asked = 0.0
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -86,9 +83,10 @@ class ForkServerProcess:
 
     def ask(self, command: list[str], environment: dict[str, str], descriptors: list[int]) -> None:
         """Request a worker. The first of its descriptors is its log, the others are its channel. Raises NoForkError."""
-        assert self._go_fd is None
+        assert not self._go_fds
         request = json.dumps({"command": command, "environment": environment}).encode()
-        go, self._go_fd = os.pipe()
+        go, ours = os.pipe()
+        self._go_fds.append(ours)
         try:
             socket.send_fds(self._channel, [request], [go, *descriptors])
         except OSError as error:  # it is gone, or this is too much at once
@@ -99,7 +97,6 @@ class ForkServerProcess:
 
     def answer(self) -> ForkedProcess | None:
         """Return the requested worker, which begins now; None before that. Raises NoForkError where it will never come."""
-        assert self._go_fd is not None
         try:
             answer = self._channel.recv(20)
         except BlockingIOError:
@@ -116,8 +113,8 @@ class ForkServerProcess:
         except ChildProcessError:
             raise self._failed(f"made process {pid}, which is no child of its supervisor") from None
         with contextlib.suppress(BrokenPipeError):  # it is dead already, which is noticed as any end of a worker
-            os.write(self._go_fd, GO)
-        self._close_go()
+            os.write(self._go_fds[0], GO)
+        close_all(self._go_fds)
         return ForkedProcess(pid)
 
     def end(self) -> None:
@@ -126,17 +123,12 @@ class ForkServerProcess:
         if self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
-        self._close_go()
+        close_all(self._go_fds)
 
     def close(self) -> None:
         """End it, and close the channel of its answers."""
         self.end()
         self._channel.close()
-
-    def _close_go(self) -> None:
-        if self._go_fd is not None:
-            os.close(self._go_fd)
-            self._go_fd = None
 
     def _failed(self, how: str) -> NoForkError:
         self.end()
@@ -171,12 +163,12 @@ class WorkerProcess:
         event_read, child_write = os.pipe()
         os.set_blocking(event_read, False)
         os.set_blocking(self._write_fd, False)
+        self._ours, self._theirs = [self._bell_fd, self._write_fd, event_read], [child_read, child_write, child_bell]
         self._unsent = b""
         self.reader = LineReader[WorkerMessage](event_read, FROM_WORKER)
         self._command = command
         self._environment = worker_environment(environment, (child_read, child_write), stack_file, (child_bell, self._collectives_file))
         self._folder = folder
-        self._descriptors = [child_read, child_write, child_bell]  # the worker's ends; closed here once it has them
         self._fork_server = fork_server if fork_server and fork_server.can_fork(command, self._environment) else None
         self._has_asked = False  # the fork server
         self._log_start = log_file.stat().st_size if log_file.exists() else 0  # the worker's own part begins here
@@ -193,37 +185,38 @@ class WorkerProcess:
 
         Raises OSError where no process can be started.
         """
-        if self._process is None and (process := self._forked(self._fork_server) if self._fork_server else self._started()):
+        if self._process is None and (process := self._started()):
             self._process = process
-            self._close(*self._descriptors)
+            close_all(self._theirs)
             self.pid = process.pid
             self.pidfd = pidfd_open(self.pid)
+            self._ours.append(self.pidfd)
             self._oom_kills = count_oom_kills()
         return self._process is not None
 
-    def _forked(self, fork_server: ForkServerProcess) -> subprocess.Popen[bytes] | ForkedProcess | None:
-        try:
-            if self._has_asked:
-                return fork_server.answer()
-            self._has_asked = True
-            with self._log_file.open("ab") as log:
-                fork_server.ask(self._command, self._environment, [log.fileno(), *self._descriptors])
-        except NoForkError as error:
-            self._fork_server = None
-            with self._log_file.open("a") as log:
-                log.write(f"=== {error}: this worker is started anew ===\n")
-            self._log_start = self._log_file.stat().st_size
-            return self._started()
-        return None
-
-    def _started(self) -> subprocess.Popen[bytes]:
-        return _start(self._command, self._environment, self._folder, self._log_file, self._descriptors)
+    def _started(self) -> subprocess.Popen[bytes] | ForkedProcess | None:
+        """Return the process, or None while the fork server has not answered."""
+        if self._fork_server:
+            try:
+                if self._has_asked:
+                    return self._fork_server.answer()
+                self._has_asked = True
+                with self._log_file.open("ab") as log:
+                    self._fork_server.ask(self._command, self._environment, [log.fileno(), *self._theirs])
+                return None
+            except NoForkError as error:
+                self._fork_server = None
+                with self._log_file.open("a") as log:
+                    log.write(f"=== {error}: this worker is started anew ===\n")
+                self._log_start = self._log_file.stat().st_size
+        return _start(self._command, self._environment, self._folder, self._log_file, self._theirs)
 
     def abandon(self) -> None:
         """Release a worker whose process is not there and will not come; no other worker is forked any more."""
         if self._fork_server:
             self._fork_server.end()
-        self._close(*self._descriptors, self._write_fd, self._bell_fd, self.reader.fd)
+        close_all(self._theirs)
+        self.close()
 
     def send(self, message: BetweenProcesses) -> None:
         """Send to the worker, now or when it reads again. A worker that is gone shows in its pidfd, not here."""
@@ -262,8 +255,4 @@ class WorkerProcess:
         return tail(self._log_file, self._log_start)
 
     def close(self) -> None:
-        self._close(self._write_fd, self._bell_fd, self.reader.fd, self.pidfd)
-
-    def _close(self, *descriptors: int) -> None:
-        for descriptor in descriptors:
-            os.close(descriptor)
+        close_all(self._ours)

@@ -2,7 +2,7 @@
 
 import os
 import secrets
-import subprocess
+import selectors
 import sys
 import time
 from dataclasses import dataclass
@@ -10,7 +10,9 @@ from pathlib import Path
 
 import psutil
 
+from gpu_acceptance.base.exit import ExitStatus
 from gpu_acceptance.base.janitor import MARK, Segments, kill_marked, start_janitor, stop
+from gpu_acceptance.base.model import ChannelError, LineReader
 from gpu_acceptance.base.process import can_be_shown, descendants, kill_descendants
 from gpu_acceptance.base.scratch import SCRATCH, Scratch
 from gpu_acceptance.control.control import Control, generation_prefix
@@ -20,16 +22,17 @@ from gpu_acceptance.inventory.answer import Missing
 from gpu_acceptance.record.counters import LogWarnings
 from gpu_acceptance.record.figure import Figure
 from gpu_acceptance.record.job import RankIdentity
-from gpu_acceptance.supervisor.events import Events
 from gpu_acceptance.supervisor.gpu_watch import CounterWatch, TelemetryWatch
 from gpu_acceptance.supervisor.worker_process import ForkServerProcess, WorkerProcess
 from gpu_acceptance.verdict.judge import alarm
-from gpu_acceptance.worker.messages import Form, Place, RunFacts, World
+from gpu_acceptance.worker.messages import Form, Place, RunFacts, WorkerMessage, World
 from gpu_acceptance.worker.worker import worker_command
 
 _JANITOR_S = 1.0
 _REMOVING_S = 1.0  # what is not gone by then the janitor removes
 _MEMORY_SLACK_BYTES = 1 << 30  # an idle driver was seen to hold 618 MiB
+_MOST_READS = 32  # of 64 KiB in one wait; the pipe of a dead worker holds 1 MiB at most
+_MOST_MESSAGES = 100  # in one wait: the two sides take turns, an honest worker is a few messages ahead
 
 
 @dataclass(frozen=True)
@@ -45,15 +48,34 @@ class WorkerConfig:
     most_risen: dict[str, float]  # how far each of them may rise, where a limit is a number
 
 
-class WorkerSlot:
-    """The worker of one rank, if there is one at the moment, and all that is read for it from outside."""
+def read_messages(reader: LineReader[WorkerMessage]) -> tuple[list[WorkerMessage | ChannelError], bool]:
+    """Return what a worker has sent, and True where more may come. After an error no later byte can be trusted."""
+    found: list[WorkerMessage | ChannelError] = []
+    try:
+        for _ in range(_MOST_READS):  # a worker that writes faster than this reads must not block the loop
+            messages = reader.read()
+            if not messages:
+                return found, messages is not None
+            found += messages
+            if len(found) > _MOST_MESSAGES:  # to handle them all would block the loop
+                return [ChannelError(f"a flood of {len(found)} messages at once; allowed: {_MOST_MESSAGES}")], False
+    except ChannelError as error:
+        return [*found, error], False
+    return found, True
 
-    def __init__(self, control: Control, events: Events, files: RunFiles, identity: RankIdentity) -> None:
+
+class WorkerSlot:
+    """The worker of one rank, if there is one at the moment, and all that is read for it from outside.
+
+    `selector`: is to wake up for the worker, the fork server and the counters.
+    """
+
+    def __init__(self, control: Control, selector: selectors.BaseSelector, files: RunFiles, identity: RankIdentity) -> None:
         self.worker: WorkerProcess | None = None
         self.distrusted = ""  # reason, where the worker was killed between two attempts
         self.start_problem = ""  # reason why the requested worker cannot start
         self._control = control
-        self._events = events
+        self._selector = selector
         self._files = files
         self.config: WorkerConfig | None = None  # once the validations are agreed on
         self._coming: WorkerProcess | None = None  # requested from the fork server
@@ -69,14 +91,14 @@ class WorkerSlot:
         self._gpu_index = identity.gpu.index if identity.gpu else None
         self._gpu_uuid = ""  # of the GPU that the worker opened
         self._counters = CounterWatch(reads_ports=identity.local_rank == 0)
-        events.listen(self._counters.wake_fd)
+        selector.register(self._counters.wake_fd, selectors.EVENT_READ)
         self._log = LogWarnings()
         self._warnings: tuple[Figure, ...] = ()
         self.telemetry = TelemetryWatch()
         self._scratch = Scratch(self._mark)
         self._environment = {**os.environ, MARK: self._mark, "TMPDIR": str(self._scratch.temporary)}
         self._segments = Segments()
-        self._janitor, self._janitor_seen_s = self._start_janitor(), time.monotonic()
+        self._janitor, self._janitor_seen_s = start_janitor(self._mark, self._scratch.folders, self._scratch.locks), time.monotonic()
         self._memory_before = {gpu.index: gpu.use.used_bytes for gpu in identity.gpus if gpu.use}
 
     def start(self, env: dict[str, str], generation: int) -> None:
@@ -98,7 +120,7 @@ class WorkerSlot:
             files = self._folder, self._files.worker_log, self._files.stacks
             self._coming = WorkerProcess(command, environment, *files, asks_nccl=asks_nccl, fork_server=self._fork_server)
             if self._fork_server:
-                self._events.listen(self._fork_server.fd)
+                self._selector.register(self._fork_server.fd, selectors.EVENT_READ)
             self.attend()
         except OSError as error:
             self.start_problem = f"no process could be started: {error.strerror}"
@@ -118,23 +140,21 @@ class WorkerSlot:
             return
         if has_come:
             self.worker = self._let_come()
-            self._events.watch(self.worker)
+            self._selector.register(self.worker.reader.fd, selectors.EVENT_READ)
+            self._selector.register(self.worker.pidfd, selectors.EVENT_READ)
         elif self.worker:
             self.worker.flush()
         now = time.monotonic()
         if now - self._janitor_seen_s > _JANITOR_S:  # not each time: it is a system call, and a validation has a dozen waits
             self._janitor_seen_s = now
             if self._janitor.poll() is not None:  # another process killed it
-                self._janitor = self._start_janitor()
-
-    def _start_janitor(self) -> "subprocess.Popen[bytes]":
-        return start_janitor(self._mark, self._scratch.folders, self._scratch.locks)
+                self._janitor = start_janitor(self._mark, self._scratch.folders, self._scratch.locks)
 
     def _let_come(self) -> WorkerProcess:
         coming, self._coming = self._coming, None
         assert coming
         if self._fork_server:
-            self._events.unlisten(self._fork_server.fd)
+            self._selector.unregister(self._fork_server.fd)
         return coming
 
     def _abandon(self) -> None:
@@ -142,11 +162,23 @@ class WorkerSlot:
         if self._coming:
             self._let_come().abandon()
 
+    def receive(self, ready: set[int]) -> tuple[list[WorkerMessage | ChannelError], ExitStatus | None]:
+        """Return what the worker has sent, and how it ended where it has. `ready`: descriptors that can be read."""
+        messages, status, worker = list[WorkerMessage | ChannelError](), None, self.worker
+        if worker and worker.reader.fd in self._selector.get_map() and ready & {worker.reader.fd, worker.pidfd}:
+            messages, is_open = read_messages(worker.reader)
+            if not is_open:
+                self._selector.unregister(worker.reader.fd)  # it would stay readable for ever
+        if worker and worker.pidfd in ready:
+            status = worker.exit_status() or ExitStatus(None)
+        return messages, status
+
     def reap(self) -> str:
         """Release a worker that has ended; returns the end of its log."""
         worker, self.worker = self.worker, None
         assert worker is not None
-        self._events.unwatch()
+        for fd in self._selector.get_map().keys() & {worker.reader.fd, worker.pidfd}:
+            self._selector.unregister(fd)
         log_tail = worker.log_tail()
         worker.close()
         return log_tail

@@ -10,7 +10,7 @@ from gpu_acceptance.control.messages import Go
 from gpu_acceptance.record.outcome import Cause, Outcome
 from gpu_acceptance.supervisor.rank_attempt import RankAttempt
 from gpu_acceptance.verdict.attempts import NO_WORKER
-from gpu_acceptance.worker.messages import Formed, FormFailed, Goodbye, Quit, Ready, Step, TelemetryRequest, WorkerMessage
+from gpu_acceptance.worker.messages import Formed, FormFailed, Goodbye, Quit, Ready, Step, WorkerMessage
 
 if TYPE_CHECKING:
     from gpu_acceptance.supervisor.supervisor import Supervisor
@@ -56,7 +56,8 @@ class FormAttempt(RankAttempt):
         if self._has_started and not self._is_ready and not self._pending_kill:
             last = clip(next((line.strip() for line in reversed(log_tail.splitlines()) if line.strip()), ""), 500)
             why = f": {last}" if last else ", and its log says nothing"
-            self._finish_ended(Outcome.ERROR, f"the worker ended with {status} before it opened a device{why}", status, log_tail)
+            text = f"the worker ended with {status} before it opened a device{why}"
+            self._finish(Outcome.ERROR, text, status, log_tail=log_tail)
         elif self._has_started:
             super().on_exit(status, log_tail)
 
@@ -98,22 +99,17 @@ class EndAttempt(RankAttempt):
         self._errors: list[str] | None = None  # told with its goodbye; None: it has not said goodbye
         if self._is_absent:
             self._finish(Outcome.PASSED, "")  # there is nothing to end
-        elif self._slot.distrusted:
-            self._distrust(self._slot.distrusted)
-        elif self._slot.worker is None:
-            self._finish(Outcome.DIED, "the worker was gone before it was asked to end")
         else:
-            self._slot.worker.send(Quit(seq=go.seq))
+            self._ask(Quit(seq=go.seq), "it was asked to end")
 
     def on_control(self, message: Message) -> None:
         """Ignore broadcasts: no rank waits for a peer here."""
 
     def _on_message(self, message: WorkerMessage) -> None:
-        match message:
-            case TelemetryRequest():  # a fixture that ends with the session
-                self._tell_telemetry(message)
-            case Goodbye():
-                self._errors = [*message.errors, *message.late]
+        if isinstance(message, Goodbye):
+            self._errors = [*message.errors, *message.late]
+        else:
+            super()._on_message(message)  # a fixture that ends with the session may ask for telemetry
 
     def on_exit(self, status: ExitStatus, log_tail: str) -> None:
         """After the goodbye nothing of a validation is left: only an exit function or the unloading of a library can go wrong."""
@@ -122,7 +118,7 @@ class EndAttempt(RankAttempt):
             return
         crash = [self._of_exit(f"the worker ended with {status}")] if status.returncode != 0 else []
         if wrong := "\n".join([*crash, *self._errors]):
-            self._finish_ended(Outcome.ERROR, wrong, status, log_tail)
+            self._finish(Outcome.ERROR, wrong, status, log_tail=log_tail)
         else:
             self._finish(Outcome.PASSED, "")
 

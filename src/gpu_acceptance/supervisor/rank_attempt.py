@@ -5,11 +5,10 @@ Deadlines are durations: each supervisor counts on its own clock, because the cl
 
 import signal
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpu_acceptance.base.exit import ExitStatus
-from gpu_acceptance.base.model import ChannelError, Message
+from gpu_acceptance.base.model import BetweenProcesses, ChannelError, Message
 from gpu_acceptance.base.text import clip
 from gpu_acceptance.control.messages import Enter, Fence, FenceReady, Gather, Gathered, Go, PeerBad, Vote
 from gpu_acceptance.control.session import LATE_S
@@ -19,20 +18,7 @@ from gpu_acceptance.supervisor.attempt_state import GRACE_S
 from gpu_acceptance.supervisor.hang_diagnosis import LONGEST_S, HangDiagnosis
 from gpu_acceptance.thresholds.limit import plural
 from gpu_acceptance.verdict.attempts import CHANNEL, NO_WORKER, may_echo
-from gpu_acceptance.worker.messages import (
-    Done,
-    Give,
-    Passed,
-    RoundAnswered,
-    RoundEnded,
-    Run,
-    Setup,
-    Teardown,
-    TelemetryAnswer,
-    TelemetryRequest,
-    TornDown,
-    WorkerMessage,
-)
+from gpu_acceptance.worker import messages
 from gpu_acceptance.worker.session import check_gathered
 
 if TYPE_CHECKING:
@@ -44,15 +30,6 @@ _FAULTS: dict[int, Cause] = {
     signal.SIGBUS: Cause.BUS_ERROR,
     **dict.fromkeys((signal.SIGSEGV, signal.SIGABRT, signal.SIGILL, signal.SIGFPE), Cause.CRASHED),
 }
-
-
-@dataclass(frozen=True)
-class PendingKill:
-    """A worker is to be killed once its hang is diagnosed; outcome and message are those of its record."""
-
-    outcome: Outcome
-    message: str
-    diagnosis: HangDiagnosis
 
 
 class RankAttempt:
@@ -67,17 +44,13 @@ class RankAttempt:
         self._supervisor = supervisor
         self._slot = supervisor.slot
         self._started = time.monotonic()
-        self._pending_kill: PendingKill | None = None
+        self._pending_kill: tuple[Outcome, str, HangDiagnosis] | None = None  # outcome and message of a worker whose hang is diagnosed
         self._peer_bad: tuple[float, PeerBad] | None = None
         self._has_answered = False  # telemetry, since the last tick
+        self._is_absent = self.rank in go.absent  # it goes on without a worker, so that the others can continue
         self._progress = ""  # what a rank that is stuck had done, where its stack does not tell
 
-    @property
-    def _is_absent(self) -> bool:
-        """True where this rank goes on without a worker, so that the others can continue."""
-        return self.rank in self.go.absent
-
-    def on_worker(self, message: WorkerMessage | ChannelError) -> None:
+    def on_worker(self, message: messages.WorkerMessage | ChannelError) -> None:
         """Take a message of this attempt from the process that was started, and from no forked copy of a test."""
         if self._pending_kill:
             return
@@ -86,29 +59,38 @@ class RankAttempt:
         elif self._slot.worker and message.pid != self._slot.worker.pid:
             self._distrust(f"process {message.pid} spoke for the worker ({self._slot.worker.pid})")
         elif self.record is None and message.seq in {self.go.seq, 0}:
-            self._take(message)
+            try:
+                self._on_message(message)
+            except ValueError as error:
+                if self.record:
+                    raise  # no field is read after the record is made: the defect is our own
+                self._distrust(f"the worker sent a {message.type} message that cannot be: {clip(f'{type(error).__name__}: {error}', 500)}")
 
-    def _take(self, message: WorkerMessage) -> None:
-        record = self.record
-        try:
-            self._on_message(message)
-        except ValueError as error:
-            if self.record is not record:
-                raise  # no field is read after the record is made: the defect is our own
-            what = clip(f"{type(error).__name__}: {error}", 500)
-            self._distrust(f"the worker sent a {message.type} message that cannot be: {what}")
+    def _on_message(self, message: messages.WorkerMessage) -> None:
+        """Handle a message; each kind of attempt has more of them."""
+        if isinstance(message, messages.TelemetryRequest):
+            if self._has_answered:  # an answer takes a while to make: one at a time
+                raise ValueError("it asked again before it can have read the answer")
+            self._has_answered = True
+            found = self._slot.telemetry.during(message.begin_s, message.end_s)
+            assert self._slot.worker  # it has just asked
+            self._slot.worker.send(messages.TelemetryAnswer(found=found))
 
-    def _on_message(self, message: WorkerMessage) -> None:
-        """Handle a message; each kind of attempt does so in its own way."""
+    def _ask(self, request: BetweenProcesses, before: str) -> None:
+        """Tell the worker its task. Where there is none that can be trusted, the attempt ends."""
+        if self._slot.distrusted:
+            self.phase = CHANNEL
+            self._kill(Outcome.ERROR, self._slot.distrusted)
+        elif self._slot.worker is None:
+            self._finish(Outcome.DIED, f"the worker was gone before {before}")
+        else:
+            self._slot.worker.send(request)
 
     def on_exit(self, status: ExitStatus, log_tail: str) -> None:
         if self._pending_kill:
             self._kill_now(log_tail, f"the worker ended with {status} while its stack was being collected", status)
         else:
-            self._finish_ended(Outcome.DIED, self._of_exit(f"the worker ended with {status}"), status, log_tail)
-
-    def _finish_ended(self, outcome: Outcome, message: str, status: ExitStatus, log_tail: str) -> None:
-        self._finish(outcome, message, cause=_cause_of(status), returncode=status.returncode, log_tail=log_tail)
+            self._finish(Outcome.DIED, self._of_exit(f"the worker ended with {status}"), status, log_tail=log_tail)
 
     def _of_exit(self, text: str) -> str:
         return text
@@ -135,9 +117,12 @@ class RankAttempt:
         if self._pending_kill is None and self._peer_bad and self._peer_bad_for_s() > GRACE_S:
             peer = self._peer_bad[1]
             self._judge(Outcome.VICTIM, f"stopped because rank {peer.rank} failed first ({peer.outcome})")
-        if self.record is None and self._pending_kill is None and self._is_overdue:
-            self._judge(Outcome.STUCK, f"{self._overdue()}{self._progress}{self._supervisor.describe_network(self._started)}")
-        if self._pending_kill and self._pending_kill.diagnosis.poll():
+        longest_s, overdue = self._deadline()
+        # A late message of another rank may be awaited; after LATE_S it counts as lost.
+        is_overdue = self._elapsed() > longest_s + (LATE_S if self._supervisor.has_late_mail else 0)
+        if self.record is None and self._pending_kill is None and is_overdue:
+            self._judge(Outcome.STUCK, f"{overdue}{self._progress}{self._supervisor.describe_network(self._started)}")
+        if self._pending_kill and self._pending_kill[2].poll():
             self._kill_now()
 
     def _peer_bad_for_s(self) -> float:
@@ -148,41 +133,30 @@ class RankAttempt:
         echo = may_echo(outcome, fields.get("phase", self.phase)) and self._peer_bad_for_s() > GRACE_S - _TICK_S
         self._finish(Outcome.VICTIM if echo else outcome, message, **fields)
 
-    @property
-    def _is_overdue(self) -> bool:
-        """True past the deadline. A late message of another rank may be awaited; after LATE_S it counts as lost."""
-        beyond_s = self._elapsed() - self._longest_s()
-        return beyond_s > 0 and (beyond_s > LATE_S or not self._supervisor.has_late_mail)
-
-    def _longest_s(self) -> float:
-        return self.go.deadline_s
-
-    def _overdue(self) -> str:
-        return f"deadline of {self.go.deadline_s:g} s passed"
+    def _deadline(self) -> tuple[float, str]:
+        """Return after how many seconds this rank is stuck, and the text for that."""
+        return self.go.deadline_s, f"deadline of {self.go.deadline_s:g} s passed"
 
     def _elapsed(self) -> float:
         return time.monotonic() - self._started
 
     def _judge(self, outcome: Outcome, message: str) -> None:
         """Diagnose the worker and kill it then. Its messages are ignored meanwhile."""
-        worker = self._slot.worker
-        if worker is None:
+        if worker := self._slot.worker:
+            self._pending_kill = outcome, message, worker.diagnose()
+        else:
             self._finish(outcome, message)
-            return
-        self._pending_kill = PendingKill(outcome, message, worker.diagnose())
 
     def _kill_now(self, log_tail: str = "", ended: str = "", status: ExitStatus = _STILL_THERE) -> None:
         assert self._pending_kill
-        pending, self._pending_kill = self._pending_kill, None
-        diagnosis = pending.diagnosis
+        (outcome, message, diagnosis), self._pending_kill = self._pending_kill, None
         diagnosis.close()
-        (cause, state), stack, collectives = diagnosis.state, diagnosis.stack, diagnosis.collectives
-        found = [ended or (f"its process is {state}" if state else ""), *map(str, collectives)]
-        if not any([*found, stack]):
+        cause, state = diagnosis.state
+        found = [ended or (f"its process is {state}" if state else ""), *map(str, diagnosis.collectives)]
+        if not any([*found, diagnosis.stack]):
             found = [f"no stack trace: the worker did not respond within {LONGEST_S:g} s"]
-        message = "; ".join(filter(None, [pending.message, *found]))
-        about = {"stack": stack, "collectives": collectives, "ras": diagnosis.ras, "log_tail": log_tail}
-        self._kill(pending.outcome, message, cause=_cause_of(status) or cause, returncode=status.returncode, **about)
+        about = {"stack": diagnosis.stack, "collectives": diagnosis.collectives, "ras": diagnosis.ras, "log_tail": log_tail}
+        self._kill(outcome, "; ".join(filter(None, [message, *found])), status, **{"cause": cause, **about})
 
     def _distrust(self, message: str) -> None:
         """Kill a worker whose message cannot be right; its generation is spoiled in any phase.
@@ -196,17 +170,22 @@ class RankAttempt:
             self._slot.kill_worker()
             self._slot.distrusted = self._slot.distrusted or f"before it, after the end of {self.go.nodeid}: {message}"
 
-    def _kill(self, outcome: Outcome, message: str, **fields: Any) -> None:
-        if self.record is not None:
-            return
-        if worker := self._slot.worker:
+    def _kill(self, outcome: Outcome, message: str, status: ExitStatus = _STILL_THERE, **fields: Any) -> None:
+        worker = self._slot.worker
+        if worker and self.record is None:
             self._slot.kill_worker()
             fields["log_tail"] = worker.log_tail()
-        self._finish(outcome, message, **fields)
+        self._finish(outcome, message, status, **fields)
 
-    def _finish(self, outcome: Outcome, message: str, facts: dict[str, str] | None = None, **fields: Any) -> None:
+    def _finish(
+        self, outcome: Outcome, message: str, status: ExitStatus = _STILL_THERE, *, facts: dict[str, str] | None = None, **fields: Any
+    ) -> None:
+        """Make the record, unless there is one. `status`: of a worker that has ended; `fields`: more of the record."""
         if self.record is not None:
             return
+        now = time.monotonic()
+        of_exit = Cause.OUT_OF_MEMORY if status.is_want_of_memory else _FAULTS.get(status.signal)
+        fields = {"phase": "" if outcome is Outcome.PASSED else self.phase, "duration_s": self._elapsed(), **fields}
         self.record = RankRecord(
             nodeid=self.go.nodeid,
             attempt=self.go.attempt,
@@ -214,19 +193,12 @@ class RankAttempt:
             rank=self.rank,
             outcome=outcome,
             message=clip(message),
-            telemetry=self._slot.telemetry.during(self._started, time.monotonic()),
-            series=self._slot.telemetry.series(self._started, time.monotonic()),
-            **{"phase": self.phase if outcome is not Outcome.PASSED else "", "duration_s": self._elapsed(), **fields},
+            returncode=status.returncode,
+            telemetry=self._slot.telemetry.during(self._started, now),
+            series=self._slot.telemetry.series(self._started, now),
+            **{**fields, "cause": of_exit or fields.get("cause")},
         )
         self._supervisor.publish(self.record, facts or {})
-
-    def _tell_telemetry(self, asked: TelemetryRequest) -> None:
-        if self._has_answered:  # an answer takes a while to make: one at a time
-            raise ValueError("it asked again before it can have read the answer")
-        self._has_answered = True
-        found = self._slot.telemetry.during(asked.begin_s, asked.end_s)
-        assert self._slot.worker  # it has just asked
-        self._slot.worker.send(TelemetryAnswer(found=found))
 
 
 class RunAttempt(RankAttempt):
@@ -242,12 +214,8 @@ class RunAttempt(RankAttempt):
         self._awaits_alarm = False
         if self._is_absent:
             self._finish(Outcome.NOT_RUN, NO_WORKER, phase="")
-        elif self._slot.distrusted:
-            super()._distrust(self._slot.distrusted)
-        elif self._slot.worker is None:
-            self._finish(Outcome.DIED, "the worker was gone before the set-up")
         else:
-            self._slot.worker.send(Run(seq=go.seq, nodeid=go.nodeid, next=go.next))
+            self._ask(messages.Run(seq=go.seq, nodeid=go.nodeid, next=go.next), "the set-up")
 
     def _distrust(self, message: str) -> None:
         super()._distrust(self._of_exit(message) if self.record is None else message)
@@ -257,33 +225,41 @@ class RunAttempt(RankAttempt):
         before = self.go.previous if self.phase == "setup" and not self._waits_to_enter else None
         return f"{text}; the validation before was {before}" if before else text
 
-    def _on_message(self, message: WorkerMessage) -> None:
+    def _on_message(self, message: messages.WorkerMessage) -> None:
         seq = self.go.seq
         match message:
-            case Setup():
+            case messages.Setup():
                 self._waits_to_enter = message.outcome is Outcome.PASSED
                 self._supervisor.control.post(Vote(seq=seq, outcome=message.outcome, reason=clip(message.reason)))
-            case Teardown():
+            case messages.Teardown():
                 self._torn_down_from, self.phase = self.phase, "teardown"
-            case TornDown():
+            case messages.TornDown():
                 self.phase = self._torn_down_from
-            case Passed():
+            case messages.Passed():
                 self._progress = "; it was through with its call and waited for its peers"
                 self._supervisor.control.post(FenceReady(seq=seq))
-            case Give():
+            case messages.Give():
                 check_gathered(message.key, message.value, self._supervisor.place.world_size)
                 self._supervisor.tell_leader(Gather(seq=seq, key=message.key, value=message.value))
-            case RoundEnded():
-                self._end_round()
-            case TelemetryRequest():
-                self._tell_telemetry(message)
-            case Done():
+            case messages.RoundEnded():
+                if self._awaits_alarm:
+                    raise ValueError("it told the end of a round before it can have read the answer to the last one")
+                self._num_rounds, self._alive_s, self._awaits_alarm = self._num_rounds + 1, self._elapsed(), True
+                self._slot.poll_counters()
+            case messages.Done():
                 self._finish_done(message)
+            case _:
+                super()._on_message(message)
 
     def on_control(self, message: Message) -> None:
         match message:
             case Enter():
-                self._enter(message)
+                if message.ok:
+                    self.phase, self._alive_s = "call", self._elapsed()
+                else:
+                    self._kept_out = message
+                if self._slot.worker and self._waits_to_enter:
+                    self._slot.worker.send(message)
             case Fence() if self._slot.worker:
                 self._progress = "; it was through with its call, and every rank was"
                 self._slot.worker.send(message)
@@ -292,22 +268,18 @@ class RunAttempt(RankAttempt):
             case _:
                 super().on_control(message)
 
-    def _longest_s(self) -> float:
+    def _deadline(self) -> tuple[float, str]:
+        """A validation that lasts for hours may be silent for no longer than any other validation may take."""
+        longest_s, text = super()._deadline()
+        longest_round_s = longest_s - self.go.lasts_s
+        if self._alive_s + longest_round_s < longest_s:
+            longest_s = self._alive_s + longest_round_s
+            text = f"no round has ended for {longest_round_s:g} s, after {plural(self._num_rounds, 'round')}"
+            if self.phase == "setup":
+                text = f"deadline of {longest_round_s:g} s passed"
         # A rank that waits for the vote is not the stuck one: the answer comes when the deadline of the stuck rank has passed.
         waits = self._waits_to_enter and self.phase == "setup" and self._kept_out is None
-        return min(super()._longest_s(), self._alive_s + self._longest_round_s) + (2 * GRACE_S if waits else 0)
-
-    @property
-    def _longest_round_s(self) -> float:
-        """A validation that lasts for hours may be silent for no longer than any other validation may take."""
-        return self.go.deadline_s - self.go.lasts_s
-
-    def _overdue(self) -> str:
-        if not self.go.lasts_s or self._elapsed() > super()._longest_s():
-            return super()._overdue()
-        if self.phase == "setup":
-            return f"deadline of {self._longest_round_s:g} s passed"
-        return f"no round has ended for {self._longest_round_s:g} s, after {plural(self._num_rounds, 'round')}"
+        return longest_s + (2 * GRACE_S if waits else 0), text
 
     def tick(self) -> None:
         super().tick()
@@ -315,23 +287,9 @@ class RunAttempt(RankAttempt):
             alarm = self._slot.alarm()
             if alarm is not None and self._slot.worker:
                 self._awaits_alarm = False
-                self._slot.worker.send(RoundAnswered(alarm=alarm))
+                self._slot.worker.send(messages.RoundAnswered(alarm=alarm))
 
-    def _end_round(self) -> None:
-        if self._awaits_alarm:
-            raise ValueError("it told the end of a round before it can have read the answer to the last one")
-        self._num_rounds, self._alive_s, self._awaits_alarm = self._num_rounds + 1, self._elapsed(), True
-        self._slot.poll_counters()
-
-    def _enter(self, message: Enter) -> None:
-        if message.ok:
-            self.phase, self._alive_s = "call", self._elapsed()
-        else:
-            self._kept_out = message
-        if self._slot.worker and self._waits_to_enter:
-            self._slot.worker.send(message)
-
-    def _finish_done(self, message: Done) -> None:
+    def _finish_done(self, message: messages.Done) -> None:
         if message.outcome is Outcome.PASSED and self.phase != "call":
             if self._kept_out:
                 self._finish(self._kept_out.outcome, self._kept_out.reason)
@@ -349,7 +307,3 @@ class RunAttempt(RankAttempt):
             curves=message.curves,
             log_tail=self._slot.worker.log_tail() if bad and self._slot.worker else "",
         )
-
-
-def _cause_of(status: ExitStatus) -> Cause | None:
-    return Cause.OUT_OF_MEMORY if status.is_want_of_memory else _FAULTS.get(status.signal)

@@ -3,25 +3,11 @@
 import hashlib
 import json
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 
 from gpu_acceptance.base.model import Message, encode
+from gpu_acceptance.control import messages
 from gpu_acceptance.control.control import ControlError
-from gpu_acceptance.control.messages import (
-    AskJournal,
-    Enter,
-    Fence,
-    FenceReady,
-    Gather,
-    Gathered,
-    Go,
-    JournalState,
-    PeerBad,
-    Published,
-    SentRecord,
-    Vote,
-)
 from gpu_acceptance.folder.journal import Journal
 from gpu_acceptance.record.job import RankFacts
 from gpu_acceptance.record.outcome import Cause, Outcome
@@ -30,7 +16,7 @@ from gpu_acceptance.thresholds.limit import Value
 from gpu_acceptance.verdict.attempts import causes_before_victims, is_poison
 
 _DIGITS = 16
-SentRecords = dict[tuple[str, int], SentRecord]  # by validation and attempt
+SentRecords = dict[tuple[str, int], messages.SentRecord]  # by validation and attempt
 LOST_AFTER_S = 15.0  # beyond deadline and grace: a supervisor answers within a second unless it is gone
 GRACE_S = 5.0  # for a rank whose peer went bad, to finish by itself before it is killed as a victim
 
@@ -43,7 +29,7 @@ def digest_of(records: SentRecords) -> str:
 class OwnRecords:
     """The records of one rank: kept in its journal, sent to the leader, and confirmed at the end."""
 
-    def __init__(self, rank: int, post: Callable[[Published], None]) -> None:
+    def __init__(self, rank: int, post: Callable[[messages.Published], None]) -> None:
         self.journal: Journal | None = None
         self.problem: str | None = None  # reason why records are missing on a disk
         self._rank = rank
@@ -60,7 +46,7 @@ class OwnRecords:
                 self.journal.append(RankFacts(rank=self._rank, facts=facts))
         except OSError as error:
             self.problem = self.problem or f"{self.journal.path} could not be written: {error.strerror}"
-        message = Published(seq=seq, problem=self.problem, facts=facts, line=line)
+        message = messages.Published(seq=seq, problem=self.problem, facts=facts, line=line)
         try:
             self._post(message)
         except ControlError as error:
@@ -69,7 +55,7 @@ class OwnRecords:
             self._post(message.model_copy(update={"facts": {}, "line": line}))
         _add(self._sent, record, line)
 
-    def confirm(self, question: AskJournal, lost: Mapping[str, int]) -> JournalState:
+    def confirm(self, question: messages.AskJournal, lost: Mapping[str, int]) -> messages.JournalState:
         """Answer the leader, with all records where others were judged. `lost`: messages that this rank misses.
 
         A rank that confirms everything closes its journal. Where the leader's journal is beside it, they share a folder.
@@ -86,31 +72,29 @@ class OwnRecords:
                 problem = f"{self.journal.path} could not be written: {error.strerror}"
         shared = self.journal.path.with_name(question.beside).exists()
         records = None if agrees else tuple(self._sent.values())
-        return JournalState(problem=self.problem or problem, shared=shared, records=records, round=question.round)
+        return messages.JournalState(problem=self.problem or problem, shared=shared, records=records, round=question.round)
 
 
 def _add(records: SentRecords, record: RankRecord, text: str) -> None:
     digest = hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
-    records[record.nodeid, record.attempt] = SentRecord(record.nodeid, record.attempt, record.outcome, digest)
+    records[record.nodeid, record.attempt] = messages.SentRecord(record.nodeid, record.attempt, record.outcome, digest)
 
 
 class AttemptState:
     """Collects one attempt. `advance` must be called often; it broadcasts what all ranks must know."""
 
-    def __init__(self, go: Go, world_size: int, cast: Callable[[Message], None]) -> None:
+    def __init__(self, go: messages.Go, world_size: int, cast: Callable[[Message], None]) -> None:
         self.go = go
         self._world_size = world_size
         self._cast = cast
         self._started = time.monotonic()
         self._ends = self._started + go.deadline_s + GRACE_S + LOST_AFTER_S
-        self._votes: dict[int, Vote] = {}
+        self._votes: dict[int, messages.Vote] = {}
         self._records: dict[int, RankRecord] = {}
         self._gathered: dict[str, dict[int, Value]] = {}
         self._entered = False
-        self._unread: deque[int] = deque()  # ranks whose records were not yet checked for what peers must know
-        self._voted: set[int] = set()  # ranks with a vote or a record, which will not vote any more
+        self._num_read = 0  # records that were checked for what peers must know
         self._fence_ready: set[int] = set()  # ranks that passed, and are ready for the collective that must pair
-        self._ready: set[int] = set()  # ranks that are ready for the fence, or will not be any more
         self._fence_decided = False
         self.sent: dict[int, SentRecords] = {}  # by rank
         self.excuse = ""  # reason why a rank may be silent though it is alive
@@ -133,23 +117,21 @@ class AttemptState:
         """True where each rank has sent its record itself."""
         return not self.awaited and all(record.outcome is not Outcome.LOST for record in self._records.values())
 
-    def take(self, rank: int, message: Vote | Published | Gather | FenceReady) -> None:
+    def take(self, rank: int, message: messages.Vote | messages.Published | messages.Gather | messages.FenceReady) -> None:
         """Take a message of a rank; one of another attempt is ignored."""
         if message.seq != self.go.seq:
             return
         match message:
-            case Vote():
+            case messages.Vote():
                 self._votes.setdefault(rank, message)
-                self._voted.add(rank)
-            case FenceReady():
+            case messages.FenceReady():
                 self._fence_ready.add(rank)
-                self._ready.add(rank)
-            case Published():
+            case messages.Published():
                 self._take_record(rank, message)
-            case Gather():
+            case messages.Gather():
                 self._gather(rank, message)
 
-    def _take_record(self, rank: int, message: Published) -> None:
+    def _take_record(self, rank: int, message: messages.Published) -> None:
         """Take the record of a rank. A record that cannot be read is an error of that rank, not of the run."""
         try:
             record = RankRecord.model_validate_json(message.line)
@@ -158,47 +140,39 @@ class AttemptState:
                 raise ValueError(f"rank, validation, attempt and generation are {found}, and must be {wanted}")
         except ValueError as error:
             record = self._record(rank, Outcome.ERROR, f"its record could not be read: {error}"[:2000])
-        self._keep(rank, record)
-        if self._records[rank] is record:
+        if self._records.setdefault(rank, record) is record:
             _add(self.sent.setdefault(rank, {}), record, message.line)
         self.facts[rank] = message.facts
 
     def lose(self, rank: int, message: str) -> None:
         """Record a rank without a heartbeat as lost: it will not answer any more."""
-        self._keep(rank, self._record(rank, Outcome.LOST, message, Cause.NO_HEARTBEAT))
+        self._records.setdefault(rank, self._record(rank, Outcome.LOST, message, Cause.NO_HEARTBEAT))
 
-    def _keep(self, rank: int, record: RankRecord) -> None:
-        if rank not in self._records:
-            self._records[rank] = record
-            self._unread.append(rank)
-            self._voted.add(rank)
-            self._ready.add(rank)
-
-    def _gather(self, rank: int, message: Gather) -> None:
+    def _gather(self, rank: int, message: messages.Gather) -> None:
         values = self._gathered.setdefault(message.key, {})
         values[rank] = message.value
         if len(values) + len(self.go.absent) == self._world_size:
             self._gathered.pop(message.key)
             ordered = tuple(values[peer] for peer in sorted(values))
-            self._cast(Gathered(seq=self.go.seq, values=ordered, absent=self.go.absent))
+            self._cast(messages.Gathered(seq=self.go.seq, values=ordered, absent=self.go.absent))
 
     def hurry(self, within_s: float) -> None:
         """Wait for answers no longer than this, because the run is to end."""
         self._ends = min(self._ends, time.monotonic() + within_s)
 
     def advance(self) -> None:
-        while self._unread:
-            rank = self._unread.popleft()
-            record = self._records[rank]
+        unread, self._num_read = list(self._records.items())[self._num_read :], len(self._records)
+        for rank, record in unread:
             if is_poison(record) and not self.done:
-                self._cast(PeerBad(seq=self.go.seq, rank=rank, outcome=record.outcome))
-        if not self._entered and len(self._voted) == self._world_size:
+                self._cast(messages.PeerBad(seq=self.go.seq, rank=rank, outcome=record.outcome))
+        over = self._records.keys()  # ranks that will not vote, and will not be ready for the fence, any more
+        if not self._entered and len(self._votes.keys() | over) == self._world_size:
             self._entered = True
             self._cast(self._decision())
-        if not self._fence_decided and self._fence_ready and len(self._ready) == self._world_size:
+        if not self._fence_decided and self._fence_ready and len(self._fence_ready | over) == self._world_size:
             self._fence_decided = True
-            ok = len(self._fence_ready - self._records.keys()) == self._world_size
-            self._cast(Fence(seq=self.go.seq, ok=ok))
+            ok = len(self._fence_ready - over) == self._world_size
+            self._cast(messages.Fence(seq=self.go.seq, ok=ok))
 
     def records(self) -> tuple[RankRecord, ...]:
         """Return one record for every rank, in rank order; a rank that never answered is lost."""
@@ -206,18 +180,18 @@ class AttemptState:
         complete = [self._records.get(rank) or self._record(rank, Outcome.LOST, answer) for rank in range(self._world_size)]
         return causes_before_victims(complete)
 
-    def _decision(self) -> Enter:
+    def _decision(self) -> messages.Enter:
         """Let all ranks enter or none: one skip is a skip for all, one failed set-up keeps all out."""
         against = {rank: vote for rank, vote in sorted(self._votes.items()) if vote.outcome != Outcome.PASSED}
         gone = [rank for rank in sorted(self._records) if rank not in self._votes and rank not in self.go.absent]
         failed = [rank for rank, vote in against.items() if vote.outcome != Outcome.SKIPPED] + gone
         if failed:
             reason = f"not entered: the set-up of rank {failed[0]} did not succeed"
-            return Enter(seq=self.go.seq, ok=False, outcome=Outcome.NOT_RUN, reason=reason)
+            return messages.Enter(seq=self.go.seq, ok=False, outcome=Outcome.NOT_RUN, reason=reason)
         if against:
             rank, vote = next(iter(against.items()))
-            return Enter(seq=self.go.seq, ok=False, outcome=Outcome.SKIPPED, reason=f"rank {rank} skipped: {vote.reason}")
-        return Enter(seq=self.go.seq, ok=True)
+            return messages.Enter(seq=self.go.seq, ok=False, outcome=Outcome.SKIPPED, reason=f"rank {rank} skipped: {vote.reason}")
+        return messages.Enter(seq=self.go.seq, ok=True)
 
     def _record(self, rank: int, outcome: Outcome, message: str, cause: Cause | None = None) -> RankRecord:
         return RankRecord(

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,22 +88,17 @@ def find_disputed(judged: Mapping[int, SentRecords], answers: Mapping[int, Journ
 
     `whole`: the run was not broken off, so that no record may be missing.
     """
-    objecting = {
-        rank: {(one.nodeid, one.attempt): one for one in answer.records}
-        for rank, answer in sorted(answers.items())
-        if answer.records is not None
-    }
-    found = (next(_differing(rank, judged.get(rank, {}), sent, whole=whole), None) for rank, sent in objecting.items())
-    return tuple(one for one in found if one)
-
-
-def _differing(rank: int, judged: SentRecords, sent: SentRecords, *, whole: bool) -> Iterator[DisputedRecord]:
-    for key in sorted(judged.keys() | sent.keys()):
-        ours, theirs = judged.get(key), sent.get(key)
-        if ours == theirs or (not whole and ours is None):
+    found = []
+    for rank, answer in sorted(answers.items()):
+        if answer.records is None:
             continue
-        nodeid, attempt = key
-        yield DisputedRecord(rank=rank, nodeid=nodeid, attempt=attempt, told=_shown(theirs), judged=_shown(ours))
+        ours, theirs = judged.get(rank, {}), {(one.nodeid, one.attempt): one for one in answer.records}
+        wrong = (key for key in sorted(ours.keys() | theirs.keys()) if ours.get(key) != theirs.get(key) and (whole or key in ours))
+        if (key := next(wrong, None)) is not None:
+            nodeid, number = key
+            told, taken = _shown(theirs.get(key)), _shown(ours.get(key))
+            found.append(DisputedRecord(rank=rank, nodeid=nodeid, attempt=number, told=told, judged=taken))
+    return tuple(found)
 
 
 def _shown(entry: SentRecord | None) -> str:

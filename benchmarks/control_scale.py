@@ -147,7 +147,7 @@ def hello_of(rank: int, world_size: int, control: Control) -> Hello:
 
 def follow(first: int, number: int, world_size: int, port: int) -> None:
     controls = [Control(place_of(rank, world_size, port), SECRET) for rank in range(first, first + number)]
-    heartbeats = [Heartbeats(control.client(), control.session, control.place.rank, control.facts) for control in controls]
+    heartbeats = [Heartbeats(control.client(), control.session, control.place.rank, control.session.ledger.facts) for control in controls]
     ranks = {control.wake_fd: (control, AnswersAtOnce(control)) for control in controls}
     poll = select.poll()
     for control in controls:

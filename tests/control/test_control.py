@@ -75,7 +75,7 @@ def speak_and_hear(first, second, told=Enter(seq=1, ok=True)):  # noqa: B008
 
 def dropped(control, kind="dropped"):
     """Return counts of messages, without those of broadcasts that rank 0 hears of itself."""
-    counts = control.session.tampering.facts()[kind]
+    counts = control.session.ledger.facts()[kind]
     return {channel: number for channel, number in counts.items() if channel != "cast" or control.place.rank}
 
 
@@ -220,7 +220,7 @@ def test_a_forged_message_is_dropped_and_counted_and_the_next_one_heard(garbage,
     speak_and_hear(first, second)
     assert dropped(first) == ({"to": 1, "box": 1} if garbage else {"to": 1})
     assert dropped(second) == ({"cast": 1} if garbage else {})  # an empty place is a free one
-    assert not first.session.tampering.lost
+    assert not first.session.ledger.lost
 
 
 @pytest.mark.parametrize(("sender", "text"), [('"1"', "{}"), ("-1", '{"type": "bye"}'), ("1" * 5_000, '{"type": "bye"}')])
@@ -293,7 +293,7 @@ def test_a_message_to_oneself_is_not_accepted_from_the_store(server, pair):
     PrefixStore(first.prefix, server).queue_push("to/0", first.session.sign("to/0", 0, 1, '{"type": "bye"}'))
     second.send(0, Bye())
     assert received(first) == (1, Bye())
-    assert first.session.tampering.dropped == {"to": 1}
+    assert first.session.ledger.dropped == {"to": 1}
 
 
 def test_a_message_that_is_repeated_is_heard_once(server, pair):
@@ -306,7 +306,7 @@ def test_a_message_that_is_repeated_is_heard_once(server, pair):
     store.queue_push("to/0", second.session.sign("to/1", 1, 2, '{"type": "ask_clock"}'))
     second.send(0, Bye())
     assert received(first) == (1, Bye())
-    assert first.session.tampering.dropped == {"to": 2}
+    assert first.session.ledger.dropped == {"to": 2}
 
 
 def test_a_message_that_a_stranger_took_away_is_missed_by_its_number(server, pair):
@@ -318,7 +318,7 @@ def test_a_message_that_a_stranger_took_away_is_missed_by_its_number(server, pai
     second._speaker.say(1, "{}")  # which is never sent
     second.post(vote(1))
     assert received(first) == (1, vote(1))
-    assert first.session.tampering.lost == {"box": 1}
+    assert first.session.ledger.lost == {"box": 1}
 
 
 @pytest.mark.parametrize("channel", ["to", "cast"])
@@ -337,12 +337,12 @@ def test_a_message_behind_a_flood_is_late_and_not_lost(channel, server, pair, mo
         else:
             store.set(f"cast/{number + 2}", "garbage")
         reader.find_late(told)
-    assert not reader.session.tampering.lost
+    assert not reader.session.ledger.lost
     monkeypatch.setattr(session.ReadUntil, "_QUIET_S", 0.0)
     reader.find_late(told)
     time.sleep(0.01)
     reader.find_late(told)
-    assert reader.session.tampering.lost == {channel: 1}
+    assert reader.session.ledger.lost == {channel: 1}
 
 
 def test_the_keys_of_a_generation_are_deleted_and_no_others(server, connect):

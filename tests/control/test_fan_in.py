@@ -9,7 +9,7 @@ from gpu_acceptance.base.model import encode
 from gpu_acceptance.control import fan_in
 from gpu_acceptance.control.fan_in import Reader, Speaker, lay_out, ring
 from gpu_acceptance.control.messages import Vote
-from gpu_acceptance.control.session import LATE_S, Ledger, Session, Tampering
+from gpu_acceptance.control.session import LATE_S, Ledger, Session
 from gpu_acceptance.record.outcome import Outcome
 
 pytestmark = pytest.mark.slow
@@ -22,7 +22,7 @@ SESSION = Session(b"of this test")
 @pytest.fixture(autouse=True)
 def new_ledger():
     """A session in which nothing was said."""
-    SESSION.ledger = Ledger(SESSION.tampering)
+    SESSION.ledger = Ledger()
 
 
 def say(speaker, attempt, word):
@@ -60,11 +60,11 @@ def test_words_of_all_ranks_come_at_once_in_their_order_and_each_once(store, rea
 
 def test_a_line_in_the_place_of_its_letter_is_no_word(store, reader):
     """It has the right code, sender and number, and a stranger can read it in the box."""
-    lost = SESSION.tampering.lost["letter"]
+    lost = SESSION.ledger.lost["letter"]
     say(Speaker(SESSION, 1), 1, LONG)(store)
     store.set("letter/1/1", store.get("box/1").decode().strip())
     assert heard(reader, store) == []
-    assert SESSION.tampering.lost["letter"] == lost + 1
+    assert SESSION.ledger.lost["letter"] == lost + 1
 
 
 def test_long_words_of_one_rank_and_of_more_ranks_than_are_read_at_once(store, reader):
@@ -110,14 +110,14 @@ def test_a_bell_without_a_new_word_or_before_any_attempt_yields_nothing(store, r
 def test_a_word_behind_many_lines_of_a_stranger_is_heard(store, reader, line, monkeypatch):
     """They are more than become lines at once, and may look like words."""
     monkeypatch.setattr(fan_in, "_MOST_BYTES", 1000)
-    monkeypatch.setattr(SESSION, "tampering", Tampering())
+    monkeypatch.setattr(SESSION, "ledger", Ledger())
     speaker = Speaker(SESSION, 1)
     for word in ("first", "second"):
         store.append("box/1", f"{line}\n" * 5000)
         say(speaker, 1, word)(store)
         store.append("box/1", line)
     assert heard(reader, store) == ["first", "second"]
-    assert SESSION.tampering.dropped == {"box": 10_001}  # text without a line end is one line with the next
+    assert SESSION.ledger.dropped == {"box": 10_001}  # text without a line end is one line with the next
 
 
 def test_a_word_is_not_lost_while_there_is_more_to_read_before_it(store, reader):

@@ -10,7 +10,7 @@ from waiting import wait_until
 from gpu_acceptance.control import heartbeats as module
 from gpu_acceptance.control.control import ControlError
 from gpu_acceptance.control.heartbeats import Heartbeats, Loss
-from gpu_acceptance.control.session import Session, Tampering
+from gpu_acceptance.control.session import Ledger, Session
 
 SESSION = Session(b"of this test")
 
@@ -138,7 +138,7 @@ def test_a_rank_that_gives_up_the_leader_tells_all_that_watch_it_and_the_leader_
 @pytest.mark.parametrize("what", ["delete", "overwrite", "put an old one back", "put the last one back"])
 def test_a_rank_whose_beats_a_stranger_takes_away_is_not_lost(make, server, what, monkeypatch):
     """Its counter stands still, as a watcher sees it where each beat is taken away at once."""
-    monkeypatch.setattr(SESSION, "tampering", Tampering())
+    monkeypatch.setattr(SESSION, "ledger", Ledger())
     watcher, held = make(0), make(1)
     first = server.get("beat/1").decode()
     watcher.watch([1])
@@ -151,15 +151,15 @@ def test_a_rank_whose_beats_a_stranger_takes_away_is_not_lost(make, server, what
             server.delete_key("beat/1")
         else:
             server.set("beat/1", {"overwrite": "x", "put an old one back": first, "put the last one back": last}[what])
-        assert SESSION.tampering.lost or not watcher.lost()  # which ends a run; a rank without beats for much longer is gone as well
+        assert SESSION.ledger.lost or not watcher.lost()  # which ends a run; a rank without beats for much longer is gone as well
         time.sleep(0.005)
-    assert SESSION.tampering.lost == {"beat": 1}
+    assert SESSION.ledger.lost == {"beat": 1}
     assert watcher.is_held(1)
 
 
 @pytest.mark.usefixtures("beat_fast")
 def test_a_rank_that_beats_again_answers_the_question_and_an_old_question_is_dropped(make, server, monkeypatch):
-    monkeypatch.setattr(SESSION, "tampering", Tampering())
+    monkeypatch.setattr(SESSION, "ledger", Ledger())
     watcher, second, held = make(0), make(2), make(1)
     for one in (watcher, second):
         one.watch([1])
@@ -171,6 +171,6 @@ def test_a_rank_that_beats_again_answers_the_question_and_an_old_question_is_dro
         question, asked_s = server.get("beat/1").decode(), time.monotonic()
     assert wait_until(lambda: watcher.all_seen_since(asked_s) and second.all_seen_since(asked_s))
     held.end()
-    assert not SESSION.tampering.lost
+    assert not SESSION.ledger.lost
     server.set("beat/1", question)
-    assert wait_until(lambda: SESSION.tampering.dropped["beat"] > 0)
+    assert wait_until(lambda: SESSION.ledger.dropped["beat"] > 0)

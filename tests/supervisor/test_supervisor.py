@@ -50,7 +50,7 @@ def test_a_stranger_may_say_hello_and_nothing_else(supervisor):
     supervisor.pump()
     assert (supervisor.mail(JournalState), list(supervisor.mail(Hello)), list(supervisor.mail(Bye))) == ({}, [7], [0])
     assert supervisor.stopping is None
-    assert supervisor.control.session.tampering.dropped == {"to": 2}
+    assert supervisor.control.session.ledger.dropped == {"to": 2}
 
 
 RISEN = (Figure(metric="counters.xids", value=1, unit="count", judged=True, detail="XID 79"),)

@@ -14,6 +14,7 @@ from typing import Any
 from virtual.schedule import Schedule, Task
 
 from gpu_acceptance.base.exit import StopSignals
+from gpu_acceptance.control.broadcast import _NUMBER as NUMBER
 from gpu_acceptance.control.session import NoStoreError
 
 
@@ -146,7 +147,7 @@ class VirtualRelay:
     def tell(self, number: int, text: bytes) -> None:
         self.number = number
         for link in self.links:
-            link.told.append((number, text))
+            link.told.append(NUMBER.pack(number) + text)
 
     def close(self) -> None:
         self._closed = True
@@ -156,18 +157,23 @@ class VirtualLink:
     """The end of another rank."""
 
     def __init__(self, relay: VirtualRelay) -> None:
-        self.told = deque([(relay.number, b"")])
+        self.told = deque([NUMBER.pack(relay.number)])
         self._relay = relay
         self._closed = False
         relay.links.append(self)
 
-    def receive(self, timeout_s: float) -> tuple[int, bytes] | None:
-        self._relay.schedule.wait(lambda: bool(self.told) or self._closed or self._relay.is_gone, timeout_s)
+    def settimeout(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+
+    def recv(self, _most: int) -> bytes:
+        self._relay.schedule.wait(lambda: bool(self.told) or self._closed or self._relay.is_gone, self._timeout_s)
         if self.told and not self._closed:
             return self.told.popleft()
         if self._closed or self._relay.is_gone:
             raise OSError("the other end is closed")
-        return None
+        raise TimeoutError
+
+    def shutdown(self, _how: int) -> None: ...
 
     def close(self) -> None:
         self._closed = True

@@ -68,31 +68,6 @@ class Relay:
                     peer.close()
 
 
-class Link:
-    """The end of another rank of the node."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
-
-    def receive(self, timeout_s: float) -> tuple[int, bytes] | None:
-        """Return how many broadcasts are in the log, and the text of the last (empty: ask the log); None after `timeout_s`.
-
-        Raises OSError or ValueError where the relay is gone.
-        """
-        self._connection.settimeout(timeout_s)
-        try:
-            frame = self._connection.recv(_NUMBER.size + _LONGEST)
-        except TimeoutError:
-            return None
-        if len(frame) < _NUMBER.size:
-            raise ValueError(f"the relay ended, or sent {frame!r}")
-        return _NUMBER.unpack_from(frame)[0], frame[_NUMBER.size :]
-
-    def close(self) -> None:
-        """Close the link, and end a wait in `receive`."""
-        _end(self._connection)
-
-
 def make_relay() -> Relay | None:
     """Return a relay, or None where there is no socket left."""
     try:
@@ -101,20 +76,17 @@ def make_relay() -> Relay | None:
         return None
 
 
-def link_to(name: str) -> Link | None:
-    """Return a link to the relay of this name, or None. The name comes from the store, where a stranger may have written it."""
+def link_to(name: str) -> socket.socket | None:
+    """Return a connection to the relay of this name, or None. The name comes from the store, where a stranger may have written it."""
     if not _NAME.fullmatch(name):
         return None
-    try:
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    except OSError:
-        return None
-    connection.settimeout(_CONNECT_S)
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError), contextlib.ExitStack() as on_failure:
+        connection = on_failure.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+        connection.settimeout(_CONNECT_S)
         connection.connect(address(name))
         if is_ours(connection):
-            return Link(connection)
-    connection.close()
+            on_failure.pop_all()
+            return connection
     return None
 
 
@@ -150,7 +122,7 @@ class Broadcast:
         self._there = 0  # places at least that are in the log, by the relay
         self._closing = False
         self._relay = make_relay() if place.local_rank == 0 and place.local_world_size > 1 else None
-        self._link: Link | None = None
+        self._link: socket.socket | None = None
         self._wants_link = place.local_rank > 0
 
     def write(self, store: Store, text: str) -> None:
@@ -201,9 +173,10 @@ class Broadcast:
     def close(self) -> None:
         """End waits for the relay, now and later. `wake` then ends a wait for the store."""
         self._closing = True
-        for end in (self._link, self._relay):
-            if end:
-                end.close()
+        if self._link:
+            _end(self._link)
+        if self._relay:
+            self._relay.close()
 
     def wake(self, store: Store) -> None:
         """Write what is no message where the reader of this rank waits."""
@@ -222,23 +195,23 @@ class Broadcast:
         patience_s = _PATIENCE_S
         while self._link and place > self._there and not self._closing:
             try:
-                frame = self._link.receive(patience_s)
-            except (OSError, ValueError):
-                self._unlink()
-                continue
-            if frame:
-                self._there, text = frame
+                self._link.settimeout(patience_s)
+                frame = self._link.recv(_NUMBER.size + _LONGEST)  # how many broadcasts are in the log, and the text of the last if it fits
+                (self._there,), text = _NUMBER.unpack_from(frame), frame[_NUMBER.size :]
                 if self._there == place and text:
                     return text
-            elif patience_s == _ON_ITS_WAY_S:
+            except TimeoutError:
+                if patience_s == _ON_ITS_WAY_S:
+                    self._unlink()
+                elif store.check([_key(place)]):
+                    patience_s = _ON_ITS_WAY_S
+            except (OSError, struct.error):  # the relay is gone, or sent something else
                 self._unlink()
-            elif store.check([_key(place)]):
-                patience_s = _ON_ITS_WAY_S
         return None
 
     def _unlink(self) -> None:
         if self._link:
-            self._link.close()
+            _end(self._link)
         self._link = None
 
 

@@ -177,10 +177,6 @@ class Control:
         self._outgoing.put(lambda store: self._broadcast.write(store, text))
         self._deliver(messages.TO_ALL, text)
 
-    def facts(self) -> Facts:
-        """Return what each heartbeat tells the others about the messages of this rank."""
-        return {**self.session.tampering.facts(), "sent": self.session.ledger.sent}
-
     def find_late(self, facts_by_rank: Mapping[int, Facts]) -> None:
         """Compare what came with the facts that other ranks sent. To be called about once a second."""
         channels = {f"to/{self.place.rank}": self._listened.moment_s, BROADCAST_CHANNEL: self._heard_broadcasts.moment_s}
@@ -269,7 +265,7 @@ class Control:
                 return
             envelope = self.session.check(key, text)
             if envelope and envelope.sender == self.place.rank:  # a rank's messages to itself do not pass the store
-                self.session.tampering.drop(key)
+                self.session.ledger.drop(key)
             elif envelope and (received := self.session.read_next(key, messages.ALONE, envelope)):
                 self._put(received)
 
@@ -279,7 +275,7 @@ class Control:
             received = self._broadcast.await_next(store)
             self._heard_broadcasts.hear()
             # Where one was lost, what follows has no ground: only what ends the run is heard.
-            is_sound = not self.session.tampering.lost[BROADCAST_CHANNEL]
+            is_sound = not self.session.ledger.lost[BROADCAST_CHANNEL]
             if received and received[0] != self.place.rank and (is_sound or isinstance(received[1], _ENDS)):
                 self._put(received)
         self._broadcast.close()

@@ -128,7 +128,7 @@ class Reader:
         for part in _parts(new):
             lines = _WORD.findall(part)
             if num_others := len(_LINE.findall(part)) - len(lines):
-                self._session.tampering.drop(self.channel, num_others)
+                self._session.ledger.drop(self.channel, num_others)
             for first in range(0, len(lines), _MOST_AT_ONCE):
                 yield lines[first : first + _MOST_AT_ONCE]
 
@@ -151,7 +151,7 @@ class Reader:
         if opened and opened[:2] == line[:2] and opened.text != _NAMED:
             return opened
         if self._session.is_next(self.channel, line):
-            self._session.tampering.lose(_LETTER)
+            self._session.ledger.lose(_LETTER)
         return None
 
 

@@ -177,7 +177,7 @@ class Heartbeats:
             sight = self._see(rank, self._seen.get(rank) or _Sight(b"", -1, now, moved=False), text, now)
             # Beats were taken away for as long as a counter may stand still: it is not known whether that rank lives.
             if sight.is_tampered and not sight.is_counted and now - max(sight.since, self.open_since) > LOST_S:
-                self._session.tampering.lose("beat")
+                self._session.ledger.lose("beat")
                 sight = replace(sight, is_counted=True)
             self._seen[rank] = sight
         self._oldest = min((sight.since for sight in self._seen.copy().values()), default=math.inf)
@@ -193,7 +193,7 @@ class Heartbeats:
             self.facts[rank] = read_facts(envelope.text)
             return _Sight(text, envelope.number, now, moved=before.counter >= 0)
         if envelope:
-            self._session.tampering.drop("beat")
+            self._session.ledger.drop("beat")
         return replace(before, is_tampered=True)
 
     def _ask(self, rank: int, before: _Sight, now: float) -> _Sight:

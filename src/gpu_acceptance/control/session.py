@@ -68,13 +68,19 @@ class ReadUntil:
         return now if now - self._began_s >= self._QUIET_S else self._moment_s
 
 
-class Tampering:
-    """Counts of control messages that strangers forged or removed, as one rank saw them, by kind. Any thread may call its methods."""
+class Ledger:
+    """The messages of one rank: what it sent and heard by their numbers, what strangers forged (dropped) or removed (lost) by kind.
+
+    Any thread may call its methods; `find_late` one only.
+    """
 
     def __init__(self) -> None:
         self.dropped = Counter[str]()
         self.lost = Counter[str]()
+        self.sent: dict[str, int] = {}  # the last number of each channel
         self._lock = threading.Lock()
+        self._heard: dict[tuple[int, str], int] = {}
+        self._late: dict[tuple[int, str], tuple[int, float]] = {}  # the number that is awaited, and since when
 
     def drop(self, channel: str, number: int = 1) -> None:
         """Count messages of this channel that were not authentic, or not of its kinds."""
@@ -86,21 +92,10 @@ class Tampering:
         with self._lock:
             self.lost[_kind(channel)] += number
 
-    def facts(self) -> dict[str, dict[str, int]]:
-        """Return both counts, as JSON."""
+    def facts(self) -> Facts:
+        """Return what each heartbeat tells the others."""
         with self._lock:
-            return {"dropped": dict(self.dropped), "lost": dict(self.lost)}
-
-
-class Ledger:
-    """The numbers of messages that one rank has sent and heard. Any thread may call its methods; `find_late` one only."""
-
-    def __init__(self, tampering: Tampering) -> None:
-        self._tampering = tampering
-        self._lock = threading.Lock()  # of what was heard, which several threads note
-        self.sent: dict[str, int] = {}  # the last number of each channel
-        self._heard: dict[tuple[int, str], int] = {}
-        self._late: dict[tuple[int, str], tuple[int, float]] = {}  # the number that is awaited, and since when
+            return {"dropped": dict(self.dropped), "lost": dict(self.lost), "sent": self.sent}
 
     def note_sent(self, channel: str, number: int) -> None:
         """Note that the store has message `number`. Of channels with an attempt in their names the last one of a kind counts."""
@@ -145,7 +140,7 @@ class Ledger:
                 if channels[channel] - since <= LATE_S:
                     late[key] = awaited, since
                     continue
-                self._tampering.lose(channel, number - heard)
+                self.lose(channel, number - heard)
                 self.hear(*key, number)
                 lost.add(channel)
         self._late = late
@@ -231,8 +226,7 @@ class Session:
         self.nonce = nonce
         self.is_authenticated = is_authenticated
         self.name = hmac.digest(key, b"name", hashlib.sha256).hex()[:16]
-        self.tampering = Tampering()
-        self.ledger = Ledger(self.tampering)
+        self.ledger = Ledger()
 
     def sign(self, channel: str, sender: int, number: int, text: str, line: str = "") -> str:
         """Return a message (`text`: JSON on one line) with its code. `line`: goes behind it as it is."""
@@ -251,14 +245,14 @@ class Session:
             number, _, text = rest.partition(b" ")
             if sender.isdigit() and number.isdigit() and len(sender) + len(number) <= _MOST_DIGITS:
                 return Envelope(int(sender), int(number), text, line.decode("utf-8", "replace"))
-        self.tampering.drop(channel)
+        self.ledger.drop(channel)
         return None
 
     def read_next(self, channel: str, kinds: TypeAdapter[Any], envelope: Envelope) -> tuple[int, Message] | None:
         """Return sender and message where it is of these kinds and new; drop and count what is not."""
         message = read_message(kinds, envelope.text, envelope.line)
         if message is None:
-            self.tampering.drop(channel)
+            self.ledger.drop(channel)
             return None
         return (envelope.sender, message) if self.is_next(channel, envelope) else None
 
@@ -266,9 +260,9 @@ class Session:
         """Return True for a message that is new. Count one that was heard before as dropped, and those that were left out as lost."""
         missing = self.ledger.hear(envelope.sender, channel, envelope.number)
         if missing < 0:
-            self.tampering.drop(channel)
+            self.ledger.drop(channel)
         elif missing:
-            self.tampering.lose(channel, missing)
+            self.ledger.lose(channel, missing)
         return missing >= 0
 
     def _code(self, channel: str, body: bytes) -> str:

@@ -52,7 +52,7 @@ class Supervisor:
         self.control = control
         self._store = f"{place.store_host}:{control.port}"
         self.stop_signals = stop
-        self.heartbeats = Heartbeats(control.client(), control.session, place.rank, control.facts)
+        self.heartbeats = Heartbeats(control.client(), control.session, place.rank, control.session.ledger.facts)
         self.selector = selectors.DefaultSelector()  # wakes for all that may happen
         for wake in (control.wake_fd, stop.wake):
             self.selector.register(wake, selectors.EVENT_READ)
@@ -103,7 +103,7 @@ class Supervisor:
                 if sender < self.place.world_size or isinstance(message, messages.Hello):
                     self._on_control(sender, message)
                 else:
-                    self.control.session.tampering.drop("to")
+                    self.control.session.ledger.drop("to")
         reason = self.stop_signals.poll()  # each time: unread bytes of a signal would wake the next wait for ever
         if reason and not self._has_asked_to_stop:
             self._has_asked_to_stop, self._stop_asked = True, time.monotonic()
@@ -296,7 +296,7 @@ class Supervisor:
 
     def message_facts(self) -> Collection[Mapping[str, Mapping[str, int]]]:
         """Return the dropped and lost messages of each rank, by its last heartbeat; of this rank, by now."""
-        return {**self.heartbeats.facts.copy(), self.place.rank: self.control.session.tampering.facts()}.values()
+        return {**self.heartbeats.facts.copy(), self.place.rank: self.control.session.ledger.facts()}.values()
 
     def say_bye(self, ranks: Iterable[int] | None = None) -> None:
         """Perform the exit handshake: no rank leaves while another needs the store. Collective; bounded. Signals are ignored from here on.
@@ -372,4 +372,4 @@ class Supervisor:
         question, self._question = self._question, None
         if question is None or any(isinstance(one, messages.Final) for one in self._broadcasts):
             return
-        self.tell_leader(self.records.confirm(question, self.control.session.tampering.facts()["lost"]))
+        self.tell_leader(self.records.confirm(question, self.control.session.ledger.facts()["lost"]))

@@ -1,6 +1,9 @@
 import pytest
+import yaml
 
+from gpu_acceptance.base import strict_yaml
 from gpu_acceptance.base.strict_yaml import MAX_BYTES, StrictYamlError, parse, shown
+from gpu_acceptance.thresholds.profile import shipped_dir
 
 
 def value_of(text):
@@ -99,11 +102,11 @@ def test_lines_are_those_of_the_keys():
         (b"a: null\n", "line 1, column 4: no value is given; leave the key out or write one"),
         (b"a: ~\n", "line 1, column 4: no value is given; leave the key out or write one"),
         (b"? [a]\n: b\n", "line 1, column 3: a key must be a name or a whole number"),
-        (b"a: 1\n---\nb: 2\n", "line 2, column 1: but found another document"),
+        (b"a: 1\n---\nb: 2\n", "line 2, column 1: a second document begins; one is allowed"),
         (b"a: 'open\n", "line 2, column 1: found unexpected end of stream"),
-        (b"\ta: 1\n", "line 1, column 1: found character '\\t' that cannot start any token"),
-        (b'a: "\\UFFFFFFFF"', "not YAML: an escape or a directive holds too large a number"),
-        (b"%YAML " + b"9" * 5000 + b".1\n---\na: 1\n", "not YAML: an escape or a directive holds too large a number"),
+        (b"\ta: 1\n", "line 1, column 1: found character that cannot start any token"),
+        (b'a: "\\UFFFFFFFF"', "line 1, column 7: found invalid Unicode character escape code"),
+        (b"%YAML " + b"9" * 5000 + b".1\n---\na: 1\n", "line 1, column 16: found extremely long version number"),
         (b"a: 1\x07", "character 4 (7) is not allowed in YAML"),
         (b"a\0b", "the file contains a NUL byte; it is not text"),
         (b"a: \xff\n", "the file is not UTF-8: byte 3 is 0xff"),
@@ -118,6 +121,28 @@ def test_errors_name_the_place_and_what_is_allowed(content, message):
     with pytest.raises(StrictYamlError) as caught:
         parse(content)
     assert str(caught.value) == message
+
+
+@pytest.fixture
+def without_libyaml(monkeypatch):
+    monkeypatch.setattr(strict_yaml, "_LOADER", yaml.SafeLoader)
+    parse.cache_clear()
+    yield
+    parse.cache_clear()
+
+
+def test_pyyaml_without_libyaml_reads_the_same(request):
+    contents = [path.read_bytes() for path in shipped_dir().glob("*.yaml")]
+    read = [parse(content) for content in contents]
+    request.getfixturevalue("without_libyaml")
+    assert [parse(content) for content in contents] == read
+
+
+@pytest.mark.usefixtures("without_libyaml")
+@pytest.mark.parametrize("content", [b'a: "\\UFFFFFFFF"', b"%YAML " + b"9" * 5000 + b".1\n---\na: 1\n"])
+def test_pyyaml_without_libyaml_raises_no_other_error_over_large_numbers(content):
+    with pytest.raises(StrictYamlError, match=r"^not YAML: an escape or a directive holds too large a number$"):
+        parse(content)
 
 
 def test_shown_is_short_and_on_one_line():

@@ -6,7 +6,7 @@ turns into 750, no octal. Duplicate keys, anchors, aliases, merge keys and tags 
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -25,6 +25,7 @@ Path = tuple[Key, ...]
 _INT = re.compile(r"[-+]?(0|[1-9][0-9]*)")
 _FLOAT = re.compile(r"[-+]?(0|[1-9][0-9]*)\.[0-9]+([eE][-+]?[0-9]+)?")
 _NOT_FINITE = re.compile(r"[-+]?\.(inf|nan)", re.IGNORECASE)
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml, if PyYAML was built with it, reads base.yaml in a tenth of the time
 _NULLS = ("", "~", "null", "Null", "NULL")
 
 
@@ -51,19 +52,13 @@ def parse(content: bytes) -> Document:
     """Parse `content`. The caller must not change the document. Raises StrictYamlError."""
     text = _decode(content)
     try:
-        node = _Loader(text).get_single_node()
+        return _Builder(yaml.parse(text, Loader=_LOADER)).document()
     except yaml.YAMLError as error:
         raise StrictYamlError(_one_line(error)) from None
     except StrictYamlError:
         raise
-    except (ValueError, OverflowError):  # PyYAML on "\UFFFFFFFF" and on a %YAML directive of 5,000 digits
+    except (ValueError, OverflowError):  # PyYAML without libyaml, on "\UFFFFFFFF" and on a %YAML directive of 5,000 digits
         raise StrictYamlError("not YAML: an escape or a directive holds too large a number") from None
-    if node is None:
-        raise StrictYamlError("the file is empty; a mapping is wanted")
-    if not isinstance(node, yaml.MappingNode):
-        raise StrictYamlError(f"{_where(node.start_mark)}: a mapping (`key: value`) is wanted on top")
-    lines: dict[Path, int] = {}
-    return Document(_mapping(node, (), lines), lines)
 
 
 def _decode(content: bytes) -> str:
@@ -77,87 +72,105 @@ def _decode(content: bytes) -> str:
         raise StrictYamlError(f"the file is not UTF-8: byte {error.start} is {content[error.start]:#04x}") from None
 
 
-class _Loader(yaml.SafeLoader):
-    """Composes nodes only; `_value` makes the values, so PyYAML's constructors and resolvers decide nothing."""
+class _Builder:
+    """Makes values of the events of a text: PyYAML's constructors and resolvers decide nothing."""
 
-    depth = 0
+    def __init__(self, events: Iterator[Any]) -> None:
+        self._events = (event for event in events if isinstance(event, yaml.DocumentStartEvent | yaml.NodeEvent | yaml.CollectionEndEvent))
+        self._lines: dict[Path, int] = {}
 
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
-        where = _where(event.start_mark)
+    def document(self) -> Document:
+        if next(self._events, None) is None:
+            raise StrictYamlError("the file is empty; a mapping is wanted")
+        top = self._next(0)
+        if not isinstance(top, yaml.MappingStartEvent):
+            raise StrictYamlError(f"{_where(top)}: a mapping (`key: value`) is wanted on top")
+        document = Document(self._mapping((), 1), self._lines)
+        if second := next(self._events, None):
+            raise StrictYamlError(f"{_where(second)}: a second document begins; one is allowed")
+        return document
+
+    def _next(self, depth: int) -> Any:
+        """Return the next event, unless a strict text may not have it there."""
+        event = next(self._events)
         if isinstance(event, yaml.AliasEvent):
-            raise StrictYamlError(f"{where}: alias {shown(event.anchor)}; aliases are not allowed, write the value out")
+            raise StrictYamlError(f"{_where(event)}: alias {shown(event.anchor)}; aliases are not allowed, write the value out")
         for kind in ("anchor", "tag"):
-            if getattr(event, kind) is not None:
-                raise StrictYamlError(f"{where}: {kind} {shown(getattr(event, kind))}; {kind}s are not allowed")
-        self.depth += 1
-        if self.depth > MAX_DEPTH:
-            raise StrictYamlError(f"{where}: nested deeper than {MAX_DEPTH} levels")
-        node = super().compose_node(parent, index)
-        self.depth -= 1
-        return node
+            if getattr(event, kind, None) is not None:
+                raise StrictYamlError(f"{_where(event)}: {kind} {shown(getattr(event, kind))}; {kind}s are not allowed")
+        if depth >= MAX_DEPTH and isinstance(event, yaml.NodeEvent):
+            raise StrictYamlError(f"{_where(event)}: nested deeper than {MAX_DEPTH} levels")
+        return event
+
+    def _mapping(self, path: Path, depth: int) -> dict[Key, Any]:
+        values: dict[Key, Any] = {}
+        while not isinstance(event := self._next(depth), yaml.MappingEndEvent):
+            key, line = _key(event), event.start_mark.line + 1
+            if key in values:
+                raise StrictYamlError(f"line {line}: key {shown(key)} is given twice; first in line {self._lines[*path, key]}")
+            self._lines[*path, key] = line
+            values[key] = self._value(self._next(depth), (*path, key), depth)
+        return values
+
+    def _value(self, event: Any, path: Path, depth: int) -> Any:
+        self._lines.setdefault(path, event.start_mark.line + 1)
+        if isinstance(event, yaml.MappingStartEvent):
+            return self._mapping(path, depth + 1)
+        if isinstance(event, yaml.SequenceStartEvent):
+            return self._sequence(path, depth + 1)
+        return _scalar(event)
+
+    def _sequence(self, path: Path, depth: int) -> list[Any]:
+        items: list[Any] = []
+        while not isinstance(event := self._next(depth), yaml.SequenceEndEvent):
+            items.append(self._value(event, (*path, len(items)), depth))
+        return items
 
 
-def _value(node: yaml.Node, path: Path, lines: dict[Path, int]) -> Any:
-    lines.setdefault(path, node.start_mark.line + 1)
-    if isinstance(node, yaml.MappingNode):
-        return _mapping(node, path, lines)
-    if isinstance(node, yaml.SequenceNode):
-        return [_value(item, (*path, index), lines) for index, item in enumerate(node.value)]
-    return _scalar(node)
-
-
-def _mapping(node: yaml.MappingNode, path: Path, lines: dict[Path, int]) -> dict[Key, Any]:
-    values: dict[Key, Any] = {}
-    for key_node, value_node in node.value:
-        key, line = _key(key_node), key_node.start_mark.line + 1
-        if key in values:
-            raise StrictYamlError(f"line {line}: key {shown(key)} is given twice; first in line {lines[*path, key]}")
-        lines[*path, key] = line
-        values[key] = _value(value_node, (*path, key), lines)
-    return values
-
-
-def _key(node: Any) -> Key:
-    if not isinstance(node, yaml.ScalarNode):
-        raise StrictYamlError(f"{_where(node.start_mark)}: a key must be a name or a whole number")
-    text = str(node.value)
-    if node.style is not None:
+def _key(event: Any) -> Key:
+    if not isinstance(event, yaml.ScalarEvent):
+        raise StrictYamlError(f"{_where(event)}: a key must be a name or a whole number")
+    text = str(event.value)
+    if event.style:
         return text
     if text == "<<":
-        raise StrictYamlError(f"{_where(node.start_mark)}: merge key <<; merge keys are not allowed")
-    return _whole(node) if _INT.fullmatch(text) else text
+        raise StrictYamlError(f"{_where(event)}: merge key <<; merge keys are not allowed")
+    return _whole(event) if _INT.fullmatch(text) else text
 
 
-def _scalar(node: Any) -> bool | int | float | str:
-    text = str(node.value)
-    if node.style is not None:  # quoted, or a block
+def _scalar(event: Any) -> bool | int | float | str:
+    text = str(event.value)
+    if event.style:  # quoted, or a block
         return text
     if text in _NULLS:
-        raise StrictYamlError(f"{_where(node.start_mark)}: no value is given; leave the key out or write one")
+        raise StrictYamlError(f"{_where(event)}: no value is given; leave the key out or write one")
     if text in ("true", "false"):
         return text == "true"
     if _INT.fullmatch(text):
-        return _whole(node)
+        return _whole(event)
     if _FLOAT.fullmatch(text) or _NOT_FINITE.fullmatch(text):
-        return _finite(node)
+        return _finite(event)
     return text
 
 
-def _whole(node: yaml.ScalarNode) -> int:
-    if len(node.value) > MAX_DIGITS:
-        raise StrictYamlError(f"{_where(node.start_mark)}: {shown(node.value)} has more than {MAX_DIGITS} digits")
-    return int(node.value)
+def _whole(event: yaml.ScalarEvent) -> int:
+    if len(event.value) > MAX_DIGITS:
+        raise StrictYamlError(f"{_where(event)}: {shown(event.value)} has more than {MAX_DIGITS} digits")
+    return int(event.value)
 
 
-def _finite(node: yaml.ScalarNode) -> float:
-    value = math.nan if _NOT_FINITE.fullmatch(node.value) else float(node.value)
+def _finite(event: yaml.ScalarEvent) -> float:
+    value = math.nan if _NOT_FINITE.fullmatch(event.value) else float(event.value)
     if not math.isfinite(value):
-        raise StrictYamlError(f"{_where(node.start_mark)}: {shown(node.value)} is not a finite number; a limit must be one")
+        raise StrictYamlError(f"{_where(event)}: {shown(event.value)} is not a finite number; a limit must be one")
     return value
 
 
-def _where(mark: Any) -> str:
+def _where(event: Any) -> str:
+    return _at(event.start_mark)
+
+
+def _at(mark: Any) -> str:
     return f"line {mark.line + 1}, column {mark.column + 1}"
 
 
@@ -166,4 +179,4 @@ def _one_line(error: yaml.YAMLError) -> str:
         return f"character {error.position} ({shown(error.character)}) is not allowed in YAML"
     mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
     text = " ".join(str(problem or "not YAML").split())[:MAX_PROBLEM]
-    return f"{_where(mark)}: {text}" if mark else text
+    return f"{_at(mark)}: {text}" if mark else text

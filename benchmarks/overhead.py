@@ -19,7 +19,6 @@ from pathlib import Path
 import torch
 
 ROOT = Path(__file__).parents[1]
-NUMBER = 200
 LIMITS = """extends: base
 requires: [empty]
 limits:
@@ -44,23 +43,26 @@ BARE = "import pytest\n@pytest.fixture\ndef check():\n    return print\n"
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, nargs="*", default=[2, 4])
-    ranks = parser.parse_args().ranks
-    bare_ms, _ = measure(BARE + CLOCK, [])
+    parser.add_argument("--validations", type=int, default=200)
+    options = parser.parse_args()
+    bare_ms, _ = measure(options.validations, BARE + CLOCK, [])
     print(f"bare pytest function:       {bare_ms:8.3f} ms per validation")
-    for number in ranks:
+    for number in options.ranks:
         gpus = [f"--gpus={number}"] if torch.cuda.is_available() else []
         conftest = (ROOT / "conftest.py").read_text() + CLOCK
-        cost_ms, first_s = measure(conftest, ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={number}"], gpus)
+        cost_ms, first_s = measure(
+            options.validations, conftest, ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={number}"], gpus
+        )
         print(
             f"under the plugin, {number} ranks: {cost_ms:8.3f} ms per validation, {cost_ms - bare_ms:+.3f} ms, "
             f"{cost_ms / bare_ms:.1f} times a bare one; start to first validation {first_s:.1f} s"
         )
 
 
-def measure(conftest: str, launcher: list[str], options: Sequence[str] = ()) -> tuple[float, float]:
+def measure(validations: int, conftest: str, launcher: list[str], options: Sequence[str] = ()) -> tuple[float, float]:
     """Median milliseconds between the ends of two validations, and seconds from start to the end of the first."""
     with tempfile.TemporaryDirectory() as name:
-        suite = make_suite(Path(name), conftest)
+        suite = make_suite(Path(name), conftest, validations)
         started = time.time()
         run([sys.executable, *launcher, "-m", "pytest", "acceptance/", *options], suite)
         ends = [float(line) for line in (suite / "times.txt").read_text().split()]
@@ -68,13 +70,13 @@ def measure(conftest: str, launcher: list[str], options: Sequence[str] = ()) -> 
         return statistics.median(gaps) * 1e3, ends[1] - started
 
 
-def make_suite(folder: Path, conftest: str) -> Path:
+def make_suite(folder: Path, conftest: str, validations: int) -> Path:
     for part in ("src", "fixtures", "pytest.ini"):
         (folder / part).symlink_to(ROOT / part)
     for part in ("acceptance", "thresholds"):
         (folder / part).mkdir()
     (folder / "conftest.py").write_text(conftest)
-    (folder / "acceptance" / "test_empty.py").write_text(TESTS.format(number=NUMBER))
+    (folder / "acceptance" / "test_empty.py").write_text(TESTS.format(number=validations))
     name, match = ("this-gpu", f"match: {{device_name: {torch.cuda.get_device_name()}}}\n") if torch.cuda.is_available() else ("cpu", "")
     (folder / "thresholds" / f"{name}.yaml").write_text(match + LIMITS)
     (folder / "thresholds" / "base.yaml").write_text("deadline_s: 60\n")

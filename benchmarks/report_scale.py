@@ -6,7 +6,6 @@ Seconds are those of this machine, and mean nothing elsewhere; sizes do. Needs t
 
 import argparse
 import resource
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -15,8 +14,9 @@ from pathlib import Path
 
 from gpu_acceptance.folder.files import write_results
 from gpu_acceptance.report.build import write_page
-from tests.report.browser import NAMES, Browser
+from tests.report.browser import Browser
 from tests.report.large import NUM_VALIDATIONS, large
+from tools.system_packages import browser as find_browser
 
 # Of "Paint Timing" (w3.org/TR/paint-timing): from the beginning of the navigation to the first text that is seen.
 PAINTED = """new Promise(done => new PerformanceObserver(list => list.getEntriesByName("first-contentful-paint").forEach(
@@ -47,7 +47,7 @@ def build(folder: Path, num_nodes: int) -> None:
 
 def look(folder: Path, _: int) -> None:
     """Seconds until a reader sees the first screen."""
-    if not any(map(shutil.which, NAMES)):
+    if not find_browser():
         print("    first screen: no Chromium on this machine")
         return
     browser = Browser(folder)

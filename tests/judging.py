@@ -100,9 +100,16 @@ def all_equal(value: Value, world_size: int = 4) -> dict[int, Value]:
 
 def judge_findings(profile, by_rank, subject, gpus_per_node):
     """Metric -> status and message, of findings by rank: metric, value, unit, detail."""
+    found = judgements_of(profile, by_rank, subject, gpus_per_node)
+    return {metric: (judgement.status, judgement.message) for metric, judgement in found.items()}
+
+
+def judgements_of(profile, by_rank, subject, gpus_per_node=None, *, has_gpus=True):
+    """Metric -> its judgement, of findings by rank: metric, value, unit, detail."""
     records = [
         make_record(rank, figures=tuple(figure_of(*finding, judged=True, detail=detail) for *finding, detail in found))
         for rank, found in enumerate(by_rank)
     ]
-    found = judge((Attempt(number=1, ranks=tuple(records)),), profile, make_job(len(by_rank), gpus_per_node), {}, subject)
-    return {judgement.metric: (judgement.status, judgement.message) for judgement in found}
+    job = make_job(len(by_rank), gpus_per_node, has_gpus=has_gpus)
+    found = judge((Attempt(number=1, ranks=tuple(records)),), profile, job, {}, subject)
+    return {judgement.metric: judgement for judgement in found}

@@ -172,7 +172,7 @@ from gpu_acceptance.inventory import needs
 from gpu_acceptance.measure import nccl, timing
 from gpu_acceptance.measure.corruption import survey
 from gpu_acceptance.measure.gemm import operands
-from gpu_acceptance.measure.train import data_files, models, throughput as trained, tuned
+from gpu_acceptance.measure.train import data_files, models, step, throughput as trained
 from gpu_acceptance.worker.leftovers import Leftovers
 from gpu_acceptance.worker.settings import COLLECTOR
 from gpu_acceptance.worker import messages, threads

@@ -14,7 +14,7 @@ from readings import say  # first: it finds the checkout
 from gpu_acceptance.inventory import versions
 from gpu_acceptance.measure.lora import convergence, samples
 from gpu_acceptance.measure.train.shapes import Adapter, Decoder, Workload
-from gpu_acceptance.measure.train.tuned import Schedule
+from gpu_acceptance.measure.train.step import Schedule
 
 QWEN2 = Decoder("qwen2", 28, 3_584, 28, 152_064, 2_048, num_kv_heads=4, mlp_width=18_944, adapter=Adapter(64, 128))
 WORKLOAD = Workload("qwen2", QWEN2, 4, "BATCH")
@@ -44,7 +44,7 @@ def of(found: convergence.LoraResult) -> dict[str, object]:
     trained = found.trained
     return {
         "losses": [round(loss, 5) for loss in trained.losses],
-        "gradient_norms": [round(norm, 5) for norm in found.gradient_norms],
+        "gradient_norms": [round(norm, 5) for norm in found.tuned.gradient_norms],
         "last_mean": samples.last_mean(trained.losses),
         "largest_rise": samples.largest_rise(trained.losses, max(1, len(trained.losses) // 10)),
         "tokens_per_s": trained.items_per_s,
@@ -54,7 +54,8 @@ def of(found: convergence.LoraResult) -> dict[str, object]:
         "first_step_s": trained.first_step_s,
         "peak_gib": trained.peak_bytes / 2**30,
         "num_parameters": trained.num_parameters,
-        **{name: getattr(found, name) for name in ("num_trainable", "num_distinct", "scale", "base_changed", "digest")},
+        "num_distinct": found.num_distinct,
+        **{name: getattr(found.tuned, name) for name in ("num_trainable", "scale", "base_changed", "digest")},
     }
 
 

@@ -5,6 +5,7 @@ pytest does not collect this file.
 """
 
 import os
+import statistics
 import sys
 
 import torch
@@ -14,7 +15,8 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from gpu_acceptance.inventory import versions
 from gpu_acceptance.measure.collectives import largest
-from gpu_acceptance.measure.train import fsdp, models, throughput
+from gpu_acceptance.measure.timing import p99
+from gpu_acceptance.measure.train import models, throughput
 from gpu_acceptance.measure.train.shapes import Decoder, ResNet, Shape, Workload
 from gpu_acceptance.measure.train.throughput import Times, Trained
 
@@ -55,8 +57,8 @@ def alone(workload: Workload, options: dict) -> dict[str, object]:
     def agree(number: int) -> int:
         return largest(number, options["device"])
 
-    found = throughput.measure_alone(workload, rank=dist.get_rank(), agree=agree, **options)
-    return {**of(found.trained), "p50_s": found.p50_s, "p99_s": found.p99_s}
+    trained, steps_s = throughput.measure_alone(workload, rank=dist.get_rank(), agree=agree, **options)
+    return {**of(trained), "p50_s": statistics.median(steps_s), "p99_s": p99(steps_s)}
 
 
 def with_ddp(workload: Workload, options: dict) -> dict[str, object]:
@@ -74,8 +76,8 @@ def with_ddp(workload: Workload, options: dict) -> dict[str, object]:
 
 def with_fsdp(workload: Workload, options: dict) -> dict[str, object]:
     mesh = init_device_mesh("cuda", (dist.get_world_size(),))
-    found = fsdp.measure(workload, models.Sharding(mesh), **options)
-    return {**of(found.trained), "held": found.held, "exposed_s": found.exposed and found.exposed.exposed_s}
+    found = throughput.measure_fsdp(workload, models.Sharding(mesh), **options)
+    return {**of(found.trained), "held": found.held, "exposed_s": found.overlap and found.overlap.exposed_s}
 
 
 HOWS = {"alone": alone, "ddp": with_ddp, "fsdp": with_fsdp}

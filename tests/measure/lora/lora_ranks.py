@@ -21,14 +21,14 @@ sys.path.append(str(Path(__file__).parents[3]))
 
 from acceptance.test_lora_convergence import test_training
 from fixtures import lora, training
-from gpu_acceptance.measure.lora import samples
+from gpu_acceptance.measure.lora import convergence, samples
 from gpu_acceptance.measure.train import adapters
 from gpu_acceptance.measure.train.models import CrossEntropy
-from gpu_acceptance.measure.train.tuned import LrSchedule
+from gpu_acceptance.measure.train.step import Schedule, TrainStep
 from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
 
 FEW = {"lora.batch_size": 1}
-SHORT = {**FEW, "lora.num_steps": 20, "lora.warmup_steps": 4}  # not enough to come to the floor
+SHORT = {**FEW, "lora.num_steps": 16, "lora.warmup_steps": 4}  # not enough to come to the floor
 BAD_STEP = 12
 
 
@@ -60,14 +60,14 @@ def figures(fault: AbstractContextManager[object] | None = None, **changes: obje
 
 def own_gradients(change: Callable[[Tensor, int], None]) -> AbstractContextManager[object]:
     """Change the reduced gradients before they are clipped."""
-    real = LrSchedule._prepare
+    real = TrainStep._follow
 
-    def prepare(self: LrSchedule, optimizer: torch.optim.Optimizer, *_: object) -> None:
-        for parameter in optimizer.param_groups[0]["params"]:
+    def follow(self: TrainStep, schedule: Schedule) -> None:
+        for parameter in self._trained:
             change(parameter.grad, self.num_done)
-        real(self, optimizer)
+        real(self, schedule)
 
-    return patch.object(LrSchedule, "_prepare", prepare)
+    return patch.object(TrainStep, "_follow", follow)
 
 
 def add_noise(gradient: Tensor, _: int) -> None:
@@ -117,8 +117,8 @@ def a_loss_that_is_no_number(num_calls: int) -> AbstractContextManager[object]:
 
 
 def share_of_rank_0() -> AbstractContextManager[object]:
-    real = samples.Share
-    return patch.object(samples, "Share", lambda num_parts, _, world_size: real(num_parts, 0, world_size))
+    real = convergence.Share
+    return patch.object(convergence, "Share", lambda num_parts, _, world_size: real(num_parts, 0, world_size))
 
 
 def faults(rank: int) -> dict[str, dict[str, object]]:

@@ -3,19 +3,21 @@
 import json
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
+from lora_ranks import own_gradients
 from torch.distributed.device_mesh import init_device_mesh
 
 from gpu_acceptance.measure.lora import convergence, samples
 from gpu_acceptance.measure.train import adapters
 from gpu_acceptance.measure.train.models import Sharding
 from gpu_acceptance.measure.train.shapes import Adapter, Decoder, Workload
-from gpu_acceptance.measure.train.tuned import LrSchedule, Schedule
+from gpu_acceptance.measure.train.step import Schedule
 
 SMALL = Workload("qwen2", Decoder("qwen2", 2, 128, 4, 256, 32, 2, 128, 0.1, Adapter(8, 16)), 2, "lora.batch_size")
 SCHEDULE = Schedule(16, 2, 5e-3)
@@ -24,19 +26,6 @@ HOW = {"num_parts": 4, "device": torch.device("cpu")}
 
 def tuned(**options: Any) -> convergence.LoraResult:
     return convergence.measure(SMALL, SCHEDULE, compiled=False, **HOW, **options)
-
-
-def with_noise_on_rank_1(work: Callable[[], Any]) -> Any:
-    """In all gradients that AdamW sees there."""
-    real = LrSchedule._prepare
-
-    def noisy(schedule: LrSchedule, optimizer: torch.optim.Optimizer, *arguments: object) -> None:
-        real(schedule, optimizer, *arguments)
-        for parameter in optimizer.param_groups[0]["params"] if dist.get_rank() == 1 else ():
-            parameter.grad.add_(torch.randn(parameter.grad.shape))
-
-    with patch.object(LrSchedule, "_prepare", noisy):
-        return work()
 
 
 def spoiled(load: Callable[..., None]) -> Callable[..., None]:
@@ -53,14 +42,15 @@ def of(folder: Path) -> dict[str, object]:
     sharding = Sharding(init_device_mesh("cpu", (dist.get_world_size(),)))
     by_ddp = tuned()
     ways = {"alone": tuned(alone=True), "fsdp": tuned(sharding=sharding), "recomputed": tuned(recomputes=True)}
-    ways["noisy"] = with_noise_on_rank_1(lambda: tuned(alone=True))
+    with own_gradients(lambda gradient, _: gradient.add_(torch.randn_like(gradient))) if dist.get_rank() else nullcontext():
+        ways["noisy"] = tuned(alone=True)
     (folder / "spoiled").mkdir()
     (folder / "sound").mkdir()
     answer = {
         "departures": {way: samples.departure(found.trained.losses, by_ddp.trained.losses) for way, found in ways.items()},
-        "digests": {way: found.digest for way, found in ways.items()},
-        "scales": {way: found.scale for way, found in ways.items()},
-        "base_changed": [found.base_changed for found in ways.values()],
+        "digests": {way: found.tuned.digest for way, found in ways.items()},
+        "scales": {way: found.tuned.scale for way, found in ways.items()},
+        "base_changed": [found.tuned.base_changed for found in ways.values()],
         "optimizer_bytes": [by_ddp.trained.optimizer_bytes, ways["fsdp"].trained.optimizer_bytes],
         "num_samples": {way: found.trained.workload.batch_size for way, found in ways.items()},
         "saved": vars(convergence.measure_saved(SMALL, SCHEDULE, folder / "sound", **HOW)),

@@ -8,12 +8,9 @@ import sys
 import pytest
 from gloo_ranks import ROOT, answers_of
 
-from gpu_acceptance.record.figure import figure_of
 from gpu_acceptance.record.outcome import Status
-from gpu_acceptance.record.row import Attempt
 from gpu_acceptance.thresholds.profile import asked_for, load_profile, shipped_dir
-from gpu_acceptance.verdict.judge import judge
-from tests.judging import make_job, make_record
+from tests.judging import judgements_of
 from tools.made_dialogues import made
 
 pytestmark = pytest.mark.slow
@@ -33,12 +30,8 @@ def answers(tmp_path_factory):
 
 
 def judged(answers, name):
-    records = [
-        make_record(rank, figures=tuple(figure_of(*figure, judged=True, detail=detail) for *figure, detail in answer[name]["checked"]))
-        for rank, answer in enumerate(answers)
-    ]
-    found = judge((Attempt(number=1, ranks=tuple(records)),), PROFILE, make_job(len(answers), has_gpus=False), {}, "lora_model")
-    return {judgement.metric.removeprefix("lora_model."): judgement for judgement in found}
+    found = judgements_of(PROFILE, [answer[name]["checked"] for answer in answers], "lora_model", has_gpus=False)
+    return {metric.removeprefix("lora_model."): judgement for metric, judgement in found.items()}
 
 
 def wrong(answers, name):

@@ -1,48 +1,103 @@
-"""Dialogues packed into sequences, and the weights that make a step's mean that of all its tokens."""
+"""Dialogues as tokens of which the assistant's are learned, packed into rows, and the weights of a step's micro-batches."""
 
 from itertools import islice
 
 import pytest
 import torch
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from made_checkpoints import TEMPLATE
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-from gpu_acceptance.measure.lora.calls import Dialogue
+from gpu_acceptance.measure.lora.calls import Call, Dialogue, Message
 from gpu_acceptance.measure.lora.chat import TokenLoss
-from gpu_acceptance.measure.lora.packing import IGNORED, Fitting, Packed, TemplateError, Tokens, batches, pack, shuffled, steps
-from gpu_acceptance.measure.lora.samples import Share
+from gpu_acceptance.measure.lora.packing import IGNORED, Scribe, TemplateError, Tokens, batches, filled, num_learned, pack, shuffled, steps
+from gpu_acceptance.measure.lora.tuning import Share
 
-DIALOGUES = [Tokens(tuple(range(1, 1 + size)), (False,) + (True,) * (size - 1), size - 1) for size in (4, 3, 5, 6, 2)]
+ASKED = TEMPLATE + "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+CALL = Message("assistant", "", (Call("add", {"a": 1}),))
+SAID = (Message("user", "ä 1"), CALL, Message("tool", "2"), Message("assistant", "It is 2."), Message("user", "thanks"))
+ANSWERS = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call><|im_end|>' + "It is 2.<|im_end|>"
 
 
-class OneFor:
-    """In the place of a Scribe: dialogues by their line."""
+def scribe(template=ASKED, vocabulary=256):
+    """Each byte is a token."""
+    alphabet = {byte: number for number, byte in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    bytewise = Tokenizer(models.BPE(vocab=alphabet, merges=[]))
+    bytewise.pre_tokenizer, bytewise.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False), decoders.ByteLevel()
+    return Scribe(PreTrainedTokenizerFast(tokenizer_object=bytewise, chat_template=template), vocabulary, 1_000)
 
-    @staticmethod
-    def tokens(dialogue):
+
+def talk(messages=SAID):
+    return Dialogue(({"type": "function", "function": {"name": "add"}},), messages, line=7)
+
+
+def test_what_the_assistant_says_is_learned_up_to_its_end_and_nothing_else():
+    writer = scribe()
+    found = writer.tokens(talk())
+    learned = [token for token in found.targets if token != IGNORED]
+    assert writer.tokenizer.decode(learned) == ANSWERS
+    assert found.num_said == len(learned) == len(ANSWERS)
+    assert all(target in {IGNORED, following} for target, following in zip(found.targets, [*found.ids[1:], IGNORED], strict=True))
+    assert writer.tokenizer.decode(found.ids).startswith('{"type": "function"')
+
+
+def test_a_prompt_is_what_comes_before_its_answer():
+    writer = scribe()
+    whole, prompt = writer.tokens(talk(SAID[:2])), writer.prompt(talk(SAID[:2]))
+    assert whole.ids[: len(prompt)] == prompt
+    assert whole.targets[: len(prompt)] == [IGNORED] * (len(prompt) - 1) + [whole.ids[len(prompt)]]
+
+
+@pytest.mark.parametrize(
+    ("template", "vocabulary", "text"),
+    [
+        (ASKED, 100, "line 7: token 220, and the model has 100: the tokenizer is of another model"),
+        (
+            "{% for message in messages | reverse %}{{ message.role }}: {{ message.content }}\n{% endfor %}",
+            256,
+            "line 7: the chat template does not write message 2, an answer, after the messages before it: "
+            "the answer cannot be told from its prompt; wanted: a template that writes a dialogue in order",
+        ),
+        (
+            "{% for message in messages if message.role != 'assistant' %}{{ message.role }}: {{ message.content }};{% endfor %}",
+            256,
+            "line 7: the chat template writes no text of its assistant",
+        ),
+    ],
+)
+def test_a_template_or_a_tokenizer_that_does_not_fit(template, vocabulary, text):
+    with pytest.raises(TemplateError) as caught:
+        scribe(template, vocabulary).tokens(talk(SAID[:2]))
+    assert str(caught.value) == text
+
+
+# --- rows --------------------------------------------------------------------------------------------------------------------
+
+DIALOGUES = [Tokens(list(range(1, 1 + size)), [*range(2, 1 + size), IGNORED], num_said=size - 1) for size in (4, 3, 5, 6, 2)]
+
+
+class OfLine(Scribe):
+    """Dialogues by their line."""
+
+    def tokens(self, dialogue):
         return DIALOGUES[dialogue.line]
 
 
-def test_as_many_as_fit_in_their_order():
-    packed = list(pack(DIALOGUES, 8))
-    assert [one.ids for one in packed] == [[1, 2, 3, 4, 1, 2, 3], [1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 6, 1, 2]]
-    assert packed[0].positions == [0, 1, 2, 3, 0, 1, 2]
-    assert packed[0].targets == [2, 3, 4, IGNORED, 2, 3, IGNORED]
-    assert [one.num_said for one in packed] == [5, 4, 6]
-
-
-def test_what_fills_a_sequence_up_is_learned_by_nobody():
-    inputs, targets = next(pack(DIALOGUES, 8)).filled(10, 99)
+def test_as_many_as_fit_in_their_order_and_what_fills_a_row_up_is_learned_by_nobody():
+    rows = list(pack(DIALOGUES, 8))
+    assert rows == [DIALOGUES[:2], DIALOGUES[2:3], DIALOGUES[3:]]
+    inputs, targets = filled(rows[0], 10, 99)
     assert inputs.tolist() == [[1, 2, 3, 4, 1, 2, 3, 99, 99, 99], [0, 1, 2, 3, 0, 1, 2, 0, 1, 2]]
-    assert targets[7:].tolist() == [IGNORED] * 3
+    assert targets.tolist() == [2, 3, 4, IGNORED, 2, 3, *[IGNORED] * 4]
 
 
 def test_those_that_do_not_fit_are_counted_and_none_that_fits_is_an_error():
     talks = [Dialogue((), (), line) for line in range(5)]
-    fitting = Fitting(OneFor(), 4)
-    assert [len(one.ids) for one in fitting.of(talks, range(5))] == [4, 3, 2]
-    assert (fitting.num_too_long, fitting.num_seen) == (2, 5)
+    writer = OfLine(None, 0, 4)
+    assert [len(one.ids) for one in writer.fitting(talks, range(5))] == [4, 3, 2]
+    assert (writer.num_too_long, writer.num_seen) == (2, 5)
     with pytest.raises(TemplateError, match=r"^none of 5 dialogues fits into 1 tokens; raise lora_model.sequence$"):
-        next(Fitting(OneFor(), 1).of(talks, shuffled(5)))
+        next(OfLine(None, 0, 1).fitting(talks, shuffled(5)))
 
 
 def test_each_time_around_all_are_there_in_another_order():
@@ -54,16 +109,16 @@ def test_each_time_around_all_are_there_in_another_order():
 @pytest.mark.parametrize("world_size", [1, 2, 3, 5])
 def test_the_mean_over_ranks_is_that_over_all_tokens_of_a_step(world_size):
     parts = batches(list(pack(DIALOGUES * 2, 8)), 1, 8, 0)[:6]
-    sums = [float(targets[targets != IGNORED].sum()) for _, targets in parts]
-    numbers = [int((targets != IGNORED).sum()) for _, targets in parts]
-    wanted = [sum(sums[:3]) / sum(numbers[:3]), sum(sums[3:]) / sum(numbers[3:])]
+
+    def sum_of(*batches):
+        return sum(float(targets[targets != IGNORED].sum()) for _, targets in batches)
+
     found = torch.zeros(2, dtype=torch.float64)
     for rank in range(world_size):
         share = Share(3, rank, world_size)
         for step, own in enumerate(steps(parts, share)):
-            loss = sum(weight * float(targets[targets != IGNORED].sum()) for weight, (_, targets) in own)
-            found[step] += loss / share.divisor / world_size
-    assert found.tolist() == pytest.approx(wanted)
+            found[step] += sum(weight * sum_of(batch) for weight, batch in own) / share.divisor / world_size
+    assert found.tolist() == pytest.approx([sum_of(*step) / num_learned(step) for step in (parts[:3], parts[3:])])
 
 
 def test_dialogues_in_one_sequence_do_not_see_each_other():
@@ -71,12 +126,8 @@ def test_dialogues_in_one_sequence_do_not_see_each_other():
     torch.manual_seed(0)
     sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 16}
     loss = TokenLoss(Qwen2ForCausalLM(Qwen2Config(vocab_size=100, initializer_range=1.0, attn_implementation="sdpa", **sizes)))
-
-    def of(packed: Packed) -> float:
-        (batch,) = batches([packed], 1, 20, 0)
-        return float(loss(*batch).detach())
-
-    together, *_ = pack(DIALOGUES, 20)
-    assert of(together) == pytest.approx(sum(of(next(pack([one], 20))) for one in DIALOGUES), rel=1e-5)
-    together.positions[:] = range(len(together.ids))
-    assert of(together) != pytest.approx(sum(of(next(pack([one], 20))) for one in DIALOGUES), rel=1e-3)
+    ((together, targets),) = batches([DIALOGUES], 1, 20, 0)
+    alone = sum(float(loss(*batch).detach()) for batch in batches([[one] for one in DIALOGUES], 1, 20, 0))
+    assert float(loss(together, targets).detach()) == pytest.approx(alone, rel=1e-5)
+    together[1] = torch.arange(20)
+    assert float(loss(together, targets).detach()) != pytest.approx(alone, rel=1e-3)

@@ -1,16 +1,16 @@
 """A checkpoint from its folder: what has no room, and what is not all of one model."""
 
 import json
-import re
 from pathlib import Path
 
 import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from gpu_acceptance.measure.lora.chat import MissingWeightsError, load, refuse_too_large
+from gpu_acceptance.measure.lora.chat import MissingWeightsError, Sizes, load, refuse_too_large
 from gpu_acceptance.measure.lora.model_folder import Checkpoint
-from gpu_acceptance.measure.train.tuned import TrainingMemoryError
+from gpu_acceptance.measure.train.shapes import Adapter
+from gpu_acceptance.measure.train.step import Schedule, TrainingMemoryError
 
 CPU = torch.device("cpu")
 SIZES = {"hidden_size": 16, "num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 16, "vocab_size": 20}
@@ -42,13 +42,12 @@ def test_weights_that_are_not_there_are_not_drawn_at_random(saved):
 
 
 def test_a_checkpoint_that_has_no_room_is_told_before_it_is_loaded():
-    huge = checkpoint(Path("huge"), 10**14, 10**5, 10**6)
+    sizes = Sizes(Adapter(64, 128), Schedule(2, 1, 0.1), 1024, 2, 1, 1, recomputes=False, host_bytes=12_300_000_000)
     with pytest.raises(TrainingMemoryError) as caught:
-        refuse_too_large(huge, rank=64, num_tokens=2048, in_bf16=True, device=CPU, host_bytes=12_300_000_000)
+        refuse_too_large(checkpoint(Path("huge"), 10**14, 10**5, 10**6), sizes, CPU)
     text = (
-        r"too little memory: huge wants at least 200,002\.7 GB on each rank \(weights 200,000\.0, adapters 1\.0, logits 1\.6\), and "
-        r"12\.3 GB are free; lower lora_model\.batch_size or lora_model\.sequence, or use larger GPUs"
+        "too little memory: huge wants at least 200,002.7 GB on each rank (weights 200,000.0, adapters 1.0, logits 1.6), and "
+        "12.3 GB are free; lower lora_model.batch_size or lora_model.sequence, or use larger GPUs"
     )
-    assert re.fullmatch(text, str(caught.value))
-    small = checkpoint(Path("small"), 10**5, 100, 100)
-    refuse_too_large(small, rank=8, num_tokens=256, in_bf16=False, device=CPU, host_bytes=10**9)
+    assert str(caught.value) == text
+    refuse_too_large(checkpoint(Path("small"), 10**5, 100, 100), sizes, CPU)

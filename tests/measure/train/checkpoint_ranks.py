@@ -70,7 +70,7 @@ def draw_once(job: Job) -> None:
 
 def begin_anew(job: Job) -> None:
     """With the schedule of the learning rate."""
-    job._lr_schedule.num_done = 0
+    job._step.num_done = 0
 
 
 def spoiled(folder: Path) -> dict[str, object]:

@@ -76,25 +76,6 @@ def test_each_learns(shape):
     assert step.losses[0] == pytest.approx(math.log(256 if isinstance(shape, Decoder) else 1_000), rel=0.1)
 
 
-def test_what_is_undone_leaves_no_trace():
-    def trained(*, with_more):
-        torch.manual_seed(0)
-        model = build(SMALL[2], CPU)
-        step = TrainStep(model, steps_of(data.batches(SMALL[2], 4, 1, seed=0, device=CPU)), device=CPU)
-        step()
-        if with_more:
-            with step.undone():
-                step()
-        step()
-        return step.losses, [tensor.clone() for tensor in model.state_dict().values()]
-
-    losses, state = trained(with_more=True)
-    wanted_losses, wanted = trained(with_more=False)
-    assert losses == wanted_losses
-    assert len(losses) == 2
-    assert all(torch.equal(one, other) for one, other in zip(state, wanted, strict=True))
-
-
 def test_tokens_follow_a_chain_of_four_successors():
     shape = Decoder("gpt2", 1, 8, 1, 640, 500)
     ((inputs_BT, targets_BT),) = data.batches(shape, 64, 1, seed=3, device=CPU)
@@ -120,20 +101,3 @@ def test_an_image_is_of_its_class():
     again, other = (data.batches(ResNet(18, 32), 64, 1, seed=seed, device=CPU)[0] for seed in (0, 1))
     assert torch.equal(again[0], images_BCHW)
     assert not torch.equal(other[1], classes_B)
-
-
-def test_parts_of_a_step_are_one_batch_of_which_each_counts_as_often_as_it_says():
-    def weights_after(parts):
-        torch.manual_seed(0)
-        model = build(SMALL[0], CPU)
-        step = TrainStep(model, iter([parts] * 2), device=CPU, autocast=False)
-        step()
-        step()
-        return step.losses, torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
-
-    first, second = data.batches(SMALL[0], 2, 2, seed=0, device=CPU)
-    whole = tuple(torch.cat([one, other, other]) for one, other in zip(first, second, strict=True))
-    losses, weights = weights_after([(1, first), (2, second)])
-    wanted_losses, wanted = weights_after([(1, whole)])
-    assert losses == pytest.approx(wanted_losses, rel=1e-6)
-    assert float((weights - wanted).norm() / wanted.norm()) < 1e-4

@@ -8,12 +8,9 @@ from gloo_ranks import answers_of
 
 from gpu_acceptance.measure.train.parity import Course, departure, difference, global_batches, measure
 from gpu_acceptance.measure.train.shapes import Decoder, Workload
-from gpu_acceptance.record.figure import figure_of
 from gpu_acceptance.record.outcome import Status
-from gpu_acceptance.record.row import Attempt
 from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
-from gpu_acceptance.verdict.judge import judge
-from tests.judging import make_job, make_record
+from tests.judging import judgements_of
 
 pytestmark = pytest.mark.slow
 
@@ -34,12 +31,8 @@ def three(tmp_path_factory):
 
 def judged(answers, name):
     """Metric without its first two words -> how it stands, and the ranks that are named."""
-    records = [
-        make_record(rank, figures=tuple(figure_of(*figure, judged=True, detail=detail) for *figure, detail in answer[name]))
-        for rank, answer in enumerate(answers)
-    ]
-    found = judge((Attempt(number=1, ranks=tuple(records)),), PROFILE, make_job(len(answers)), {}, "parity")
-    return {judgement.metric.split(".", 2)[2]: judgement for judgement in found}
+    found = judgements_of(PROFILE, [answer[name] for answer in answers], "parity")
+    return {metric.split(".", 2)[2]: judgement for metric, judgement in found.items()}
 
 
 def wrong(answers, name):

@@ -16,17 +16,16 @@ from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedToken
 from transformers.utils import logging
 
 from gpu_acceptance.measure.collectives import over_ranks
-from gpu_acceptance.measure.corruption.hashing import digest
 from gpu_acceptance.measure.lora import packing
 from gpu_acceptance.measure.lora.calls import Dialogue
 from gpu_acceptance.measure.lora.model_folder import Checkpoint
-from gpu_acceptance.measure.lora.packing import IGNORED, Fitting, Packed, Scribe
-from gpu_acceptance.measure.lora.samples import Course, Share, Tuning
+from gpu_acceptance.measure.lora.packing import IGNORED, Scribe
+from gpu_acceptance.measure.lora.tuning import Share, Tuned, tune
 from gpu_acceptance.measure.train import adapters
 from gpu_acceptance.measure.train.data import Batch
-from gpu_acceptance.measure.train.models import blocks_of, replicated
+from gpu_acceptance.measure.train.models import replicated
 from gpu_acceptance.measure.train.shapes import Adapter
-from gpu_acceptance.measure.train.tuned import Schedule, TrainingMemoryError, peak_bytes, prepared
+from gpu_acceptance.measure.train.step import Schedule, TrainingMemoryError, peak_bytes, prepared
 
 _ADAPTER_BYTES = 16  # of a parameter: itself, its gradient, and AdamW's two moments, in fp32
 _LOGIT_BYTES = 8  # of one logit in fp32, for the loss, and its gradient
@@ -36,6 +35,29 @@ _SEED = 0  # of the adapters, the same on all ranks
 
 class MissingWeightsError(ValueError):
     """A checkpoint whose files lack tensors that its config promises."""
+
+
+@dataclass(frozen=True)
+class Dialogues:
+    """Dialogues to train, those held out, and those of them whose first answer is generated."""
+
+    trained: Sequence[Dialogue]
+    held_out: Sequence[Dialogue]
+    asked: Sequence[Dialogue]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of a fine-tuning. A step has `num_parts` micro-batches over all ranks, of `batch_size` sequences of so many tokens each."""
+
+    adapter: Adapter
+    schedule: Schedule
+    sequence: int
+    batch_size: int
+    num_parts: int
+    num_new: int  # most tokens of an answer
+    recomputes: bool  # activations in the backward
+    host_bytes: int  # the part of the host's memory for this rank, where it trains on a CPU
 
 
 class TokenLoss(nn.Module):
@@ -77,17 +99,14 @@ def tokenizer_of(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
     return cast(PreTrainedTokenizerBase, PreTrainedTokenizerFast.from_pretrained(str(checkpoint.folder), local_files_only=True))
 
 
-def refuse_too_large(checkpoint: Checkpoint, *, rank: int, num_tokens: int, in_bf16: bool, device: torch.device, host_bytes: int) -> None:
-    """Raise TrainingMemoryError, before loading, where weights, adapters and logits have no room. Activations are not counted.
-
-    `num_tokens`: of a micro-batch; `host_bytes`: the part of the host's memory for a rank that trains on a CPU.
-    """
+def refuse_too_large(checkpoint: Checkpoint, sizes: Sizes, device: torch.device) -> None:
+    """Raise TrainingMemoryError, before loading, where weights, adapters and logits have no room. Activations are not counted."""
     parts = {
-        "weights": checkpoint.num_parameters * (2 if in_bf16 else 4),
-        "adapters": checkpoint.num_ends * rank * _ADAPTER_BYTES,
-        "logits": num_tokens * checkpoint.vocabulary * _LOGIT_BYTES,
+        "weights": checkpoint.num_parameters * (2 if sizes.adapter.in_bf16 else 4),
+        "adapters": checkpoint.num_ends * sizes.adapter.rank * _ADAPTER_BYTES,
+        "logits": sizes.batch_size * sizes.sequence * checkpoint.vocabulary * _LOGIT_BYTES,
     }
-    wanted, free_bytes = sum(parts.values()), host_bytes
+    wanted, free_bytes = sum(parts.values()), sizes.host_bytes
     if device.type == "cuda":
         gc.collect()
         torch.cuda.empty_cache()
@@ -111,50 +130,23 @@ def answers(
     device: torch.device,
 ) -> list[str]:
     """Generate an answer to each prompt: at most `num_new` tokens, up to the first of `ends`."""
-    config = GenerationConfig(do_sample=False, num_beams=1, max_new_tokens=num_new, eos_token_id=sorted(ends), pad_token_id=min(ends))
+    padding = min(ends)
+    config = GenerationConfig(do_sample=False, num_beams=1, max_new_tokens=num_new, eos_token_id=sorted(ends), pad_token_id=padding)
     was_training = model.training
     model.eval()
-    groups = [prompts[begin : begin + _AT_ONCE] for begin in range(0, len(prompts), _AT_ONCE)]
-    found = [tokens for group in groups for tokens in _generated(model, group, config, device)]
-    model.train(was_training)
     texts = []
-    for tokens in found:
-        end = next((place for place, token in enumerate(tokens) if token in ends), len(tokens))
-        texts.append(cast(str, tokenizer.decode(tokens[:end], skip_special_tokens=False)))
+    for begin in range(0, len(prompts), _AT_ONCE):
+        group = prompts[begin : begin + _AT_ONCE]
+        longest = max(map(len, group))
+        missing = [longest - len(prompt) for prompt in group]  # on the left, so that answers begin in one place
+        ids = torch.tensor([[padding] * num + list(prompt) for num, prompt in zip(missing, group, strict=True)], device=device)
+        mask = torch.tensor([[0] * num + [1] * (longest - num) for num in missing], device=device)
+        generated: Tensor = cast(Any, model).generate(input_ids=ids, attention_mask=mask, generation_config=config)
+        for tokens in generated[:, longest:].tolist():
+            end = next((place for place, token in enumerate(tokens) if token in ends), len(tokens))
+            texts.append(cast(str, tokenizer.decode(tokens[:end], skip_special_tokens=False)))
+    model.train(was_training)
     return texts
-
-
-def _generated(model: nn.Module, prompts: Sequence[Sequence[int]], config: GenerationConfig, device: torch.device) -> list[list[int]]:
-    longest = max(map(len, prompts))
-    padded_BT, mask_BT = torch.full((len(prompts), longest), config.pad_token_id), torch.zeros(len(prompts), longest, dtype=torch.long)
-    for row, prompt in enumerate(prompts):  # on the left, so that answers begin in one place
-        padded_BT[row, longest - len(prompt) :], mask_BT[row, longest - len(prompt) :] = torch.tensor(prompt), 1
-    ids, mask = padded_BT.to(device), mask_BT.to(device)
-    generated: Tensor = cast(Any, model).generate(input_ids=ids, attention_mask=mask, generation_config=config)
-    return cast(list[list[int]], generated[:, longest:].tolist())
-
-
-@dataclass(frozen=True)
-class Dialogues:
-    """Dialogues to train, those held out, and those of them whose first answer is generated."""
-
-    trained: Sequence[Dialogue]
-    held_out: Sequence[Dialogue]
-    asked: Sequence[Dialogue]
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """Sizes of a fine-tuning. A step has `num_parts` micro-batches over all ranks, of `batch_size` sequences of so many tokens each."""
-
-    adapter: Adapter
-    schedule: Schedule
-    sequence: int
-    batch_size: int
-    num_parts: int
-    num_new: int  # most tokens of an answer
-    recomputes: bool  # activations in the backward
-    host_bytes: int  # the part of the host's memory for this rank, where it trains on a CPU
 
 
 @dataclass(frozen=True)
@@ -167,23 +159,18 @@ class Answered:
 
 @dataclass(frozen=True)
 class ChatResult:
-    """One fine-tuning. The same on all ranks, except answers, digest, `base_changed`, scale and memory of this rank."""
+    """One fine-tuning. The same on all ranks, except answers, what `tuned` has of this rank, and memory."""
 
     before: Answered
     after: Answered
     loaded_loss: float  # held out, of the saved adapters on a base that is loaded again
     num_bytes: int  # of the files of adapters
-    losses: tuple[float, ...]  # nats for each learned token, by step
-    gradient_norms: tuple[float, ...]  # before clipping
-    learning_rates: tuple[float, ...]
+    losses: list[float]  # nats for each learned token, by step, over all ranks
+    tuned: Tuned
     learned_share: float  # learned tokens, as a part of the assistants' tokens, which are counted in another way
     packing_error: float  # relative error of the loss of dialogues in one sequence against each by itself
     part_too_long: float  # of the dialogues to train and held out
     tokens_per_s: float  # of one rank, without padding
-    num_trainable: int
-    scale: float  # of B A x, as measured
-    base_changed: bool  # True if any bit of the frozen weights changed
-    digest: str  # of this rank's adapters, bit for bit
     peak_bytes: int
 
 
@@ -192,66 +179,47 @@ def measure(checkpoint: Checkpoint, dialogues: Dialogues, sizes: Sizes, folder: 
 
     Raises TemplateError, TrainingMemoryError, MissingWeightsError.
     """
-    in_bf16, num_tokens = sizes.adapter.in_bf16, sizes.batch_size * sizes.sequence
-    refuse_too_large(
-        checkpoint, rank=sizes.adapter.rank, num_tokens=num_tokens, in_bf16=in_bf16, device=device, host_bytes=sizes.host_bytes
-    )
+    refuse_too_large(checkpoint, sizes, device)
     wanted = f"{checkpoint.folder} with a batch of {sizes.batch_size} sequences of {sizes.sequence} tokens on each rank"
     with prepared(wanted, "lora_model.batch_size or lora_model.sequence", device):
         exam = _Exam(checkpoint, dialogues, sizes, device)
         result = _trained(checkpoint, dialogues, exam, folder)
-        loaded = load(checkpoint, device, in_bf16=in_bf16)
-        adapters.load(loaded, folder, in_bf16=in_bf16)
+        loaded = load(checkpoint, device, in_bf16=sizes.adapter.in_bf16)
+        adapters.load(loaded, folder, in_bf16=sizes.adapter.in_bf16)
         return replace(result, loaded_loss=exam.loss(loaded))
 
 
 def _trained(checkpoint: Checkpoint, dialogues: Dialogues, exam: "_Exam", folder: Path) -> ChatResult:
     """Train and save; the model is gone when this returns. Collective."""
-    sizes, device, world_size = exam.sizes, exam.device, dist.get_world_size()
-    fitting = Fitting(exam.scribe, sizes.sequence)
-    lessons = _lessons(fitting, dialogues.trained, sizes)
+    sizes, device, scribe, share = exam.sizes, exam.device, exam.scribe, Share(exam.sizes.num_parts, dist.get_rank(), dist.get_world_size())
+    fitting = scribe.fitting(dialogues.trained, packing.shuffled(len(dialogues.trained)))
+    num_rows = sizes.schedule.num_steps * sizes.num_parts * sizes.batch_size  # of all steps of all ranks
+    rows = list(islice(packing.pack(fitting, sizes.sequence), num_rows))
     module = load(checkpoint, device, in_bf16=sizes.adapter.in_bf16)
     packing_error, before = exam.packing_error(module), exam.answered(module)
     torch.manual_seed(_SEED)
     module.model = adapters.adapted(module.model, sizes.adapter)
-    base = digest(adapters.frozen(module))
     if sizes.recomputes:
         adapters.recompute(module)
-    parts = packing.batches(lessons, sizes.batch_size, sizes.sequence, exam.padding)
-    course = _course(module, parts, sizes, device)
+    parts = packing.batches(rows, sizes.batch_size, sizes.sequence, exam.padding)
+    steps, autocast = packing.steps(parts, share), sizes.adapter.in_bf16
+    tuned = tune(module, replicated, steps, sizes.schedule, divisor=share.divisor, autocast=autocast, device=device)
     after, num_bytes = exam.answered(module), adapters.save(module, folder)
-    seconds, *of_ranks = over_ranks([statistics.median(course.steps_s), *course.losses], device)
+    seconds, *of_ranks = over_ranks([statistics.median(tuned.steps_s), *tuned.losses], device)
+    num_tokens = sum(len(tokens.ids) for row in rows for tokens in row)
     return ChatResult(
         before=before,
         after=after,
         loaded_loss=math.nan,
         num_bytes=num_bytes,
-        losses=tuple(map(statistics.fmean, of_ranks)),
-        gradient_norms=tuple(course.gradient_norms),
-        learning_rates=tuple(map(sizes.schedule.rate, range(sizes.schedule.num_steps))),
-        learned_share=sum(int((targets != IGNORED).sum()) for _, targets in parts) / sum(packed.num_said for packed in lessons),
+        losses=list(map(statistics.fmean, of_ranks)),
+        tuned=tuned,
+        learned_share=packing.num_learned(parts) / sum(tokens.num_said for row in rows for tokens in row),
         packing_error=packing_error,
-        part_too_long=(fitting.num_too_long + exam.fitting.num_too_long) / (fitting.num_seen + exam.fitting.num_seen),
-        tokens_per_s=sum(len(packed.ids) for packed in lessons) / sizes.schedule.num_steps / max(seconds) / world_size,
-        num_trainable=sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad),
-        scale=adapters.scale(module, blocks_of(module)),
-        base_changed=digest(adapters.frozen(module)) != base,
-        digest=digest(adapters.trained(module)),
+        part_too_long=scribe.num_too_long / scribe.num_seen,
+        tokens_per_s=num_tokens / sizes.schedule.num_steps / max(seconds) / share.world_size,
         peak_bytes=peak_bytes(device),
     )
-
-
-def _lessons(fitting: Fitting, dialogues: Sequence[Dialogue], sizes: Sizes) -> list[Packed]:
-    """Return the sequences that all steps of all ranks train."""
-    num = sizes.schedule.num_steps * sizes.num_parts * sizes.batch_size
-    return list(islice(packing.pack(fitting.of(dialogues, packing.shuffled(len(dialogues))), sizes.sequence), num))
-
-
-def _course(module: TokenLoss, parts: Sequence[Batch], sizes: Sizes, device: torch.device) -> Course:
-    """Train all steps. Collective."""
-    share = Share(sizes.num_parts, dist.get_rank(), dist.get_world_size())
-    steps, autocast = packing.steps(parts, share), sizes.adapter.in_bf16
-    return Tuning(replicated(module), steps, sizes.schedule, divisor=share.divisor, autocast=autocast, device=device).rest()
 
 
 class _Exam:
@@ -259,16 +227,15 @@ class _Exam:
 
     def __init__(self, checkpoint: Checkpoint, dialogues: Dialogues, sizes: Sizes, device: torch.device) -> None:
         self._tokenizer: PreTrainedTokenizerBase = tokenizer_of(checkpoint)
-        self.scribe, self.sizes, self.device = Scribe(self._tokenizer, checkpoint.vocabulary), sizes, device
-        self.fitting = Fitting(self.scribe, sizes.sequence)
-        self._alone = list(self.fitting.of(dialogues.held_out, range(len(dialogues.held_out))))
+        self.scribe, self.sizes, self.device = Scribe(self._tokenizer, checkpoint.vocabulary, sizes.sequence), sizes, device
+        self._alone = list(self.scribe.fitting(dialogues.held_out, range(len(dialogues.held_out))))
         rank, world_size = dist.get_rank(), dist.get_world_size()
         self._prompts = [self.scribe.prompt(dialogue) for dialogue in dialogues.asked[rank::world_size]]
-        last = {tokens.ids[max(place for place, one in enumerate(tokens.learned) if one)] for tokens in self._alone}  # ends an answer
+        last = {[target for target in tokens.targets if target != IGNORED][-1] for tokens in self._alone}  # ends an answer
         self._ends = last | {self._tokenizer.eos_token_id} - {None}
         self.padding: int = min(self._ends)
-        packed = list(packing.pack(self._alone, sizes.sequence))
-        self._together = packing.batches(packed[rank::world_size], sizes.batch_size, sizes.sequence, self.padding)
+        rows = list(packing.pack(self._alone, sizes.sequence))[rank::world_size]
+        self._together = packing.batches(rows, sizes.batch_size, sizes.sequence, self.padding)
 
     def answered(self, module: TokenLoss) -> Answered:
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.sizes.adapter.in_bf16):
@@ -277,24 +244,22 @@ class _Exam:
 
     def loss(self, module: TokenLoss) -> float:
         """Return the loss of all held-out dialogues, over all ranks."""
-        totals, numbers = over_ranks(list(self._summed(module, self._together)), self.device)
+        own = [self._summed(module, self._together), float(packing.num_learned(self._together))]
+        totals, numbers = over_ranks(own, self.device)
         return sum(totals) / sum(numbers)
 
     def packing_error(self, module: TokenLoss) -> float:
         """Return the relative error of the first held-out sequence against its dialogues one by one."""
         first = next(packing.pack(self._alone, self.sizes.sequence))
-        num = first.positions.count(0)
         together = packing.batches([first], 1, self.sizes.sequence, self.padding)
-        by_itself = [next(packing.pack([tokens], len(tokens.ids))) for tokens in self._alone[:num]]
-        alone = [batch for packed in by_itself for batch in packing.batches([packed], 1, len(packed.ids), 0)]
-        return abs(self._summed(module, together)[0] / self._summed(module, alone)[0] - 1)
+        alone = [batch for tokens in first for batch in packing.batches([[tokens]], 1, len(tokens.ids), 0)]
+        return abs(self._summed(module, together) / self._summed(module, alone) - 1)
 
     @torch.no_grad()
-    def _summed(self, module: nn.Module, batches: Sequence[Batch]) -> tuple[float, int]:
-        """Return the loss of all learned tokens on this rank, and their number."""
-        total, number = torch.zeros((), dtype=torch.float64, device=self.device), 0
+    def _summed(self, module: nn.Module, batches: Sequence[Batch]) -> float:
+        """Return the loss of all learned tokens on this rank."""
+        total = torch.zeros((), dtype=torch.float64, device=self.device)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.sizes.adapter.in_bf16):
             for inputs, targets in batches:
                 total += module(inputs.to(self.device), targets.to(self.device))
-                number += int((targets != IGNORED).sum())
-        return float(total), number
+        return float(total)

@@ -2,46 +2,35 @@
 
 import statistics
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 
 from gpu_acceptance.measure.collectives import over_ranks
-from gpu_acceptance.measure.corruption.hashing import digest
 from gpu_acceptance.measure.lora import samples
-from gpu_acceptance.measure.lora.samples import Course, Tuning
+from gpu_acceptance.measure.lora.tuning import Share, Tuned, tune
 from gpu_acceptance.measure.timing import cv_percent
 from gpu_acceptance.measure.train import adapters
 from gpu_acceptance.measure.train.data import SYNTHETIC, Batch
-from gpu_acceptance.measure.train.models import Sharding, blocks_of, build, compile_by_blocks, replicated, sharded
+from gpu_acceptance.measure.train.models import Sharding, build, compile_by_blocks, replicated, sharded
 from gpu_acceptance.measure.train.shapes import Adapter, Decoder, Workload
-from gpu_acceptance.measure.train.step import whole
+from gpu_acceptance.measure.train.step import Schedule, tuned
 from gpu_acceptance.measure.train.throughput import Trained
-from gpu_acceptance.measure.train.tuned import Schedule, peak_bytes, tuned
 
 SEED = 0  # of the weights, the same on all ranks
 
 
 @dataclass(frozen=True)
 class LoraResult:
-    """One fine-tuning. The same on all ranks, except digest, `base_changed`, scale and memory of this rank.
-
-    Where a rank trained alone all is its own, except times.
-    """
+    """One fine-tuning. Times and losses are the same on all ranks; where a rank trained alone, losses are its own."""
 
     shape: Decoder
     trained: Trained  # its losses are of the whole global batch, its batch is what one rank computes in a step
-    gradient_norms: tuple[float, ...]  # by step, before clipping
-    learning_rates: tuple[float, ...]
-    num_trainable: int
+    tuned: Tuned
     num_distinct: int  # samples of all ranks and steps that differ
-    scale: float  # of B A x, as measured
-    base_changed: bool  # True if any bit of the frozen weights changed
-    digest: str  # of this rank's adapters, bit for bit
 
 
 def measure(
@@ -61,60 +50,44 @@ def measure(
     activations in the backward. `alone`: each rank trains the whole of it by itself. ValueError for a shape without an adapter.
     """
     shape, adapter = adapted_shape(workload)
-    share = samples.Share(num_parts, 0, 1) if alone else samples.Share(num_parts, dist.get_rank(), dist.get_world_size())
-    per_rank = replace(workload, batch_size=len(share.parts) * workload.batch_size)
+    share = Share(num_parts, 0, 1) if alone else Share(num_parts, dist.get_rank(), dist.get_world_size())
+
+    def wrap(module: nn.Module) -> nn.Module:
+        if sharding:
+            return sharded(module, replace(sharding, in_bf16=adapter.in_bf16))
+        return module if alone else replicated(module)
+
     with tuned(workload, device):
         begin_s = time.monotonic()
         steps = samples.steps(shape, workload.batch_size, schedule.num_steps, share)
-        module = _built(shape, device, recomputes=recomputes, compiled=compiled)
-        before = _digest(adapters.frozen(module))
-        wrapped = module if alone else sharded(module, replace(sharding, in_bf16=adapter.in_bf16)) if sharding else replicated(module)
+        module = _built(shape, device)
+        if recomputes:
+            adapters.recompute(module)
+        if compiled:
+            compile_by_blocks(module)
         autocast = adapter.in_bf16 and sharding is None
-        tuning = Tuning(wrapped, steps, schedule, divisor=share.divisor, autocast=autocast, device=device)
-        course = tuning.rest()
-        return LoraResult(
-            shape=shape,
-            trained=_trained(per_rank, module, tuning, course, begin_s=begin_s, alone=alone, device=device),
-            gradient_norms=tuple(course.gradient_norms),
-            learning_rates=tuple(map(schedule.rate, range(schedule.num_steps))),
-            num_trainable=sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad),
-            num_distinct=samples.num_distinct(steps, device),
-            scale=adapters.scale(module, blocks_of(module)),
-            base_changed=_digest(adapters.frozen(module)) != before,
-            digest=_digest(adapters.trained(module)),
-        )
+        found = tune(module, wrap, steps, schedule, divisor=share.divisor, autocast=autocast, device=device)
+        per_rank = replace(workload, batch_size=len(share.parts) * workload.batch_size)
+        trained = _trained(per_rank, module, found, begin_s, device, alone=alone)
+        return LoraResult(shape, trained, found, samples.num_distinct(steps, device))
 
 
-def _built(shape: Decoder, device: torch.device, *, recomputes: bool = False, compiled: bool = False) -> nn.Module:
-    torch.manual_seed(SEED)
-    module = build(shape, device)
-    if recomputes:
-        adapters.recompute(module)
-    if compiled:
-        compile_by_blocks(module)
-    return module
-
-
-def _trained(
-    workload: Workload, module: nn.Module, tuning: Tuning, course: Course, *, begin_s: float, alone: bool, device: torch.device
-) -> Trained:
+def _trained(workload: Workload, module: nn.Module, found: Tuned, begin_s: float, device: torch.device, *, alone: bool) -> Trained:
     """Return the times of the slowest rank, and the mean loss of all that share the steps. Collective."""
-    end_s = time.monotonic()
-    own = [statistics.median(course.steps_s), cv_percent(course.steps_s)]
-    steps_s, cvs_percent, *of_ranks = over_ranks([*own, *course.losses], device)
-    losses = course.losses if alone else map(statistics.fmean, of_ranks)
+    own = [statistics.median(found.steps_s), cv_percent(found.steps_s)]
+    steps_s, cvs_percent, *of_ranks = over_ranks([*own, *found.losses], device)
     return Trained(
         workload=workload,
         data=SYNTHETIC,
         step_s=max(steps_s),
         block_cv_percent=max(cvs_percent),
-        first_step_s=tuning.first.end_s - begin_s,
-        begin_s=tuning.first.end_s,
-        end_s=end_s,
-        losses=tuple(losses),
+        first_step_s=found.first.end_s - begin_s,
+        begin_s=found.first.end_s,
+        end_s=found.end_s,
+        losses=tuple(found.losses if alone else map(statistics.fmean, of_ranks)),
         num_parameters=sum(parameter.numel() for parameter in module.parameters()),
-        optimizer_bytes=tuning.optimizer_bytes,
-        peak_bytes=peak_bytes(device),
+        optimizer_bytes=found.optimizer_bytes,
+        peak_bytes=found.peak_bytes,
     )
 
 
@@ -125,9 +98,9 @@ def adapted_shape(workload: Workload) -> tuple[Decoder, Adapter]:
     return workload.shape, workload.shape.adapter
 
 
-def _digest(tensors: Sequence[Tensor]) -> str:
-    """Hash tensors bit for bit. Collective where they are sharded."""
-    return digest(map(whole, tensors))
+def _built(shape: Decoder, device: torch.device) -> nn.Module:
+    torch.manual_seed(SEED)
+    return build(shape, device)
 
 
 @dataclass(frozen=True)
@@ -143,14 +116,14 @@ class SavedResult:
 def measure_saved(workload: Workload, schedule: Schedule, folder: Path, *, num_parts: int, device: torch.device) -> SavedResult:
     """Train with DDP, and save the adapters of each rank into a folder of its own, which must be empty. Collective."""
     shape, adapter = adapted_shape(workload)
-    share = samples.Share(num_parts, dist.get_rank(), dist.get_world_size())
+    share = Share(num_parts, dist.get_rank(), dist.get_world_size())
     first = schedule.num_steps * num_parts * workload.batch_size
     unseen = samples.drawn(shape, range(first, first + workload.batch_size))
     with tuned(workload, device):
         module = _built(shape, device)
         base_loss = _loss(module, unseen, adapter, device)
         steps = samples.steps(shape, workload.batch_size, schedule.num_steps, share)
-        Tuning(replicated(module), steps, schedule, divisor=share.divisor, autocast=adapter.in_bf16, device=device).rest()
+        tune(module, replicated, steps, schedule, divisor=share.divisor, autocast=adapter.in_bf16, device=device)
         loss, num_bytes = _loss(module, unseen, adapter, device), adapters.save(module, folder)
         del module
         loaded = _built(replace(shape, adapter=None), device)

@@ -2,14 +2,13 @@
 
 import random
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from gpu_acceptance.measure.lora.calls import Dialogue, for_template
-from gpu_acceptance.measure.lora.samples import Share
+from gpu_acceptance.measure.lora.tuning import Share
 from gpu_acceptance.measure.train.data import Batch
 from gpu_acceptance.measure.train.step import Part
 
@@ -28,20 +27,36 @@ class TemplateError(ValueError):
 class Tokens:
     """A whole dialogue."""
 
-    ids: tuple[int, ...]
-    learned: tuple[bool, ...]  # True for the assistant's part, up to its end mark
+    ids: list[int]
+    targets: list[int]  # the next token, where that is of the assistant's part, up to its end mark
     num_said: int  # tokens of the assistant's part, tokenized by itself: about as many must be learned
 
 
 class Scribe:
     """Writes dialogues by the template of this tokenizer, which must be a fast one: only those give the place of a token in a text.
 
-    `vocabulary`: of the model. A larger token would fail in its embedding, which costs a GPU the whole process.
+    `vocabulary`: of the model. A larger token would fail in its embedding, which costs a GPU the whole process. `sequence`: most tokens.
     """
 
-    def __init__(self, tokenizer: "PreTrainedTokenizerBase", vocabulary: int) -> None:
-        self.tokenizer, self._vocabulary = tokenizer, vocabulary
+    def __init__(self, tokenizer: "PreTrainedTokenizerBase", vocabulary: int, sequence: int) -> None:
+        self.tokenizer, self._vocabulary, self._sequence = tokenizer, vocabulary, sequence
         self._known: dict[int, Tokens] = {}  # by line: a dialogue is trained once in each epoch
+        self.num_seen = self.num_too_long = 0  # dialogues
+
+    def fitting(self, dialogues: Sequence[Dialogue], order: Iterable[int]) -> Iterator[Tokens]:
+        """Yield the tokens of dialogues that fit, in this order; others are counted. Raises TemplateError, also where none of them fits."""
+        is_any = False
+        for num_seen, number in enumerate(order, start=1):
+            dialogue = dialogues[number]
+            if dialogue.line not in self._known:
+                self._known[dialogue.line] = self.tokens(dialogue)
+            tokens = self._known[dialogue.line]
+            fits = len(tokens.ids) <= self._sequence
+            is_any, self.num_seen, self.num_too_long = is_any or fits, self.num_seen + 1, self.num_too_long + (not fits)
+            if fits:
+                yield tokens
+            elif not is_any and num_seen >= len(dialogues):
+                raise TemplateError(f"none of {len(dialogues):,} dialogues fits into {self._sequence:,} tokens; raise lora_model.sequence")
 
     def prompt(self, dialogue: Dialogue) -> list[int]:
         """Return the tokens of a dialogue up to its first answer."""
@@ -49,21 +64,18 @@ class Scribe:
 
     def tokens(self, dialogue: Dialogue) -> Tokens:
         """Return the tokens of a whole dialogue. Raises TemplateError."""
-        if dialogue.line not in self._known:
-            self._known[dialogue.line] = self._tokens(dialogue)
-        return self._known[dialogue.line]
-
-    def _tokens(self, dialogue: Dialogue) -> Tokens:
         text = self._text(dialogue, len(dialogue.messages))
         spans = [self._span(dialogue, place, text) for place, message in enumerate(dialogue.messages) if message.role == "assistant"]
         found = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-        learned = tuple(any(begin <= first < end for begin, end in spans) for first, _ in found["offset_mapping"])
-        if not any(learned):
+        ids = list(found["input_ids"])
+        are_learned = [any(begin <= first < end for begin, end in spans) for first, _ in found["offset_mapping"]]
+        if not any(are_learned):
             raise TemplateError(f"line {dialogue.line}: the chat template writes no text of its assistant")
-        if (largest := max(found["input_ids"])) >= self._vocabulary:
+        if (largest := max(ids)) >= self._vocabulary:
             seen = f"token {largest:,}, and the model has {self._vocabulary:,}"
             raise TemplateError(f"line {dialogue.line}: {seen}: the tokenizer is of another model")
-        return Tokens(tuple(found["input_ids"]), learned, sum(len(self._ids(text[begin:end])) for begin, end in spans))
+        targets = [token if is_learned else IGNORED for token, is_learned in zip(ids[1:], are_learned[1:], strict=True)]
+        return Tokens(ids, [*targets, IGNORED], sum(len(self._ids(text[begin:end])) for begin, end in spans))
 
     def _span(self, dialogue: Dialogue, place: int, text: str) -> tuple[int, int]:
         """Return begin and end, in the text, of the answer at this place."""
@@ -83,59 +95,26 @@ class Scribe:
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
-@dataclass
-class Packed:
-    """One sequence of dialogues."""
-
-    ids: list[int] = field(default_factory=list)
-    positions: list[int] = field(default_factory=list)
-    targets: list[int] = field(default_factory=list)  # the next token, where that is to be learned
-    num_said: int = 0  # of its dialogues
-
-    def add(self, tokens: Tokens) -> None:
-        self.ids += tokens.ids
-        self.positions += range(len(tokens.ids))
-        nexts = zip(tokens.ids[1:], tokens.learned[1:], strict=True)
-        self.targets += [token if is_learned else IGNORED for token, is_learned in nexts] + [IGNORED]
-        self.num_said += tokens.num_said
-
-    def filled(self, sequence: int, padding: int) -> tuple[Tensor, Tensor]:
-        """Return tokens and positions [2, sequence], and targets [sequence]. Padding is a dialogue of its own that is not learned."""
-        num_missing = sequence - len(self.ids)
-        ids, positions = self.ids + [padding] * num_missing, self.positions + list(range(num_missing))
-        return torch.tensor([ids, positions]), torch.tensor(self.targets + [IGNORED] * num_missing)
-
-
-class Fitting:
-    """Dialogues that fit into a sequence; others are left out, and counted."""
-
-    def __init__(self, scribe: Scribe, sequence: int) -> None:
-        self._scribe, self._sequence = scribe, sequence
-        self.num_seen = self.num_too_long = 0
-
-    def of(self, dialogues: Sequence[Dialogue], order: Iterable[int]) -> Iterator[Tokens]:
-        """Yield the tokens of dialogues in this order. Raises TemplateError where none of them fits."""
-        for number in order:
-            tokens = self._scribe.tokens(dialogues[number])
-            self.num_seen += 1
-            if len(tokens.ids) <= self._sequence:
-                yield tokens
-                continue
-            self.num_too_long += 1
-            if self.num_too_long == self.num_seen >= len(dialogues):
-                raise TemplateError(f"none of {len(dialogues):,} dialogues fits into {self._sequence:,} tokens; raise lora_model.sequence")
-
-
-def pack(dialogues: Iterable[Tokens], sequence: int) -> Iterator[Packed]:
-    """Pack dialogues in their order, and begin a new sequence where the next does not fit; each must fit into one by itself."""
-    packed = Packed()
+def pack(dialogues: Iterable[Tokens], sequence: int) -> Iterator[list[Tokens]]:
+    """Pack dialogues in their order, and begin a new row where the next does not fit; each must fit into one by itself."""
+    row, size = list[Tokens](), 0
     for tokens in dialogues:
-        if len(packed.ids) + len(tokens.ids) > sequence:
-            yield packed
-            packed = Packed()
-        packed.add(tokens)
-    if packed.ids:
-        yield packed
+        if size + len(tokens.ids) > sequence:
+            yield row
+            row, size = [], 0
+        row.append(tokens)
+        size += len(tokens.ids)
+    if row:
+        yield row
+
+
+def filled(row: Sequence[Tokens], sequence: int, padding: int) -> Batch:
+    """Return tokens and positions [2, sequence], and targets [sequence]. Padding is a dialogue of its own that is not learned."""
+    missing = sequence - sum(len(tokens.ids) for tokens in row)
+    parts = [*row, Tokens([padding] * missing, [IGNORED] * missing, 0)]
+    positions = [place for tokens in parts for place in range(len(tokens.ids))]
+    inputs = torch.tensor([[token for tokens in parts for token in tokens.ids], positions])
+    return inputs, torch.tensor([target for tokens in parts for target in tokens.targets])
 
 
 def shuffled(num: int) -> Iterator[int]:
@@ -145,11 +124,16 @@ def shuffled(num: int) -> Iterator[int]:
         yield from draw.sample(range(num), num)
 
 
-def batches(packed: Sequence[Packed], batch_size: int, sequence: int, padding: int) -> list[Batch]:
+def batches(rows: Sequence[Sequence[Tokens]], batch_size: int, sequence: int, padding: int) -> list[Batch]:
     """Return inputs [2, B, sequence], which are tokens and positions, and targets [B, sequence]; the last may be smaller."""
-    filled = [one.filled(sequence, padding) for one in packed]
-    groups = [filled[begin : begin + batch_size] for begin in range(0, len(filled), batch_size)]
+    found = [filled(row, sequence, padding) for row in rows]
+    groups = [found[begin : begin + batch_size] for begin in range(0, len(found), batch_size)]
     return [(torch.stack([inputs for inputs, _ in group], 1), torch.stack([targets for _, targets in group])) for group in groups]
+
+
+def num_learned(batches: Iterable[Batch]) -> int:
+    """Count the tokens that are learned."""
+    return sum(int((targets != IGNORED).sum()) for _, targets in batches)
 
 
 def steps(parts: Sequence[Batch], share: Share) -> list[list[Part]]:
@@ -160,6 +144,5 @@ def steps(parts: Sequence[Batch], share: Share) -> list[list[Part]]:
     own: list[list[Part]] = []
     for begin in range(0, len(parts), share.num_parts):
         step = parts[begin : begin + share.num_parts]
-        num_learned = sum(int((targets != IGNORED).sum()) for _, targets in step)
-        own.append([(weight * share.num_parts / num_learned, step[part]) for part, weight in share.parts])
+        own.append([(weight * share.num_parts / num_learned(step), step[part]) for part, weight in share.parts])
     return own

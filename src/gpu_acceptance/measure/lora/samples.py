@@ -1,49 +1,21 @@
-"""Samples for LoRA, its course of losses, the losses that theory predicts, and statistics of a curve."""
+"""Samples for LoRA, the losses that theory predicts, and statistics of a curve."""
 
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
-from torch import nn
 
 from gpu_acceptance.measure.collectives import all_gather
-from gpu_acceptance.measure.timing import time_block
+from gpu_acceptance.measure.lora.tuning import Share
 from gpu_acceptance.measure.train.data import NUM_SUCCESSORS, Batch, chained, num_symbols
 from gpu_acceptance.measure.train.shapes import Decoder
-from gpu_acceptance.measure.train.step import Part, TrainStep
-from gpu_acceptance.measure.train.tuned import LrSchedule, Schedule
+from gpu_acceptance.measure.train.step import Part
 
 _SEED = 1 << 32  # of sample 0; each sample has its own
 FLOOR = math.log(NUM_SUCCESSORS)  # the entropy of the chain, in nats: no model predicts better
 LAST = 10  # steps whose mean counts: seeds differ by 2 nats halfway, and by 0.4 % at the end
-
-
-@dataclass(frozen=True)
-class Share:
-    """The micro-batches of each step that this rank trains, of `num_parts`, and their weights; the same number on every rank.
-
-    If there are more of them than ranks, rank r of W trains r, r + W, ...; if there are fewer, several ranks train the same one,
-    which counts in parts on each. Micro-batches that fill up the last round have weight 0.
-    """
-
-    num_parts: int
-    rank: int
-    world_size: int
-
-    @property
-    def parts(self) -> list[tuple[int, float]]:
-        most = -(-self.num_parts // self.world_size)
-        own = range(self.rank % self.num_parts, self.num_parts, self.world_size)
-        num_ranks = len(range(own[0], self.world_size, self.num_parts)) if self.world_size > self.num_parts else 1
-        return [(part, 1 / num_ranks) for part in own] + [(own[0], 0.0)] * (most - len(own))
-
-    @property
-    def divisor(self) -> float:
-        """The divisor of this rank's sum, so that the mean over ranks is that over all micro-batches."""
-        return self.num_parts / self.world_size
 
 
 def steps(shape: Decoder, batch_size: int, num_steps: int, share: Share) -> list[list[Part]]:
@@ -74,50 +46,6 @@ def num_distinct(steps: Sequence[Sequence[Part]], device: torch.device) -> int:
     of_all = own.new_empty(dist.get_world_size() * len(own))
     all_gather(of_all, own)
     return len(torch.unique(of_all))
-
-
-@dataclass(frozen=True)
-class Course:
-    """Losses and times of one rank, by step."""
-
-    losses: list[float]
-    gradient_norms: list[float]  # before they were clipped
-    steps_s: list[float]  # of all but the first
-
-
-class Tuning:
-    """A fine-tuning that begins here: its first step, which compiles, is done. Collective where the module is.
-
-    `divisor` and `autocast`: see TrainStep.
-    """
-
-    def __init__(
-        self,
-        module: nn.Module,
-        steps: Sequence[Sequence[Part]],
-        schedule: Schedule,
-        *,
-        divisor: float,
-        autocast: bool,
-        device: torch.device,
-    ) -> None:
-        self._num_steps = len(steps)
-        self._step = TrainStep(module, iter(steps), device=device, autocast=autocast, divisor=divisor)
-        self._lr_schedule = LrSchedule(self._step.optimizer, schedule)
-        self.first = time_block(self._step, 1, device)
-
-    def rest(self) -> Course:
-        """Train all other steps; wait for the device."""
-        self._step.marks.begin()
-        for _ in range(1, self._num_steps):
-            self._step()
-        steps_s = [phases.step_s for phases in self._step.marks.steps()]
-        return Course(self._step.losses, self._lr_schedule.gradient_norms, steps_s)
-
-    @property
-    def optimizer_bytes(self) -> int:
-        """The size of this rank's optimizer state."""
-        return self._step.optimizer_bytes
 
 
 def first_loss(shape: Decoder) -> float:

@@ -13,7 +13,7 @@ from peft.utils import SAFETENSORS_WEIGHTS_NAME
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
-from gpu_acceptance.measure.train.shapes import PROJECTIONS, Adapter, Decoder
+from gpu_acceptance.measure.train.shapes import PROJECTIONS, Adapter
 
 _NUM_INPUTS = 64  # of one layer; rounding errors of bf16 average out over them
 
@@ -64,16 +64,6 @@ def _adapted_model(module: nn.Module) -> PeftModel:
 def _to_bf16(model: nn.Module) -> None:
     for parameter in model.parameters():  # not buffers, such as the frequencies of rotary positions
         parameter.data = parameter.data.bfloat16()
-
-
-def num_trainable(shape: Decoder) -> int:
-    """Return the parameters of A [rank, in] and B [out, rank] of all projections. ValueError for a shape without an adapter."""
-    if shape.adapter is None:
-        raise ValueError("a shape without an adapter trains no adapter")
-    queries, keys = shape.width, shape.num_kv_heads * (shape.width // shape.num_heads)
-    ends = [(shape.width, out) for out in (queries, keys, keys)] + [(queries, shape.width)]
-    ends += [(shape.width, shape.mlp_width), (shape.width, shape.mlp_width), (shape.mlp_width, shape.width)]
-    return shape.num_layers * shape.adapter.rank * sum(map(sum, ends))
 
 
 def frozen(module: nn.Module) -> list[Tensor]:

@@ -29,8 +29,7 @@ from gpu_acceptance.measure.train import checkpoint_files, data
 from gpu_acceptance.measure.train.checkpoint_files import Manifest, Reading
 from gpu_acceptance.measure.train.models import Sharding, build, replicated, sharded
 from gpu_acceptance.measure.train.shapes import Decoder, Workload
-from gpu_acceptance.measure.train.step import Part, TrainStep, whole
-from gpu_acceptance.measure.train.tuned import LrSchedule, Schedule, tuned
+from gpu_acceptance.measure.train.step import Part, Schedule, TrainStep, tuned, whole
 
 T = TypeVar("T")
 Way = Literal["ddp", "fsdp"]
@@ -68,8 +67,8 @@ class Job:
             self._module: nn.Module = replicated(model, group=group)
         else:
             self._module = sharded(model, Sharding(DeviceMesh.from_group(group, device.type), in_bf16=False))
-        self._step = TrainStep(self._module, self._steps(), device=device, autocast=False)
-        self._lr_schedule = LrSchedule(self._step.optimizer, Schedule(2 * work.num_steps, 1, work.learning_rate))
+        schedule = Schedule(2 * work.num_steps, 1, work.learning_rate)
+        self._step = TrainStep(self._module, self._steps(), device=device, autocast=False, schedule=schedule)
 
     def train(self, num_steps: int) -> list[float]:
         """Train, and return this rank's loss of each step."""
@@ -102,7 +101,7 @@ class Job:
         model, optimizer = state["model"], state["optimizer"]
         set_state_dict(self._module, self._step.optimizer, model_state_dict=model, optim_state_dict=optimizer, options=_TRAINED)
         self._random.set_state(state["random"])
-        self._lr_schedule.num_done = int(state["num_done"])
+        self._step.num_done = int(state["num_done"])
 
     def hashes(self) -> dict[str, str]:
         """Return the hash of each whole tensor that is saved, by name: the same on all ranks, however many there are."""
@@ -115,7 +114,7 @@ class Job:
 
     def _state(self) -> dict[str, Any]:
         model, optimizer = get_state_dict(self._module, self._step.optimizer, options=_TRAINED)
-        num_done = torch.tensor(self._lr_schedule.num_done)
+        num_done = torch.tensor(self._step.num_done)
         return {"model": model, "optimizer": optimizer, "random": self._random.get_state(), "num_done": num_done}
 
     def _tensors(self) -> Iterator[tuple[str, Tensor]]:
@@ -211,11 +210,7 @@ def resume(work: Work, folder: Path, manifest: Manifest, *, device: torch.device
     Only for a checkpoint that all ranks have compared with its manifest. OSError, on all ranks, where one of them cannot read it.
     """
     reference = _on_all(lambda: checkpoint_files.read_losses(folder, manifest), device)
-    with tuned(work.workload, device), deterministic(device):
-        changed, losses = _continue(work, folder, manifest, device, _all_ranks())
-    then = reference[dist.get_rank()]
-    differing = [f"step {step}: {now!r}, was {was!r}" for step, (now, was) in enumerate(zip(losses, then, strict=True)) if now != was]
-    return Resumed(changed, tuple(differing), _error(over_ranks(losses, device), reference))
+    return _resumed(work, folder, manifest, reference, device, _all_ranks())
 
 
 def resume_on_fewer(work: Work, folder: Path, manifest: Manifest, num_ranks: int, *, device: torch.device) -> Resumed:
@@ -224,15 +219,11 @@ def resume_on_fewer(work: Work, folder: Path, manifest: Manifest, num_ranks: int
     rank = dist.get_rank()
     group = split([other // num_ranks for other in range(dist.get_world_size())], rank)
 
-    def resume_here() -> tuple[tuple[str, ...], float]:
-        if rank >= num_ranks:
-            return (), 0.0
-        with tuned(work.workload, device), deterministic(device):
-            changed, losses = _continue(work, folder, manifest, device, group)
-        return changed, _error(over_ranks(losses, device, group), reference)
+    def resume_here() -> Resumed:
+        return _resumed(work, folder, manifest, reference, device, group) if rank < num_ranks else Resumed((), (), 0.0)
 
-    changed, error = _on_all(resume_here, device)
-    return Resumed(changed, (), over_ranks([error], device)[0][0])
+    found = _on_all(resume_here, device)
+    return Resumed(found.changed, (), over_ranks([found.loss_error], device)[0][0])
 
 
 def fewer(num_ranks: int) -> int:
@@ -240,16 +231,25 @@ def fewer(num_ranks: int) -> int:
     return next((number for number in range(num_ranks - 1, 0, -1) if num_ranks % number == 0), 0)
 
 
-def _continue(
-    work: Work, folder: Path, manifest: Manifest, device: torch.device, group: dist.ProcessGroup
-) -> tuple[tuple[str, ...], list[float]]:
-    """Return the tensors that differ after loading, and the losses of the steps that follow. Collective in the group."""
-    job = Job(work, device=device, seed=_OTHER_SEED, group=group)
-    job.train(1)
-    job.load(folder)
-    now = job.hashes()
-    changed = sorted(name for name in now.keys() | manifest.tensors.keys() if now.get(name) != manifest.tensors.get(name))
-    return tuple(changed), job.train(work.num_steps)
+def _resumed(
+    work: Work, folder: Path, manifest: Manifest, reference: list[list[float]], device: torch.device, group: dist.ProcessGroup
+) -> Resumed:
+    """Resume on the ranks of a group, and compare tensors after loading, and losses of the steps that follow. Collective there.
+
+    `reference`: losses by rank and step. The error is NaN if any loss is.
+    """
+    with tuned(work.workload, device), deterministic(device):
+        job = Job(work, device=device, seed=_OTHER_SEED, group=group)
+        job.train(1)
+        job.load(folder)
+        hashes = job.hashes()
+        losses = job.train(work.num_steps)
+    changed = sorted(name for name in hashes.keys() | manifest.tensors.keys() if hashes.get(name) != manifest.tensors.get(name))
+    pairs = zip(losses, reference[dist.get_rank()], strict=True)
+    differing = [f"step {step}: {now!r}, was {was!r}" for step, (now, was) in enumerate(pairs) if now != was]
+    now = torch.tensor(over_ranks(losses, device, group), dtype=torch.float64).mean(1)
+    was = torch.tensor(reference, dtype=torch.float64).mean(0)
+    return Resumed(tuple(changed), tuple(differing), float(((now - was) / was).abs().max()))
 
 
 def _on_all(work: Callable[[], T], device: torch.device) -> T:
@@ -260,13 +260,6 @@ def _on_all(work: Callable[[], T], device: torch.device) -> T:
 def _on_rank_0(work: Callable[[], object], device: torch.device) -> None:
     """Run `work` on rank 0 while all others wait. Collective: OSError on all ranks where it fails."""
     _on_all(lambda: work() if dist.get_rank() == 0 else None, device)
-
-
-def _error(losses: list[list[float]], reference: list[list[float]]) -> float:
-    """Return the largest relative error of the mean loss. `losses`: by step and rank; `reference`: by rank and step. NaN if any loss is."""
-    now = torch.tensor(losses, dtype=torch.float64).mean(1)
-    was = torch.tensor(reference, dtype=torch.float64).mean(0)
-    return float(((now - was) / was).abs().max())
 
 
 def _all_ranks() -> dist.ProcessGroup:

@@ -5,6 +5,7 @@ alone, so that model and loss compile together.
 """
 
 import inspect
+import math
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -39,6 +40,8 @@ _BUCKET_MB = 130
 # Statistics of a batch stay with the rank that saw it: to broadcast them at each step would train nothing. Renamed in torch 2.13.
 _IS_RENAMED = "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
 _LOCAL_STATISTICS: dict[str, Any] = {"forward_sync_buffers" if _IS_RENAMED else "broadcast_buffers": False}
+_STATE_BYTES = 3 * 4  # of a parameter: itself and AdamW's two moments, in fp32
+_COUNT_BYTES = 4  # of each tensor: AdamW's count of its steps
 _IN_BF16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
 
 
@@ -173,14 +176,18 @@ class Sharding:
     offloads: bool = False  # sharded tensors lie in the memory of the host
     in_bf16: bool = True  # parameters and activations; gradients are reduced in fp32
 
-    @property
-    def num_shards(self) -> int:
-        return self.mesh.size(self.mesh.ndim - 1)
+    def promised_bytes(self, shape: torch.Size) -> int:
+        """Return the bytes that this rank holds of a parameter of this shape and of its moments."""
+        return shard_bytes(shape, self.mesh.get_local_rank(self.mesh.ndim - 1), self.mesh.size(self.mesh.ndim - 1))
 
-    @property
-    def shard(self) -> int:
-        """The number of this rank's shard."""
-        return self.mesh.get_local_rank(self.mesh.ndim - 1)
+
+def shard_bytes(shape: torch.Size, shard: int, num_shards: int) -> int:
+    """Return the bytes of one shard of a parameter and of its moments.
+
+    Each is cut along its first dimension, as torch.chunk cuts: the last may be smaller, or empty.
+    """
+    rows = math.ceil(shape[0] / num_shards)
+    return _STATE_BYTES * min(rows, max(0, shape[0] - shard * rows)) * math.prod(shape[1:]) + _COUNT_BYTES
 
 
 def replicated(module: nn.Module, *, group: Group = None) -> DistributedDataParallel:

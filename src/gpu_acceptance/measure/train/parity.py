@@ -10,8 +10,8 @@ Attention is a product, a softmax and a product, by a kernel that every GPU has:
 """
 
 import statistics
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 import torch.distributed as dist
@@ -24,10 +24,9 @@ from gpu_acceptance.measure.collectives import over_ranks
 from gpu_acceptance.measure.corruption.hashing import digest
 from gpu_acceptance.measure.corruption.repeat import deterministic
 from gpu_acceptance.measure.train import data
-from gpu_acceptance.measure.train.models import Loss, Sharding, build, replicated, sharded
+from gpu_acceptance.measure.train.models import Sharding, build, replicated, sharded
 from gpu_acceptance.measure.train.shapes import Workload
-from gpu_acceptance.measure.train.step import Part, TrainStep, local, whole
-from gpu_acceptance.measure.train.tuned import tuned
+from gpu_acceptance.measure.train.step import Part, TrainStep, local, tuned, whole
 
 _LEARNING_RATE = 1e-3  # few steps must teach something to a small model
 _LAST = 5  # steps whose mean loss counts
@@ -44,11 +43,6 @@ class Course:
     gradient_norm: float  # of all parameters, in the first step: AdamW hides the scale of gradients
     weights: list[Tensor]  # whole ones, after the last step
 
-    @property
-    def loss_ratio(self) -> float:
-        """The mean loss of the last steps over the first loss."""
-        return statistics.fmean(self.losses[-_LAST:]) / self.losses[0]
-
 
 def train(loss: nn.Module, steps: Sequence[Sequence[Part]], device: torch.device) -> Course:
     """Train on all parts of each step. Collective where the module is."""
@@ -60,12 +54,6 @@ def train(loss: nn.Module, steps: Sequence[Sequence[Part]], device: torch.device
     for _ in steps[1:]:
         step()
     return Course(step.losses, norms[0].item(), [whole(parameter.detach()) for parameter in parameters])
-
-
-def train_together(loss: nn.Module, steps: Sequence[Sequence[Part]], device: torch.device) -> Course:
-    """Train with gradients averaged over ranks, each of which has parts of its own. Collective."""
-    own = train(loss, steps, device)
-    return Course([statistics.fmean(of_ranks) for of_ranks in over_ranks(own.losses, device)], own.gradient_norm, own.weights)
 
 
 def _gradient_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
@@ -101,7 +89,7 @@ class Parity:
     """The result of this rank alone, and the departures of `ddp` and `fsdp` from it."""
 
     losses: list[float]
-    loss_ratio: float
+    loss_ratio: float  # the mean of the last steps over the first
     by_way: dict[str, Departure]
 
 
@@ -115,15 +103,19 @@ def measure(workload: Workload, *, dtype: str, num_steps: int, device: torch.dev
     with tuned(workload, device), deterministic(device), sdpa_kernel(SDPBackend.MATH):
         steps = global_batches(workload, num_steps, dist.get_world_size(), device)
         own = [[(1, parts[dist.get_rank() % len(parts)][1])] for parts in steps]
-        alone = train(_in(dtype, _model(workload, device)), steps, device)
+        alone = train(_model(workload, dtype, device), steps, device)
         sharding = Sharding(init_device_mesh(device.type, (dist.get_world_size(),)), in_bf16=dtype == "bf16")
-        together = {
-            "ddp": train_together(replicated(_in(dtype, _model(workload, device))), own, device),
-            "fsdp": train_together(sharded(_model(workload, device), sharding), own, device),
+        ways: dict[str, Callable[[], nn.Module]] = {
+            "ddp": lambda: replicated(_model(workload, dtype, device)),
+            "fsdp": lambda: sharded(_model(workload, "fp32", device), sharding),
         }
-        initial = [parameter.detach() for parameter in _model(workload, device).parameters()]
-        departures = {way: departure(course, alone, initial) for way, course in together.items()}
-    return Parity(alone.losses, alone.loss_ratio, departures)
+        initial = [parameter.detach() for parameter in _model(workload, "fp32", device).parameters()]
+        departures = {}
+        for way, wrapped in ways.items():
+            course = train(wrapped(), own, device)
+            losses = [statistics.fmean(of_ranks) for of_ranks in over_ranks(course.losses, device)]
+            departures[way] = departure(replace(course, losses=losses), alone, initial)
+    return Parity(alone.losses, statistics.fmean(alone.losses[-_LAST:]) / alone.losses[0], departures)
 
 
 def global_batches(workload: Workload, num_steps: int, world_size: int, device: torch.device) -> list[list[Part]]:
@@ -141,11 +133,6 @@ def _micro_batches(workload: Workload, num_steps: int, seed: int, device: torch.
     return list(zip(torch.split(inputs, workload.batch_size), torch.split(targets, workload.batch_size), strict=True))
 
 
-def _model(workload: Workload, device: torch.device) -> Loss:
-    torch.manual_seed(_SEED)
-    return build(workload.shape, device)
-
-
 class _InBf16(nn.Module):
     """Computes with bf16 copies of the fp32 weights; gradients return to the fp32 weights."""
 
@@ -159,7 +146,9 @@ class _InBf16(nn.Module):
         return loss
 
 
-def _in(dtype: str, loss: nn.Module) -> nn.Module:
+def _model(workload: Workload, dtype: str, device: torch.device) -> nn.Module:
+    torch.manual_seed(_SEED)
+    loss = build(workload.shape, device)
     return _InBf16(loss) if dtype == "bf16" else loss
 
 

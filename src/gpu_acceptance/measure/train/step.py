@@ -1,5 +1,7 @@
-"""One training step of any model: forward, backward, AdamW. It has no host sync."""
+"""One training step of any model: forward, backward, AdamW, without a host sync; its learning rates, and the memory of a training."""
 
+import gc
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -14,11 +16,13 @@ from torch.distributed.tensor import DTensor
 
 from gpu_acceptance.measure.timing import Mark, wait_for
 from gpu_acceptance.measure.train.data import Batch
+from gpu_acceptance.measure.train.shapes import Workload
 
 Phase = Literal["data_wait", "forward", "backward", "optimizer"]
-_BETAS = (0.9, 0.95)
-
 Part = tuple[float, Batch]  # the weight of a micro-batch, and the micro-batch
+_BETAS = (0.9, 0.95)
+_LARGEST_NORM = 1.0  # of the gradient of all trained parameters
+_NO_ROOM = ("can't allocate memory", "not enough memory")  # in torch's errors on a CPU
 
 
 @dataclass(frozen=True)
@@ -75,11 +79,32 @@ def data_wait_fraction(steps: Sequence[Phases]) -> float:
     return sum(step.data_wait_s for step in steps) / sum(step.step_s for step in steps)
 
 
+@dataclass(frozen=True)
+class Schedule:
+    """Number of steps, and their learning rates. ValueError for a warm-up that is not shorter than the training."""
+
+    num_steps: int
+    warmup_steps: int
+    learning_rate: float  # the largest
+
+    def __post_init__(self) -> None:
+        if not 0 < self.warmup_steps < self.num_steps:
+            raise ValueError(f"a warm-up of {self.warmup_steps} of {self.num_steps} steps: at least 1, and fewer than all")
+
+    def rate(self, step: int) -> float:
+        """Return the rate of a step, from 0: it rises to the largest in equal steps, falls by half a cosine, and ends above 0."""
+        if step < self.warmup_steps:
+            return self.learning_rate * (step + 1) / self.warmup_steps
+        done = (step - self.warmup_steps) / (self.num_steps - self.warmup_steps)
+        return self.learning_rate * (1 + math.cos(math.pi * done)) / 2
+
+
 class TrainStep:
     """Trains `loss` on the mean of the next parts at each call. Collective where the module is (DDP, FSDP).
 
-    `autocast`: bf16 by torch.autocast; a sharded module has its own way to compute in bf16. `divisor` of the sum over parts: the sum of
-    their weights, unless weights on one rank differ from those in the mean over ranks.
+    `autocast`: bf16 by torch.autocast; a sharded module has its own way to compute in bf16. `schedule`: gives each step its learning rate,
+    and has gradients clipped. `divisor` of the sum over parts: the sum of their weights, unless weights on one rank differ from those in
+    the mean over ranks.
     """
 
     def __init__(
@@ -90,12 +115,14 @@ class TrainStep:
         device: torch.device,
         autocast: bool = True,
         learning_rate: float = 3e-4,
+        schedule: Schedule | None = None,
         divisor: float | None = None,
     ) -> None:
         self._loss, self._steps, self._device, self._autocast, self._divisor = loss, steps, device, autocast, divisor
-        trained = [parameter for parameter in loss.parameters() if parameter.requires_grad]
-        self.optimizer = torch.optim.AdamW(trained, lr=learning_rate, betas=_BETAS, fused=True)
-        self._losses: list[Tensor] = []
+        self._trained = [parameter for parameter in loss.parameters() if parameter.requires_grad]
+        self.optimizer = torch.optim.AdamW(self._trained, lr=learning_rate, betas=_BETAS, fused=True)
+        self.num_done = 0  # steps of the schedule; a resumed job sets the number of its checkpoint
+        self._schedule, self._losses, self._norms = schedule, list[Tensor](), list[Tensor]()
         self.marks = Marks(device)
 
     def __call__(self, around: AbstractContextManager[None] | None = None) -> None:
@@ -107,6 +134,8 @@ class TrainStep:
         if total != 1:  # summed up first and divided then: bf16 rounds what is divided before
             torch._foreach_div_([parameter.grad for parameter in self._loss.parameters() if parameter.grad is not None], total)
         self._losses.append(torch.stack(losses).sum() / total)
+        if self._schedule:
+            self._follow(self._schedule)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.marks.end("optimizer")
@@ -121,11 +150,24 @@ class TrainStep:
         self.marks.end("backward")
         return loss.detach()
 
+    def _follow(self, schedule: Schedule) -> None:
+        """Set the learning rate of this step, and clip its gradients. Collective where those are sharded."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = schedule.rate(self.num_done)
+        self._norms.append(whole(nn.utils.clip_grad_norm_(self._trained, _LARGEST_NORM)))
+        self.num_done += 1
+
     @property
     def losses(self) -> list[float]:
         """The losses of all steps so far, without undone ones; waits for the device."""
         found: list[float] = torch.stack(self._losses).tolist() if self._losses else []
         return found
+
+    @property
+    def gradient_norms(self) -> list[float]:
+        """The norm of each step made here by a schedule, before clipping; waits for the device."""
+        norms: list[float] = torch.stack(self._norms).tolist()
+        return norms
 
     @contextmanager
     def undone(self) -> Iterator[None]:
@@ -155,3 +197,43 @@ def local(tensor: Tensor) -> Tensor:
 def whole(tensor: Tensor) -> Tensor:
     """Return a tensor with all its shards. Collective where it is sharded."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+class TrainingMemoryError(RuntimeError):
+    """There was too little memory for a workload."""
+
+
+def tuned(workload: Workload, device: torch.device) -> AbstractContextManager[None]:
+    """Prepare for a workload; see `prepared`."""
+    return prepared(f"{workload.name} with a batch of {workload.batch_size} on each rank", workload.sized_by, device)
+
+
+@contextmanager
+def prepared(wanted: str, sized_by: str, device: torch.device) -> Iterator[None]:
+    """Prepare for a training. Let cuDNN search for its best convolutions, as tuned jobs do; `peak_bytes` counts from here.
+
+    `wanted`: the training, for a message; `sized_by`: the parameters of its size. At the end compiled code is dropped, and memory is free.
+    Raises TrainingMemoryError, which says how much memory there was and which parameters to lower.
+    """
+    benchmark, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, True
+    gc.collect()  # a training before this one may live on in cycles
+    room = "on a CPU"
+    if device.type == "cuda":
+        free_bytes, total_bytes = torch.cuda.mem_get_info(device)
+        room = f"{free_bytes / 1e9:.1f} of {total_bytes / 1e9:.1f} GB were free before it began"
+        torch.cuda.reset_peak_memory_stats(device)
+    try:
+        yield
+    except RuntimeError as error:
+        if not isinstance(error, torch.OutOfMemoryError) and not any(text in str(error) for text in _NO_ROOM):
+            raise
+        raise TrainingMemoryError(f"out of memory: {wanted}; {room}; lower {sized_by} or use more GPUs") from error
+    finally:
+        torch.backends.cudnn.benchmark = benchmark
+        torch._dynamo.reset()
+        gc.collect()
+
+
+def peak_bytes(device: torch.device) -> int:
+    """Return the most bytes allocated at once since `prepared`; 0 on a CPU, which does not tell."""
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0

@@ -1,10 +1,12 @@
-"""Training alone and with DistributedDataParallel: the rate, the cost of its communication, and ranks that compute more slowly than others.
+"""Training alone, with DDP and with FSDP: the rate, the cost of communication, and ranks that compute more slowly than others.
 
 Alone, each GPU trains by itself, all at the same time: jobs of many GPUs are compared with that.
 
 With DDP, blocks of steps that reduce gradients take turns with blocks that do not (`no_sync`), so that the clocks of the GPUs are the same
 for both. Blocks without reduction show the time of each rank by itself while all others work too. Where gradients are reduced all ranks
 wait for a slow GPU, which hides it. These blocks are undone. Their optimizer runs as well: it is no communication.
+
+With FSDP2, parameters, gradients and optimizer are sharded over ranks, and each rank proves that it holds its shard and no more.
 """
 
 import functools
@@ -22,18 +24,19 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.flop_counter import FlopCounterMode
 
 from gpu_acceptance.measure.collectives import Group, largest, over_ranks
-from gpu_acceptance.measure.timing import Blocks, Span, cv_percent, p99, time_block, time_blocks, time_each
+from gpu_acceptance.measure.timing import Blocks, Span, cv_percent, time_block, time_blocks, time_each
 from gpu_acceptance.measure.train.data import ON_DEVICE, Feed
-from gpu_acceptance.measure.train.models import build, digest, replicated
+from gpu_acceptance.measure.train.models import Sharding, build, compile_by_blocks, digest, replicated, sharded
+from gpu_acceptance.measure.train.overlap import CommOverlap, measure_overlap
 from gpu_acceptance.measure.train.shapes import ResNet, Shape, Workload
-from gpu_acceptance.measure.train.step import Part, Phases, TrainStep, data_wait_fraction, median
-from gpu_acceptance.measure.train.tuned import peak_bytes, tuned
+from gpu_acceptance.measure.train.step import Part, Phases, TrainStep, data_wait_fraction, local, median, peak_bytes, tuned
 
 _META = torch.device("meta")
 _NUM_SAMPLES = 2  # normalisation over a batch wants more than one
 _LAST = 10  # steps whose mean loss counts
 _SEED = 0  # of the weights, the same on all ranks
 _NUM_SINGLES = 40  # steps that are timed one by one
+_NUM_PROFILED = 2  # steps
 
 
 @functools.cache
@@ -122,7 +125,7 @@ class Training:
         device: torch.device,
         wrap: Callable[[nn.Module], nn.Module],
         *,
-        feed: Feed = ON_DEVICE,
+        feed: Feed,
         autocast: bool = True,
     ) -> None:
         begin_s = time.monotonic()
@@ -146,38 +149,35 @@ class Training:
             agree=agree,
         )
 
-    def result(self, step_s: float, block_cv_percent: float, begin_s: float, end_s: float) -> Trained:
-        """Return the result of blocks between two moments of time.monotonic. Waits for the device."""
+    def block(
+        self, num_steps: int, group: Group, around: Callable[[], AbstractContextManager[None]] = nullcontext
+    ) -> tuple[Span, list[Phases]]:
+        """Run one block, which begins on all ranks of a group together. `around`: a context for each step. Collective there."""
+        largest(0, self.device, group)
+        self.step.marks.begin()
+        span = time_block(lambda: self.step(around()), num_steps, self.device)
+        return span, self.step.marks.steps()
+
+    def steps_filling(self, seconds: float, min_steps: int, group: Group) -> int:
+        """Return a number of steps that takes so long, the same on all ranks of a group; runs a few of them. Collective there."""
+        span, _ = self.block(min_steps, group)
+        return largest(max(min_steps, round(seconds / (span.elapsed_s / min_steps))), self.device, group)
+
+    def result(self, step_s: float, block_cv_percent: float, spans: Sequence[Span]) -> Trained:
+        """Return the result of blocks. Waits for the device."""
         return Trained(
             workload=self.workload,
             data=self.source,
             step_s=step_s,
             block_cv_percent=block_cv_percent,
             first_step_s=self.first_step_s,
-            begin_s=begin_s,
-            end_s=end_s,
+            begin_s=spans[0].begin_s,
+            end_s=spans[-1].end_s,
             losses=tuple(self.step.losses),
             num_parameters=sum(parameter.numel() for parameter in self.module.parameters()),
             optimizer_bytes=self.step.optimizer_bytes,
             peak_bytes=peak_bytes(self.device),
         )
-
-
-@dataclass(frozen=True)
-class SingleResult:
-    """One model on this rank alone."""
-
-    trained: Trained
-    steps_s: tuple[float, ...]  # single ones, one after the other
-
-    @property
-    def p50_s(self) -> float:
-        return statistics.median(self.steps_s)
-
-    @property
-    def p99_s(self) -> float:
-        """The nearest rank: of 40 steps the longest."""
-        return p99(self.steps_s)
 
 
 def measure_alone(
@@ -189,20 +189,21 @@ def measure_alone(
     times: Times,
     agree: Callable[[int], int],
     feed: Feed = ON_DEVICE,
-) -> SingleResult:
-    """Train in blocks that begin together. `agree` returns the largest of one number from each rank. Collective, in `agree` alone."""
+) -> tuple[Trained, list[float]]:
+    """Train on this rank alone, in blocks that begin together; return also the seconds of single steps, one after the other.
 
-    def wrap(model: nn.Module) -> nn.Module:
-        if compiled:
-            model.compile()
-        return model
-
+    `agree` returns the largest of one number from each rank. Collective, in `agree` alone.
+    """
     with tuned(workload, device):
-        training = Training(workload, rank, device, wrap, feed=feed)
+        training = Training(workload, rank, device, lambda model: _compiled(model) if compiled else model, feed=feed)
         blocks = training.time_blocks(times, agree)
-        steps_s = tuple(time_each(training.step, _NUM_SINGLES, device))
-        trained = training.result(blocks.median_s, blocks.cv_percent, blocks.spans[0].begin_s, blocks.spans[-1].end_s)
-    return SingleResult(trained, steps_s)
+        steps_s = time_each(training.step, _NUM_SINGLES, device)
+        return training.result(blocks.median_s, blocks.cv_percent, blocks.spans), steps_s
+
+
+def _compiled(model: nn.Module) -> nn.Module:
+    model.compile()
+    return model
 
 
 @dataclass(frozen=True)
@@ -249,62 +250,71 @@ def measure_ddp(
     """Train in blocks of each kind by turns, after a warm-up, over a process group: all ranks unless one is given. Collective there."""
 
     def wrap(model: nn.Module) -> nn.Module:
-        wrapped = replicated(model, group=group)
-        if compiled:
-            wrapped.compile()
-        return wrapped
+        module = replicated(model, group=group)
+        return _compiled(module) if compiled else module
 
     with tuned(workload, device):
-        return _measured(Training(workload, dist.get_rank(), device, wrap, feed=feed), times, group)
-
-
-def _measured(training: Training, times: Times, group: Group) -> DdpResult:
-    module, run = cast(DistributedDataParallel, training.module), _Run(training.step, training.device, group)
-    run.block(run.steps_filling(times.warmup_s, times.min_steps))
-    num_steps = run.steps_filling(times.block_s, times.min_steps)
-    reduced, alone = list[_Block](), list[_Block]()
-    for _ in range(times.num_blocks):
-        reduced.append(run.block(num_steps))
-        with training.step.undone():
-            alone.append(run.block(num_steps, module.no_sync))
-    reduced_s, alone_s = ([block.span.elapsed_s / num_steps for block in blocks] for blocks in (reduced, alone))
-    compute_s = statistics.median(alone_s)
-    own = [statistics.median(reduced_s), compute_s, cv_percent(reduced_s)]
-    steps_s, computes_s, cvs_percent = over_ranks(own, training.device, group)
-    return DdpResult(
-        trained=training.result(max(steps_s), max(cvs_percent), reduced[0].span.begin_s, alone[-1].span.end_s),
-        compute_s=compute_s,
-        slowest_compute_s=max(computes_s),
-        mean_compute_s=statistics.mean(computes_s),
-        phases=median([step for block in reduced for step in block.steps]),
-        data_wait_fraction=data_wait_fraction([step for block in (*reduced, *alone) for step in block.steps]),
-        gradient_bytes=sum(parameter.nbytes for parameter in module.parameters()),
-        digest=digest(module),
-    )
-
-
-@dataclass(frozen=True)
-class _Block:
-    span: Span
-    steps: list[Phases]
+        training = Training(workload, dist.get_rank(), device, wrap, feed=feed)
+        module = cast(DistributedDataParallel, training.module)
+        training.block(training.steps_filling(times.warmup_s, times.min_steps, group), group)
+        num_steps = training.steps_filling(times.block_s, times.min_steps, group)
+        spans, reducing, others = list[Span](), list[Phases](), list[Phases]()
+        for _ in range(times.num_blocks):
+            span, steps = training.block(num_steps, group)
+            with training.step.undone():
+                alone_span, alone_steps = training.block(num_steps, group, module.no_sync)
+            spans, reducing, others = [*spans, span, alone_span], reducing + steps, others + alone_steps
+        reduced_s, alone_s = ([span.elapsed_s / num_steps for span in of_kind] for of_kind in (spans[::2], spans[1::2]))
+        compute_s = statistics.median(alone_s)
+        own = [statistics.median(reduced_s), compute_s, cv_percent(reduced_s)]
+        steps_s, computes_s, cvs_percent = over_ranks(own, device, group)
+        return DdpResult(
+            trained=training.result(max(steps_s), max(cvs_percent), spans),
+            compute_s=compute_s,
+            slowest_compute_s=max(computes_s),
+            mean_compute_s=statistics.mean(computes_s),
+            phases=median(reducing),
+            data_wait_fraction=data_wait_fraction(reducing + others),
+            gradient_bytes=sum(parameter.nbytes for parameter in module.parameters()),
+            digest=digest(module),
+        )
 
 
 @dataclass(frozen=True)
-class _Run:
-    """Blocks of one step, over the ranks of a group. All is collective there."""
+class FsdpResult:
+    """One model over all ranks of a mesh. The same on each of them, except its own `held_bytes`, `overlap`, losses and memory."""
 
-    step: TrainStep
-    device: torch.device
-    group: Group
+    trained: Trained  # the step of the slowest rank, the variation of the rank where it is largest
+    held_bytes: int  # parameters and moments of this rank
+    promised_bytes: int  # the size of this rank's shard of them
+    overlap: CommOverlap | None  # None on a CPU
+    digest: str | None  # of the whole weights, bit for bit, by the replica that this rank is in; None if there is only one
 
-    def block(self, num_steps: int, around: Callable[[], AbstractContextManager[None]] = nullcontext) -> _Block:
-        """Run one block, which begins on all ranks together. `around`: a context for each step."""
-        largest(0, self.device, self.group)
-        self.step.marks.begin()
-        span = time_block(lambda: self.step(around()), num_steps, self.device)
-        return _Block(span, self.step.marks.steps())
+    @property
+    def held(self) -> float:
+        """The held part of the promise: 1; the number of shards, where nothing is sharded."""
+        return self.held_bytes / self.promised_bytes
 
-    def steps_filling(self, seconds: float, min_steps: int) -> int:
-        """Return a number of steps that takes so long, the same on all ranks; runs a few of them."""
-        step_s = self.block(min_steps).span.elapsed_s / min_steps
-        return largest(max(min_steps, round(seconds / step_s)), self.device, self.group)
+
+def measure_fsdp(
+    workload: Workload, sharding: Sharding, *, device: torch.device, compiled: bool, times: Times, feed: Feed = ON_DEVICE
+) -> FsdpResult:
+    """Train in blocks, after a warm-up: bf16 parameters and activations, reduction in fp32. Collective in the mesh, which is all ranks."""
+
+    def wrap(model: nn.Module) -> nn.Module:
+        if compiled:
+            compile_by_blocks(model)
+        return sharded(model, sharding)
+
+    with tuned(workload, device):
+        training = Training(workload, dist.get_rank(), device, wrap, feed=feed, autocast=False)
+        blocks = training.time_blocks(times, lambda number: largest(number, device))
+        steps_s, cvs_percent = over_ranks([blocks.median_s, blocks.cv_percent], device)
+        trained, parameters = training.result(max(steps_s), max(cvs_percent), blocks.spans), list(training.module.parameters())
+        return FsdpResult(
+            trained=trained,
+            held_bytes=sum(local(parameter).nbytes for parameter in parameters) + trained.optimizer_bytes,
+            promised_bytes=sum(sharding.promised_bytes(parameter.shape) for parameter in parameters),
+            overlap=measure_overlap(training.step, _NUM_PROFILED, device) if device.type == "cuda" else None,
+            digest=digest(training.module) if sharding.mesh.ndim > 1 else None,
+        )

@@ -39,7 +39,6 @@ CODE = ("src", "fixtures", "acceptance", "tools", "benchmarks")
 READS_FILES = {  # what a file from outside says goes through validation
     "checkpoint_files": {"pydantic"},
     "data_files": {"numpy", "PIL"},
-    "real": {"numpy"},
 }
 SUFFIXES = {"", ".py", ".sh", ".yaml", ".toml", ".ini", ".md", ".html", ".css", ".js", ".svg"}
 SUFFIXES |= {".json", ".jsonl", ".csv", ".xml", ".txt", ".log", ".stacks"}

@@ -78,12 +78,12 @@ def with_loaded_data() -> dict[str, Any]:
         found = throughput.measure_ddp(SMALL, device=CPU, compiled=False, times=times, feed=loader.by_workers(NUM_WORKERS))
         return {"phases": asdict(found.phases), "waits": found.data_wait_fraction, "num_steps": len(found.trained.losses)}
 
-    with patch.object(loader, "Repeated", Slow):
+    with patch.object(loader, "TensorDataset", Slow):
         slow = measured()
     return {"sound": measured(), "slow": slow}
 
 
-class Slow(loader.Repeated):
+class Slow(loader.TensorDataset):
     """Its workers give fewer samples than are trained."""
 
     def __getitem__(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from gpu_acceptance.measure.train import data_files, real
+from gpu_acceptance.measure.train import data_files
 from gpu_acceptance.measure.train.data_files import DataError, draw, list_images, look_at_images, open_tokens, parts_of, read_image
 from gpu_acceptance.measure.train.shapes import Decoder, ResNet, Workload
 
@@ -18,7 +18,7 @@ WANTED_TOKENS = "wanted: one array of token ids with one dimension, of uint16 or
 WANTED_IMAGES = "wanted: images/CLASS/FILE with FILE in *.jpg, *.jpeg, *.png, *.webp"
 GPT2 = Workload("gpt2", Decoder("gpt2", 1, 64, 2, vocabulary=100, sequence=4), batch_size=3)
 RESNET = Workload("resnet", ResNet(18, 32, 2), batch_size=3)
-TWO_RANKS = real.Loading(num_workers=1, world_size=2)
+TWO_RANKS = (1, 2)  # with a worker each
 
 
 def refusal(function, *arguments):
@@ -105,7 +105,7 @@ def test_what_is_no_file_is_not_opened(tmp_path):
 
 def test_an_id_that_the_model_does_not_have_is_told_with_its_place(tmp_path):
     np.save(tmp_path / "tokens.npy", np.array([*range(95), 1, 2, 100, 3, 4], dtype=np.uint32))
-    samples = real.TokenSamples(tmp_path / "tokens.npy", "gpt2", GPT2.shape)
+    samples = data_files.TokenSamples(tmp_path / "tokens.npy", "gpt2", GPT2.shape)
     assert [part.tolist() for part in samples[18]] == [[90, 91, 92, 93], [91, 92, 93, 94]]
     said = "token 100 at place 97, and gpt2 has a vocabulary of 100: ids go from 0 to 99"
     assert refusal(samples.__getitem__, 19) == f"{tmp_path}/tokens.npy: {said}"
@@ -121,10 +121,10 @@ def test_images_are_listed_by_class_in_order_with_what_was_left_out(tmp_path):
     (folder / "README").touch()
     elsewhere = image(tmp_path / "elsewhere" / "3.jpg")
     (folder / "c").symlink_to(elsewhere.parent)
-    found = list_images(folder)
+    found = list_images(folder, 8)
     assert [found.path(number) for number in range(len(found))] == [*paths, folder / "c" / "3.jpg"]
     assert found.numbers.tolist() == [0, 0, 1, 2]
-    source = real.feed_of(tmp_path, RESNET, real.Loading(1, 1)).source
+    source = data_files.feed_of(tmp_path, RESNET, 1, 1).source
     assert source == "images: 4 of 3 classes, 2 other files left out"
 
 
@@ -138,7 +138,7 @@ def test_folders_that_hold_no_classes_or_no_images(tmp_path):
     assert refusal(look_at_images, folder) == f"{folder}: 1 class folders, and no image in them; {WANTED_IMAGES}"
     image(folder / "b" / "0.png")
     look_at_images(folder)
-    assert refusal(list_images, folder) == f"{folder}/a: no image in it; {WANTED_IMAGES}"
+    assert refusal(list_images, folder, 8) == f"{folder}/a: no image in it; {WANTED_IMAGES}"
     with patch.object(data_files, "NUM_CLASSES", 1):
         assert refusal(look_at_images, folder) == f"{folder}: 2 class folders; {WANTED_IMAGES}, with 1 to 1 of CLASS"
     assert refusal(look_at_images, tmp_path / "no") == f"{tmp_path}/no: cannot be read: No such file or directory; {WANTED_IMAGES}"
@@ -196,25 +196,25 @@ def test_a_decompression_bomb_is_an_error_as_pillow_counts_it(tmp_path, times, m
 def test_a_folder_that_holds_nothing_for_any_model(tmp_path):
     wanted = "wanted on every node: tokens.npy (an array of token ids), images/CLASS/FILE, or both"
     assert refusal(parts_of, tmp_path) == f"{tmp_path}: holds neither tokens.npy nor images; {wanted}"
-    assert refusal(real.feed_of, tmp_path / "no", GPT2, TWO_RANKS) == f"{tmp_path}/no: no folder that can be read; {wanted}"
+    assert refusal(data_files.feed_of, tmp_path / "no", GPT2, *TWO_RANKS) == f"{tmp_path}/no: no folder that can be read; {wanted}"
 
 
 def test_a_link_to_nothing_is_no_reason_to_train_on_something_else(tmp_path):
     (tmp_path / "tokens.npy").symlink_to("nowhere")
     image(tmp_path / "images" / "a" / "0.png")
     assert parts_of(tmp_path) == (True, True)
-    assert "No such file or directory" in refusal(real.feed_of, tmp_path, GPT2, TWO_RANKS)
+    assert "No such file or directory" in refusal(data_files.feed_of, tmp_path, GPT2, *TWO_RANKS)
 
 
 def test_a_model_of_which_the_folder_holds_nothing(tmp_path):
     np.save(tmp_path / "tokens.npy", np.zeros(30, np.uint16))
-    assert real.feed_of(tmp_path, RESNET, TWO_RANKS) is None
-    assert real.feed_of(tmp_path, GPT2, TWO_RANKS).source == "tokens.npy: 30 tokens"
+    assert data_files.feed_of(tmp_path, RESNET, *TWO_RANKS) is None
+    assert data_files.feed_of(tmp_path, GPT2, *TWO_RANKS).source == "tokens.npy: 30 tokens"
 
 
 def test_less_than_a_batch_for_each_rank(tmp_path):
     np.save(tmp_path / "tokens.npy", np.zeros(29, np.uint16))
     image(tmp_path / "images" / "a" / "0.png")
     needs = "needs at least 6: a batch of 3 on each of 2 ranks"
-    assert refusal(real.feed_of, tmp_path, GPT2, TWO_RANKS) == f"{tmp_path}/tokens.npy: 5 samples of 5 tokens; gpt2 {needs}"
-    assert refusal(real.feed_of, tmp_path, RESNET, TWO_RANKS) == f"{tmp_path}/images: 1 samples (images); resnet {needs}"
+    assert refusal(data_files.feed_of, tmp_path, GPT2, *TWO_RANKS) == f"{tmp_path}/tokens.npy: 5 samples of 5 tokens; gpt2 {needs}"
+    assert refusal(data_files.feed_of, tmp_path, RESNET, *TWO_RANKS) == f"{tmp_path}/images: 1 samples (images); resnet {needs}"

@@ -1,10 +1,14 @@
-"""Files of a site's own training data, and the checks on them.
+"""A site's own training data: the checks on its files, and samples from them through DataLoader workers.
 
 `tokens.npy` is one array of token ids; `images/CLASS/FILE` are images by class. All of it is untrusted: nothing is unpickled, only regular
 files are opened. Symbolic links are followed anywhere, since data sets are built of them: file contents are trained, and never shown.
+
+Rank r of W reads its part of each epoch, as DistributedSampler cuts it. Each epoch is shuffled anew; an end that does not fill a batch on
+every rank is left out. Workers live over epochs. Tensor suffixes: B samples of a batch, T tokens, H, W pixels, C colours.
 """
 
 import functools
+import itertools
 import math
 import os
 import stat
@@ -16,8 +20,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
-from gpu_acceptance.measure.train.shapes import NUM_CLASSES
+from gpu_acceptance.measure.train.data import Batch, Feed
+from gpu_acceptance.measure.train.loader import loader_of
+from gpu_acceptance.measure.train.shapes import NUM_CLASSES, Decoder, Workload
 
 TOKENS, IMAGES = "tokens.npy", "images"
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
@@ -31,6 +38,7 @@ Tokens = np.ndarray[Any, np.dtype[Any]]
 _FORMATS = ("JPEG", "PNG", "WEBP")  # Pillow knows others that start programs
 _AREA = (0.08, 1.0)  # of the image; as Szegedy et al. (2014, section 6) and torchvision's RandomResizedCrop
 _ASPECT = (3 / 4, 4 / 3)
+_MEAN_C, _STD_C = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, as torchvision's weights state them
 
 Box = tuple[int, int, int, int]  # left, upper, right, lower
 
@@ -63,11 +71,35 @@ def open_tokens(path: Path) -> Tokens:
     return found
 
 
+_opened = functools.cache(open_tokens)  # in each worker by itself
+
+
+class TokenSamples(Dataset[Batch]):
+    """A sample is a sequence of consecutive tokens, and the next ones; no token is in two samples."""
+
+    def __init__(self, path: Path, model: str, shape: Decoder) -> None:
+        self._path, self._model, self._vocabulary, self._length = path, model, shape.vocabulary, shape.sequence + 1
+
+    def __len__(self) -> int:
+        return len(_opened(self._path)) // self._length
+
+    def __getitem__(self, number: int) -> Batch:
+        """Return a sample. Raises DataError for an id outside the vocabulary: every id is checked before it gets to a GPU."""
+        begin = number * self._length
+        tokens_T = torch.from_numpy(_opened(self._path)[begin : begin + self._length].astype(np.int64))
+        place = int(tokens_T.argmax())
+        if tokens_T[place] >= self._vocabulary:
+            seen = f"token {tokens_T[place]} at place {begin + place}, and {self._model} has a vocabulary of {self._vocabulary}"
+            raise DataError(f"{self._path}: {seen}: ids go from 0 to {self._vocabulary - 1}")
+        return tokens_T[:-1], tokens_T[1:]
+
+
 @dataclass(frozen=True)
-class ImageList:
-    """The images of a folder by class, in sorted order."""
+class ImageSamples(Dataset[tuple[torch.Tensor, int]]):
+    """The images of a folder by class, in sorted order. A sample is a part of one, [size, size, 3], uint8, and the number of its class."""
 
     folder: Path
+    size: int
     classes: tuple[str, ...]
     names: np.ndarray[Any, np.dtype[np.bytes_]] = field(repr=False)  # one array: a list of a million is slow to send to workers
     numbers: np.ndarray[Any, np.dtype[np.int64]] = field(repr=False)  # the class of each image
@@ -79,9 +111,12 @@ class ImageList:
     def path(self, number: int) -> Path:
         return self.folder.joinpath(self.classes[self.numbers[number]], os.fsdecode(bytes(self.names[number])))
 
+    def __getitem__(self, number: int) -> tuple[torch.Tensor, int]:
+        return read_image(self.path(number), self.size), int(self.numbers[number])
+
 
 @functools.cache
-def list_images(folder: Path) -> ImageList:
+def list_images(folder: Path, size: int) -> ImageSamples:
     """List all images, once for each process: ImageNet has 1.3 million. Raises DataError."""
     classes, num_others = class_folders(folder)
     names: list[bytes] = []
@@ -94,7 +129,7 @@ def list_images(folder: Path) -> ImageList:
         names += images
         counts.append(len(images))
         num_others += len(found) - len(images)
-    return ImageList(folder, classes, np.array(names), np.repeat(np.arange(len(classes)), counts), num_others)
+    return ImageSamples(folder, size, classes, np.array(names), np.repeat(np.arange(len(classes)), counts), num_others)
 
 
 def look_at_images(folder: Path) -> None:
@@ -156,3 +191,57 @@ def draw(width: int, height: int) -> tuple[Box, bool]:
     part_height = min(height, max(1, round(math.sqrt(area / aspect))))
     left, upper = int(across * (width - part_width + 1)), int(down * (height - part_height + 1))
     return (left, upper, left + part_width, upper + part_height), mirror < 0.5
+
+
+def feed_of(folder: Path, workload: Workload, num_workers: int, world_size: int) -> Feed | None:
+    """Return the data of this folder for a workload; None where there are none. Raises DataError, also for too few samples.
+
+    `num_workers`: DataLoader workers on each rank.
+    """
+    has_tokens, has_images = parts_of(folder)
+    samples: TokenSamples | ImageSamples
+    if isinstance(workload.shape, Decoder):
+        if not has_tokens:
+            return None
+        path, kind = folder / TOKENS, f"of {workload.shape.sequence + 1} tokens"
+        samples = TokenSamples(path, workload.name, workload.shape)
+        source = f"{TOKENS}: {len(_opened(path)):,} tokens"
+    else:
+        if not has_images:
+            return None
+        path, kind = folder / IMAGES, "(images)"
+        samples = list_images(path, workload.shape.image_size)
+        others = f", {samples.num_others:,} other files left out" if samples.num_others else ""
+        source = f"{IMAGES}: {len(samples):,} of {len(samples.classes)} classes{others}"
+    needed = workload.batch_size * world_size
+    if len(samples) < needed:
+        ranks = f"a batch of {workload.batch_size} on each of {world_size} ranks"
+        raise DataError(f"{path}: {len(samples):,} samples {kind}; {workload.name} needs at least {needed:,}: {ranks}")
+
+    def batches(workload: Workload, rank: int, device: torch.device) -> Iterator[Batch]:
+        sampler: DistributedSampler[Any] = DistributedSampler(samples, num_replicas=world_size, rank=rank, drop_last=True)
+        loader: DataLoader[Any] = loader_of(
+            samples, sampler, batch_size=workload.batch_size, num_workers=num_workers, pin_memory=device.type == "cuda", is_endless=True
+        )
+        found = _without_end(loader, sampler)
+        return found if isinstance(samples, TokenSamples) else _normalised(found, device)
+
+    return Feed(batches, source)
+
+
+def _without_end(loader: DataLoader[Batch], sampler: DistributedSampler[Any]) -> Iterator[Batch]:
+    for epoch in itertools.count():
+        sampler.set_epoch(epoch)
+        try:
+            yield from loader
+        except DataError as error:
+            stack, _, message = str(error).partition(f"{DataError.__name__}: ")  # torch puts the stack of the worker before the message
+            raise DataError((message or stack).strip()) from None
+
+
+def _normalised(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
+    """Yield [B, 3, H, W] in bf16, channels_last. Done on the device: bytes are half the load of shared memory and of the bus."""
+    mean_C, std_C = (255 * torch.tensor(one, device=device, dtype=torch.bfloat16) for one in (_MEAN_C, _STD_C))
+    for images_BHWC, classes_B in batches:
+        pixels_BHWC = images_BHWC.to(device, non_blocking=True).to(torch.bfloat16)
+        yield pixels_BHWC.sub_(mean_C).div_(std_C).permute(0, 3, 1, 2), classes_B

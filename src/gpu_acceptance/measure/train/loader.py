@@ -15,11 +15,11 @@ import multiprocessing
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch.utils.data import DataLoader, Dataset, DistributedSampler
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, RandomSampler, Sampler, TensorDataset
 
 from gpu_acceptance.measure.collectives import all_gather, largest
 from gpu_acceptance.measure.train import data
@@ -48,23 +48,9 @@ class Numbers(Dataset[torch.Tensor]):
         return torch.tensor([number, os.getpid()])
 
 
-class Repeated(Dataset[tuple[torch.Tensor, torch.Tensor]]):
-    """So many samples from fewer inputs and targets, [B, ...] each, over and over."""
-
-    def __init__(self, inputs: torch.Tensor, targets: torch.Tensor, num_samples: int) -> None:
-        self._inputs, self._targets, self._num_samples = inputs, targets, num_samples
-
-    def __len__(self) -> int:
-        return self._num_samples
-
-    def __getitem__(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
-        place = number % len(self._inputs)
-        return self._inputs[place], self._targets[place]
-
-
 def loader_of(
     dataset: Dataset[T],
-    sampler: DistributedSampler[T],
+    sampler: Sampler[Any],
     *,
     batch_size: int,
     num_workers: int,
@@ -94,10 +80,9 @@ def by_workers(num_workers: int) -> Feed:
 
     def feed(workload: Workload, rank: int, device: torch.device) -> Iterator[Batch]:
         made = data.batches(workload.shape, workload.batch_size, data.NUM_BATCHES, seed=_SEED, device=torch.device("cpu"))
-        inputs, targets = (torch.cat(parts) for parts in zip(*made, strict=True))
-        dataset = Repeated(inputs, targets, _NUM_STEPS * workload.batch_size)
-        # Each rank draws from all of it: torch would have each rank permute the samples of all ranks.
-        sampler: DistributedSampler[Batch] = DistributedSampler(dataset, num_replicas=1, rank=0, seed=rank)
+        dataset = TensorDataset(*(torch.cat(parts) for parts in zip(*made, strict=True)))
+        generator = torch.Generator().manual_seed(rank)
+        sampler = RandomSampler(dataset, replacement=True, num_samples=_NUM_STEPS * workload.batch_size, generator=generator)
         loader = loader_of(dataset, sampler, batch_size=workload.batch_size, num_workers=num_workers, pin_memory=device.type == "cuda")
         return itertools.chain.from_iterable(itertools.repeat(loader))
 

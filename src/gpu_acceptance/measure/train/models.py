@@ -6,6 +6,7 @@ alone, so that model and loss compile together.
 
 import inspect
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -85,7 +86,7 @@ def build(shape: Shape, device: torch.device) -> Loss:
     On `meta` it has no weights. A shape with an adapter needs peft.
     """
     with device:
-        model: nn.Module = _resnet(shape) if isinstance(shape, ResNet) else _DECODERS[shape.kind](shape)
+        model: nn.Module = _resnet(shape) if isinstance(shape, ResNet) else _decoder(shape)
         if isinstance(shape, Decoder) and shape.adapter:
             from gpu_acceptance.measure.train.adapters import adapted  # it imports peft, which takes seconds
 
@@ -107,49 +108,31 @@ def compile_by_blocks(module: nn.Module) -> None:
             part.compile()
 
 
-def _gpt2(shape: Decoder) -> nn.Module:
-    no_dropout = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
-    config = transformers.GPT2Config(
-        vocab_size=shape.vocabulary,
-        n_positions=shape.sequence,
-        n_embd=shape.width,
-        n_layer=shape.num_layers,
-        n_head=shape.num_heads,
-        use_cache=False,
-        bos_token_id=0,
-        eos_token_id=0,
-        attn_implementation=_ATTENTION,
-        **no_dropout,
+def _decoder(shape: Decoder) -> nn.Module:
+    common = {"vocab_size": shape.vocabulary, "initializer_range": shape.initial_std, "use_cache": False, "attn_implementation": _ATTENTION}
+    if shape.kind == "gpt2":
+        sizes = {"n_positions": shape.sequence, "n_embd": shape.width, "n_layer": shape.num_layers, "n_head": shape.num_heads}
+        without = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "bos_token_id": 0, "eos_token_id": 0}
+        return cast(nn.Module, transformers.GPT2LMHeadModel(transformers.GPT2Config(**common, **sizes, **without)))
+    model, config, theta = _ROTARY[shape.kind]
+    return model(
+        config(
+            **common,
+            max_position_embeddings=shape.sequence,
+            hidden_size=shape.width,
+            num_hidden_layers=shape.num_layers,
+            num_attention_heads=shape.num_heads,
+            num_key_value_heads=shape.num_kv_heads,
+            intermediate_size=shape.mlp_width,
+            rope_parameters={"rope_type": "default", "rope_theta": theta},
+            tie_word_embeddings=False,
+        )
     )
-    return cast(nn.Module, transformers.GPT2LMHeadModel(config))
 
 
-def _rotary(shape: Decoder, theta: float) -> dict[str, Any]:
-    """Return the settings of a decoder with rotary positions of this base."""
-    return {
-        "vocab_size": shape.vocabulary,
-        "max_position_embeddings": shape.sequence,
-        "hidden_size": shape.width,
-        "num_hidden_layers": shape.num_layers,
-        "num_attention_heads": shape.num_heads,
-        "num_key_value_heads": shape.num_kv_heads,
-        "intermediate_size": shape.mlp_width,
-        "rope_parameters": {"rope_type": "default", "rope_theta": theta},
-        "tie_word_embeddings": False,
-        "use_cache": False,
-        "attn_implementation": _ATTENTION,
-    }
-
-
-def _qwen2(shape: Decoder) -> nn.Module:
-    config = transformers.Qwen2Config(**_rotary(shape, 1_000_000.0), initializer_range=shape.initial_std)  # theta of Qwen2-7B
-    return cast(nn.Module, transformers.Qwen2ForCausalLM(config))
-
-
-_DECODERS = {
-    "gpt2": _gpt2,
-    "llama": lambda shape: transformers.LlamaForCausalLM(transformers.LlamaConfig(**_rotary(shape, 500_000.0))),  # theta of Llama 3
-    "qwen2": _qwen2,
+_ROTARY: dict[str, tuple[Callable[..., nn.Module], Callable[..., object], float]] = {
+    "llama": (transformers.LlamaForCausalLM, transformers.LlamaConfig, 500_000.0),  # theta of Llama 3
+    "qwen2": (transformers.Qwen2ForCausalLM, transformers.Qwen2Config, 1_000_000.0),  # of Qwen2-7B
 }
 
 

@@ -176,23 +176,17 @@ BROKEN = "<tool_call>{</tool_call>"
 def test_each_figure_of_answers_that_differ():
     """Ten prompts, six of which are to be answered with a call."""
     answers = [RIGHT, RIGHT, WRONG_ARGUMENT, WRONG_FUNCTION, BROKEN, "No.", "No.", "I can not.", RIGHT, BROKEN]
-    found = scored([ADD_FUNCTIONAL] * 6 + [NONE] * 4, answers)
-    assert (found.parseable, found.right_function, found.right_arguments) == (4 / 6, 3 / 6, 2 / 6)
-    assert (found.precision, found.recall) == (5 / 7, 5 / 6)
-    assert found.f1 == pytest.approx(2 / (1 / found.precision + 1 / found.recall))
-    assert found.right == 4 / 10
-    counts = found.tally
+    expected = [ADD_FUNCTIONAL] * 6 + [NONE] * 4
+    shares = {"parseable": 4 / 6, "right_function": 3 / 6, "right_arguments": 2 / 6, "precision": 5 / 7, "recall": 5 / 6, "right": 4 / 10}
+    f1 = pytest.approx(2 / (1 / shares["precision"] + 1 / shares["recall"]))
+    assert scored(expected, answers) == {**shares, "f1": f1}
+    counts = tally(expected, answers)
     assert (counts.num_prompts, counts.num_expected, counts.num_called, counts.num_parsed, counts.num_rightly_called) == (10, 6, 7, 5, 5)
 
 
-def test_all_right():
-    found = scored([ADD_FUNCTIONAL, NONE], [RIGHT, "No."])
-    assert {found.parseable, found.right_function, found.right_arguments, found.precision, found.recall, found.f1, found.right} == {1}
-
-
-def test_all_wrong_is_a_score_as_long_as_there_is_a_call():
-    found = scored([ADD_FUNCTIONAL, NONE], ["No.", RIGHT])
-    assert {found.parseable, found.right_function, found.right_arguments, found.precision, found.recall, found.f1, found.right} == {0}
+@pytest.mark.parametrize(("answers", "figure"), [([RIGHT, "No."], 1), (["No.", RIGHT], 0)])
+def test_all_right_and_all_wrong_as_long_as_there_is_a_call(answers, figure):
+    assert set(scored([ADD_FUNCTIONAL, NONE], answers).values()) == {figure}
 
 
 @pytest.mark.parametrize(
@@ -212,18 +206,18 @@ def test_all_wrong_is_a_score_as_long_as_there_is_a_call():
     ],
 )
 def test_arguments_are_equal_as_json_is(arguments, told, is_right):
-    assert scored([asks(("add", arguments))], [says("add", told)]).right_arguments == is_right
+    assert scored([asks(("add", arguments))], [says("add", told)])["right_arguments"] == is_right
 
 
 def test_several_calls_are_right_in_any_order_and_as_often():
     wanted = asks(("add", {"a": 1}), ("add", {"a": 2}), ("sub", {}))
     one, two, three = says("add", '{"a": 1}'), says("add", '{"a": 2}'), says("sub", "{}")
-    assert scored([wanted], [three + two + one]).right == 1
+    assert scored([wanted], [three + two + one])["right"] == 1
     for answer in (one + two, one + one + three, one + two + three + three):
         found = scored([wanted], [answer])
-        assert (found.right_arguments, found.right, found.parseable) == (0, 0, 1)
-    assert scored([wanted], [one + one + three]).right_function == 1
-    assert scored([wanted], [one + two]).right_function == 0
+        assert (found["right_arguments"], found["right"], found["parseable"]) == (0, 0, 1)
+    assert scored([wanted], [one + one + three])["right_function"] == 1
+    assert scored([wanted], [one + two])["right_function"] == 0
 
 
 def test_nothing_expected_is_no_score():

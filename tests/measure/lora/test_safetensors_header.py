@@ -6,7 +6,7 @@ from made_checkpoints import write_header, write_tensors
 from safetensors.torch import save_file
 
 from gpu_acceptance.measure.lora import model_folder
-from gpu_acceptance.measure.lora.model_folder import Tensor, TornFileError, read_header
+from gpu_acceptance.measure.lora.model_folder import CheckpointError, Tensor, read_header
 
 
 @pytest.fixture
@@ -15,7 +15,7 @@ def path(tmp_path):
 
 
 def problem(path):
-    with pytest.raises(TornFileError) as caught:
+    with pytest.raises(CheckpointError) as caught:
         read_header(path)
     assert "\n" not in str(caught.value)
     return str(caught.value).removeprefix(f"{path}: ")
@@ -136,7 +136,7 @@ def test_no_header_raises_anything_else(tmp_path_factory, header):
     write_header(path, header, 0)
     try:
         read_header(path)
-    except TornFileError:
+    except CheckpointError:
         return
 
 
@@ -144,7 +144,7 @@ def test_no_header_raises_anything_else(tmp_path_factory, header):
 def test_no_bytes_raise_anything_else(tmp_path_factory, content):
     path = tmp_path_factory.getbasetemp() / "any.safetensors"
     path.write_bytes(content)
-    with pytest.raises(TornFileError):
+    with pytest.raises(CheckpointError):
         read_header(path)
 
 

@@ -40,10 +40,10 @@ def on_one(way: str, folder: Path) -> dict[str, object]:
 
 
 def sound(way: str, folder: Path) -> dict[str, object]:
-    saved = checkpoint.save(work(way), folder, device=CPU)
+    num_bytes, written_gb_per_s = checkpoint.save(work(way), folder, device=CPU)
     manifest = checkpoint_files.read_manifest(folder)
     reading, gb_per_s = checkpoint.read(folder, manifest, device=CPU)
-    told = {"tensors": sorted(manifest.tensors), "num_bytes": saved.num_bytes, "rates": [saved.write_gb_per_s, gb_per_s]}
+    told = {"tensors": sorted(manifest.tensors), "num_bytes": num_bytes, "rates": [written_gb_per_s, gb_per_s]}
     return {**told, "files": reading.changed, "again": gone_on(way, folder), "on_one": on_one(way, folder)}
 
 

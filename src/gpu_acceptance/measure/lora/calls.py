@@ -77,23 +77,21 @@ class DroppedError(ValueError):
 def learnable(tools: Sequence[dict[str, Any]], messages: Sequence[Message], line: int) -> Dialogue:
     """Check a dialogue. Raises DroppedError."""
     spoken = [message for message in messages if message.role != "system"]
-    if any(message.role == "system" for message in messages[1:]):
-        raise DroppedError("a system message that is not the first")
-    if not spoken or spoken[0].role != "user":
-        raise DroppedError("no user who begins")
-    if not any(message.role == "assistant" for message in spoken):
-        raise DroppedError("no answer")
-    for one in spoken:
-        if not one.content.strip() and not one.calls and one.role != "tool":
-            raise DroppedError("an empty message")
-    for before, after in pairwise(spoken):
-        if before.role == after.role == "assistant":
-            raise DroppedError("two answers, and nothing between them")
-        if after.role == "tool" and before.role != "tool" and not before.calls:
-            raise DroppedError("a function answers that was not called")
-    offered = {tool["function"]["name"] for tool in tools}
-    if any(call.name not in offered for message in messages for call in message.calls):
-        raise DroppedError("a call of a function that is not offered")
+    offered, pairs = {tool["function"]["name"] for tool in tools}, list(pairwise(spoken))
+    faults = {
+        "a system message that is not the first": any(message.role == "system" for message in messages[1:]),
+        "no user who begins": not spoken or spoken[0].role != "user",
+        "no answer": all(message.role != "assistant" for message in spoken),
+        "an empty message": any(not one.content.strip() and not one.calls and one.role != "tool" for one in spoken),
+        "two answers, and nothing between them": any(before.role == after.role == "assistant" for before, after in pairs),
+        "a function answers that was not called": any(
+            after.role == "tool" and before.role != "tool" and not before.calls for before, after in pairs
+        ),
+        "a call of a function that is not offered": any(call.name not in offered for message in messages for call in message.calls),
+    }
+    for reason, is_faulty in faults.items():
+        if is_faulty:
+            raise DroppedError(reason)
     return Dialogue(tuple(tools), tuple(messages), line)
 
 
@@ -176,7 +174,11 @@ def _fenced(text: str, begin: str, end: str) -> list[str]:
 
 def _call(text: str) -> Call:
     if quoted := _QUOTED.fullmatch(text.strip()):
-        value: Any = {"name": _parsed(quoted[1]), "arguments": _unquoted(quoted[2])}
+        name, inner = quoted.groups()
+        try:
+            value: Any = {"name": _parsed(name), "arguments": _parsed(inner)}
+        except _NoCallError:  # an apostrophe inside is plain, or after a backslash, which JSON does not allow
+            value = {"name": _parsed(name), "arguments": _parsed(inner.replace("\\'", "'"))}
     else:
         value = _parsed(text.strip())
     if not isinstance(value, dict):
@@ -193,14 +195,6 @@ def arguments_of(value: Any) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise _NoCallError("arguments that are no object")
     return found
-
-
-def _unquoted(text: str) -> Any:
-    """Parse JSON in apostrophes. An apostrophe inside is plain, or after a backslash, which JSON does not allow."""
-    try:
-        return _parsed(text)
-    except _NoCallError:
-        return _parsed(text.replace("\\'", "'"))
 
 
 def _parsed(text: str) -> Any:
@@ -229,37 +223,25 @@ class Tally:
     num_right: int  # exactly the expected calls; or no attempt to call, where no call is expected
 
 
-@dataclass(frozen=True)
-class Score:
-    """Figures from 0 to 1; precision, recall and F1 are of the choice to call at all."""
+def score(found: Tally) -> dict[str, float]:
+    """Return figures from 0 to 1 by name: the first three of prompts whose right answer is a call, `right` of all prompts.
 
-    tally: Tally
-    parseable: float  # of the prompts whose right answer is a call, as the next two
-    right_function: float
-    right_arguments: float
-    precision: float
-    recall: float
-    f1: float
-    right: float  # of all prompts
-
-
-def score(found: Tally) -> Score:
-    """Compute the score. Raises ScoreError where no call was expected, or none was generated."""
+    Precision, recall and F1 are of the choice to call at all. Raises ScoreError where no call was expected, or none was generated.
+    """
     if not found.num_expected:
         raise ScoreError(f"none of {found.num_prompts:,} prompts expects a call: there is nothing to score")
     if not found.num_parsed:
         attempts = f"{found.num_called:,} of {found.num_prompts:,} answers try to call"
         raise ScoreError(f"no call could be parsed, {attempts}; {found.num_expected:,} calls were expected: there is nothing to score")
-    return Score(
-        tally=found,
-        parseable=found.num_parseable / found.num_expected,
-        right_function=found.num_right_function / found.num_expected,
-        right_arguments=found.num_right_arguments / found.num_expected,
-        precision=found.num_rightly_called / found.num_called,
-        recall=found.num_rightly_called / found.num_expected,
-        f1=2 * found.num_rightly_called / (found.num_called + found.num_expected),
-        right=found.num_right / found.num_prompts,
-    )
+    return {
+        "parseable": found.num_parseable / found.num_expected,
+        "right_function": found.num_right_function / found.num_expected,
+        "right_arguments": found.num_right_arguments / found.num_expected,
+        "precision": found.num_rightly_called / found.num_called,
+        "recall": found.num_rightly_called / found.num_expected,
+        "f1": 2 * found.num_rightly_called / (found.num_called + found.num_expected),
+        "right": found.num_right / found.num_prompts,
+    }
 
 
 def tally(expected: Sequence[Message], generated: Sequence[str]) -> Tally:

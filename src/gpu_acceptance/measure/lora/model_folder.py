@@ -39,8 +39,8 @@ _SHARD = re.compile(r"[\w.-]{1,200}\.safetensors")
 _FLOATS = ("F64", "F32", "F16", "BF16")
 
 
-class TornFileError(ValueError):
-    """A file that is incomplete, or not of the type that its name says."""
+class CheckpointError(ValueError):
+    """A checkpoint that cannot be fine-tuned here: names the file, its fault, and what is allowed."""
 
 
 @dataclass(frozen=True)
@@ -56,33 +56,33 @@ class Tensor:
 
 
 def read_header(path: Path) -> tuple[dict[str, Tensor], bytes]:
-    """Return the tensors by name, and the header itself. Raises TornFileError, OSError."""
+    """Return the tensors by name, and the header itself. Raises CheckpointError, OSError."""
     with path.open("rb") as file:
         size = path.stat().st_size
         header = _header(path, file, size)
     try:
         tensors = _tensors(parse(text_of(header)))
     except StrictJsonError as error:
-        raise TornFileError(f"{path}: no header of safetensors: {error}") from None
+        raise CheckpointError(f"{path}: no header of safetensors: {error}") from None
     except (AttributeError, KeyError, TypeError, ValueError):
-        raise TornFileError(f"{path}: no header of safetensors: a tensor in it has no type, shape and place that fit") from None
+        raise CheckpointError(f"{path}: no header of safetensors: a tensor in it has no type, shape and place that fit") from None
     promised = _LENGTH_BYTES + len(header) + max((tensor.end for tensor in tensors.values()), default=0)
     if size != promised:
-        raise TornFileError(f"{path}: {size:,} bytes, and its header promises {promised:,}: it was not copied whole")
+        raise CheckpointError(f"{path}: {size:,} bytes, and its header promises {promised:,}: it was not copied whole")
     return tensors, header
 
 
 def _header(path: Path, file: BinaryIO, size: int) -> bytes:
     start = file.read(200)
     if pointer := _LFS.match(start):
-        raise TornFileError(f"{path}: {size:,} bytes, a pointer of git-lfs to {int(pointer[1]):,}: `git lfs pull` brings the file itself")
+        raise CheckpointError(f"{path}: {size:,} bytes, a pointer of git-lfs to {int(pointer[1]):,}: `git lfs pull` brings the file itself")
     length = int.from_bytes(start[:_LENGTH_BYTES], "little")
     if size < _LENGTH_BYTES or length > MOST_HEADER_BYTES:
-        raise TornFileError(f"{path}: {size:,} bytes, and no length of a header of safetensors at its beginning")
+        raise CheckpointError(f"{path}: {size:,} bytes, and no length of a header of safetensors at its beginning")
     file.seek(_LENGTH_BYTES)
     header = file.read(length)
     if len(header) < length:
-        raise TornFileError(f"{path}: {size:,} bytes, and its header alone has {length:,}: it was not copied whole")
+        raise CheckpointError(f"{path}: {size:,} bytes, and its header alone has {length:,}: it was not copied whole")
     return header
 
 
@@ -105,10 +105,6 @@ def _tensor(told: dict[str, Any]) -> Tensor:
     if end - begin != tensor.num_elements * _ITEM_BYTES[tensor.dtype]:
         raise ValueError(told)
     return tensor
-
-
-class CheckpointError(ValueError):
-    """A checkpoint that cannot be fine-tuned here: names the file, its fault, and what is allowed."""
 
 
 class Reader:
@@ -216,8 +212,6 @@ def look_at(folder: Path) -> Checkpoint:
         look_at_tokenizer(seen)
     except OSError as error:
         raise CheckpointError(f"{error.filename or folder}: cannot be read: {error.strerror}; wanted on every node: {WANTED}") from None
-    except TornFileError as error:
-        raise CheckpointError(str(error)) from None
     counts: Counter[str] = Counter()
     for tensor in tensors.values():
         if tensor.dtype in _FLOATS:

@@ -143,18 +143,6 @@ def _causes(error: CheckpointException) -> str:
 
 
 @dataclass(frozen=True)
-class Saved:
-    """Size and time of a checkpoint. Every rank gets the same numbers."""
-
-    num_bytes: int  # of all files
-    write_s: float  # planning, writing and fsync of the slowest rank
-
-    @property
-    def write_gb_per_s(self) -> float:
-        return self.num_bytes / self.write_s / 1e9
-
-
-@dataclass(frozen=True)
 class Resumed:
     """Differences of a job that was resumed from a checkpoint."""
 
@@ -163,38 +151,34 @@ class Resumed:
     loss_error: float  # of the mean loss over all ranks in any step, relative to that of the job that saved; the same on all ranks
 
 
-def save(work: Work, folder: Path, *, device: torch.device) -> Saved:
+def save(work: Work, folder: Path, *, device: torch.device) -> tuple[int, float]:
     """Train, save to a new folder in an existing one, train as many steps again and save their losses beside. Collective.
 
-    OSError, on all ranks, where one of them cannot write or has no room.
+    Return the bytes of all files, and GB/s of planning, writing and fsync by the slowest rank's time. OSError, on all ranks, where one of
+    them cannot write or has no room.
     """
+
+    def refuse_too_little() -> None:
+        free, needed = shutil.disk_usage(folder.parent).free, _ROOM * num_bytes
+        if free < needed:
+            raise OSError(f"{folder}: {free} bytes are free, {needed} are needed, {_ROOM} times the checkpoint")
+
     with tuned(work.workload, device), deterministic(device):
         job = Job(work, device=device, seed=_SEED, group=_all_ranks())
         job.train(work.num_steps)
         num_bytes = job.num_bytes
-        _on_rank_0(lambda: _refuse_too_little(folder, num_bytes), device)
+        _on_rank_0(refuse_too_little, device)
         largest(0, device)
         begin_s = time.monotonic()
         job.save(folder)
         (seconds,) = over_ranks([time.monotonic() - begin_s], device)
-        manifest = _commit(job, folder, device)
+        tensors = job.hashes()
+        _on_all(lambda: checkpoint_files.note_own(folder, dist.get_rank()), device)
+        _on_rank_0(lambda: checkpoint_files.commit(folder, dist.get_world_size(), tensors), device)
+        manifest = _on_all(lambda: checkpoint_files.read_manifest(folder), device)
         by_rank = [list(of_rank) for of_rank in zip(*over_ranks(job.train(work.num_steps), device), strict=True)]
     _on_rank_0(lambda: checkpoint_files.write_losses(folder, manifest, by_rank), device)
-    return Saved(manifest.num_bytes, max(seconds))
-
-
-def _commit(job: Job, folder: Path, device: torch.device) -> Manifest:
-    """Declare the checkpoint whole. Collective."""
-    tensors, world_size = job.hashes(), dist.get_world_size()
-    _on_all(lambda: checkpoint_files.note_own(folder, dist.get_rank()), device)
-    _on_rank_0(lambda: checkpoint_files.commit(folder, world_size, tensors), device)
-    return _on_all(lambda: checkpoint_files.read_manifest(folder), device)
-
-
-def _refuse_too_little(folder: Path, num_bytes: int) -> None:
-    free, needed = shutil.disk_usage(folder.parent).free, _ROOM * num_bytes
-    if free < needed:
-        raise OSError(f"{folder}: {free} bytes are free, {needed} are needed, {_ROOM} times the checkpoint")
+    return manifest.num_bytes, manifest.num_bytes / max(seconds) / 1e9
 
 
 def read(folder: Path, manifest: Manifest, *, device: torch.device) -> tuple[Reading, float]:

@@ -7,13 +7,13 @@ pytestmark = pytest.mark.needs("numpy", "peft", "transformers", "compiler")
 
 def test_ways(fine_tune, shard, check, record):
     """Each rank alone, FSDP, and DDP with recomputed activations give the curve of DDP, equal adapters and an unchanged base."""
-    from gpu_acceptance.measure.lora import samples
+    from gpu_acceptance.measure.lora import convergence
 
     by_ddp = fine_tune(small=True)
     record("lora_modes.ddp.peak_bytes", by_ddp.trained.peak_bytes, "bytes")
     for way, options in {"alone": {"alone": True}, "fsdp": {"sharding": shard()}, "recomputed": {"recomputes": True}}.items():
         found = fine_tune(small=True, **options)
-        check(f"lora_modes.{way}.departure", samples.departure(found.trained.losses, by_ddp.trained.losses), "relative")
+        check(f"lora_modes.{way}.departure", convergence.departure(found.trained.losses, by_ddp.trained.losses), "relative")
         if way != "alone":  # the backward of attention sums in no fixed order: two GPUs by themselves differ in bits
             check(f"lora_modes.{way}.weights", found.tuned.digest, "text")
         check(f"lora_modes.{way}.base_changed", found.tuned.base_changed, "bool")

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from readings import say  # first: it finds the checkout
 
 from gpu_acceptance.inventory import versions
-from gpu_acceptance.measure.lora import convergence, samples
+from gpu_acceptance.measure.lora import convergence
 from gpu_acceptance.measure.train.shapes import Adapter, Decoder, Workload
 from gpu_acceptance.measure.train.step import Schedule
 
@@ -26,14 +26,14 @@ def main() -> None:
     torch.cuda.set_device(device)
     dist.init_process_group("nccl", device_id=device)
     if dist.get_rank() == 0:
-        say({"versions": versions.read(), "world_size": dist.get_world_size(), "first_loss": samples.first_loss(QWEN2)})
+        say({"versions": versions.read(), "world_size": dist.get_world_size(), "first_loss": convergence.first_loss(QWEN2)})
     ends: dict[float, float] = {}  # the mean of the last losses by rate
     for what in sys.argv[1:]:
         rate, num_steps = what.split(":")
         learning_rate = min(ends, key=ends.__getitem__) if rate == "best" else float(rate)
         schedule = Schedule(int(num_steps), max(1, int(num_steps) // 10), learning_rate)
         found = convergence.measure(WORKLOAD, schedule, num_parts=NUM_PARTS, compiled=True, device=device)
-        ends[learning_rate] = samples.last_mean(found.trained.losses)
+        ends[learning_rate] = convergence.last_mean(found.trained.losses)
         if dist.get_rank() == 0:
             say({"what": what, "learning_rate": learning_rate, **of(found)})
         torch.cuda.empty_cache()
@@ -45,8 +45,8 @@ def of(found: convergence.LoraResult) -> dict[str, object]:
     return {
         "losses": [round(loss, 5) for loss in trained.losses],
         "gradient_norms": [round(norm, 5) for norm in found.tuned.gradient_norms],
-        "last_mean": samples.last_mean(trained.losses),
-        "largest_rise": samples.largest_rise(trained.losses, max(1, len(trained.losses) // 10)),
+        "last_mean": convergence.last_mean(trained.losses),
+        "largest_rise": convergence.largest_rise(trained.losses, max(1, len(trained.losses) // 10)),
         "tokens_per_s": trained.items_per_s,
         "tflop_per_s": trained.tflop_per_s,
         "step_s": trained.step_s,

@@ -21,7 +21,7 @@ sys.path.append(str(Path(__file__).parents[3]))
 
 from acceptance.test_lora_convergence import test_training
 from fixtures import lora, training
-from gpu_acceptance.measure.lora import convergence, samples
+from gpu_acceptance.measure.lora import convergence
 from gpu_acceptance.measure.train import adapters
 from gpu_acceptance.measure.train.models import CrossEntropy
 from gpu_acceptance.measure.train.step import Schedule, TrainStep
@@ -97,13 +97,13 @@ def trained_as_well(model: nn.Module) -> None:
 
 def with_targets(change: Callable[[Tensor, Tensor], Tensor]) -> AbstractContextManager[object]:
     """`change` makes them of the inputs and of what the targets should be."""
-    real = samples.drawn
+    real = convergence.drawn
 
     def drawn(*arguments: Any) -> tuple[Tensor, Tensor]:
         inputs, targets = real(*arguments)
         return inputs, change(inputs, targets)
 
-    return patch.object(samples, "drawn", drawn)
+    return patch.object(convergence, "drawn", drawn)
 
 
 def a_loss_that_is_no_number(num_calls: int) -> AbstractContextManager[object]:

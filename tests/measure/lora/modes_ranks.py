@@ -13,7 +13,7 @@ import torch.distributed as dist
 from lora_ranks import own_gradients
 from torch.distributed.device_mesh import init_device_mesh
 
-from gpu_acceptance.measure.lora import convergence, samples
+from gpu_acceptance.measure.lora import convergence
 from gpu_acceptance.measure.train import adapters
 from gpu_acceptance.measure.train.models import Sharding
 from gpu_acceptance.measure.train.shapes import Adapter, Decoder, Workload
@@ -47,7 +47,7 @@ def of(folder: Path) -> dict[str, object]:
     (folder / "spoiled").mkdir()
     (folder / "sound").mkdir()
     answer = {
-        "departures": {way: samples.departure(found.trained.losses, by_ddp.trained.losses) for way, found in ways.items()},
+        "departures": {way: convergence.departure(found.trained.losses, by_ddp.trained.losses) for way, found in ways.items()},
         "digests": {way: found.tuned.digest for way, found in ways.items()},
         "scales": {way: found.tuned.scale for way, found in ways.items()},
         "base_changed": [found.tuned.base_changed for found in ways.values()],

@@ -6,8 +6,7 @@ import pytest
 import torch
 from gloo_ranks import answers_of
 
-from gpu_acceptance.measure.lora.convergence import measure
-from gpu_acceptance.measure.lora.samples import departure
+from gpu_acceptance.measure.lora.convergence import departure, measure
 from gpu_acceptance.measure.train.shapes import Decoder, Workload
 from gpu_acceptance.measure.train.step import Schedule
 from gpu_acceptance.record.outcome import Status

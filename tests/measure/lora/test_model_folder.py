@@ -3,10 +3,9 @@ import os
 from pathlib import Path
 
 import pytest
-from made_checkpoints import CONFIG, LAYER, PROJECTIONS, TEMPLATE, make_checkpoint, write_json, write_tensors
+from made_checkpoints import LAYER, PROJECTIONS, TEMPLATE, make_checkpoint, write_json, write_tensors
 
-from gpu_acceptance.measure.lora import model_folder as checkpoint_dir
-from gpu_acceptance.measure.lora import model_folder as checkpoint_reader
+from gpu_acceptance.measure.lora import model_folder
 from gpu_acceptance.measure.lora.calls import find_calls, for_template
 from gpu_acceptance.measure.lora.model_folder import CheckpointError, look_at
 from gpu_acceptance.measure.lora.reading import read
@@ -14,6 +13,7 @@ from tools.made_dialogues import made
 
 WANTED = "wanted: a checkpoint in Hugging Face format, as save_pretrained writes it"
 ON_EVERY_NODE = WANTED.replace("wanted", "wanted on every node", 1)
+GPT2 = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_positions": 1024, "vocab_size": 300}
 
 
 @pytest.fixture
@@ -30,10 +30,6 @@ def problem(folder):
 
 def change(path, **values):
     write_json(path, {**json.loads(path.read_text()), **values})
-
-
-def without(path, key):
-    write_json(path, {name: value for name, value in json.loads(path.read_text()).items() if name != key})
 
 
 def test_what_a_folder_holds(folder):
@@ -67,12 +63,57 @@ def test_the_fingerprint_is_of_all_but_the_weights(tmp_path, folder):
     assert look_at(folder).fingerprint != first
 
 
-# --- config.json ---------------------------------------------------------------------------------------------------------------
+# --- faults: what is done to a sound folder, and what is said -----------------------------------------------------------------
+
+NOT_WHOLE = "no weight_map of files NAME.safetensors in this folder; was it copied whole?"
+CODE = f"auto_map: it asks for its own code, which is never run here; {WANTED}"
+NO_TEMPLATE = "DIR: no chat template: neither chat_template.jinja, nor chat_template in tokenizer_config.json"
+NO_TOOLS = "DIR: its chat template takes no tools; wanted: one that offers functions"
+PLAIN = "{{ messages[0].content }}"
+FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+PLACES = {**dict.fromkeys(LAYER, FIRST), "b": SECOND, "c": SECOND}
 
 
-@pytest.mark.parametrize("name", ["no", "x" * 300])
-def test_no_folder(tmp_path, name):
-    assert problem(tmp_path / name) == f"DIR: no config.json; {ON_EVERY_NODE} (in the cache of a hub: a folder in snapshots)"
+def with_values(name, **values):
+    return lambda folder: change(folder / name, **values)
+
+
+def with_content(name, content):
+    return lambda folder: (folder / name).write_bytes(content)
+
+
+def without(name, then=lambda path: None):
+    return lambda folder: ((folder / name).unlink(), then(folder / name))
+
+
+def with_tensors(tensors):
+    return lambda folder: write_tensors(folder / WEIGHTS, tensors)
+
+
+def with_pickled(name):
+    return lambda folder: ((folder / WEIGHTS).unlink(), (folder / name).touch())
+
+
+def in_shards(then=lambda folder: None):
+    def split(folder):
+        (folder / WEIGHTS).unlink()
+        write_tensors(folder / FIRST, LAYER)
+        write_tensors(folder / SECOND, {"b": ("BF16", [2]), "c": ("BF16", [3])})
+        write_json(folder / INDEX, {"metadata": {}, "weight_map": PLACES})
+        then(folder)
+
+    return split
+
+
+def with_template(template):
+    """Written into the config of the tokenizer alone."""
+    return lambda folder: (without("chat_template.jinja")(folder), change(folder / "tokenizer_config.json", chat_template=template))
+
+
+def without_projections(*names):
+    """As of models whose projections are one matrix, or quantised by names of their own."""
+    return with_tensors({name: ("BF16", [6]) if name.split(".")[-2] in names else tensor for name, tensor in LAYER.items()})
 
 
 def no_model(model_type, architectures):
@@ -80,208 +121,152 @@ def no_model(model_type, architectures):
     return f"DIR/config.json: {named}: no causal language model of the transformers installed here"
 
 
-@pytest.mark.parametrize(
-    ("values", "said"),
-    [
-        ({"auto_map": {}}, f"DIR/config.json: auto_map: it asks for its own code, which is never run here; {WANTED}"),
+def lost(path):
+    return f"DIR/{path}: cannot be read: No such file or directory; {ON_EVERY_NODE}"
+
+
+QWEN2 = "['Qwen2ForCausalLM']"
+FAULTS = [
+    (with_values("config.json", auto_map={}), f"DIR/config.json: {CODE}"),
+    (
+        with_values("config.json", quantization_config={"quant_method": "gptq"}),
+        "DIR/config.json: quantization_config: its weights are quantised; wanted: weights in bf16, fp16 or fp32",
+    ),
+    (with_values("config.json", model_type="no such"), no_model("'no such'", QWEN2)),
+    (with_values("config.json", model_type=["qwen2"]), no_model("['qwen2']", QWEN2)),
+    (
+        with_values("config.json", architectures=["Qwen2ForSequenceClassification"]),
+        no_model("'qwen2'", "['Qwen2ForSequenceClassification']"),
+    ),
+    (with_values("config.json", architectures=None), no_model("'qwen2'", "None")),
+    (with_values("config.json", architectures=["x" * 200]), no_model("'qwen2'", f"['{'x' * 78}...")),
+    (with_values("config.json", model_type="bert", architectures=["BertModel"]), no_model("'bert'", "['BertModel']")),
+    *(
         (
-            {"quantization_config": {"quant_method": "gptq"}},
-            "DIR/config.json: quantization_config: its weights are quantised; wanted: weights in bf16, fp16 or fp32",
-        ),
-        ({"model_type": "no such"}, no_model("'no such'", "['Qwen2ForCausalLM']")),
-        ({"model_type": ["qwen2"]}, no_model("['qwen2']", "['Qwen2ForCausalLM']")),
-        ({"architectures": ["Qwen2ForSequenceClassification"]}, no_model("'qwen2'", "['Qwen2ForSequenceClassification']")),
-        ({"architectures": None}, no_model("'qwen2'", "None")),
-        ({"architectures": ["x" * 200]}, no_model("'qwen2'", f"['{'x' * 78}...")),
-        ({"model_type": "bert", "architectures": ["BertModel"]}, no_model("'bert'", "['BertModel']")),
-        ({"max_position_embeddings": 0}, "DIR/config.json: max_position_embeddings 0: no longest sequence"),
-        ({"max_position_embeddings": True}, "DIR/config.json: max_position_embeddings True: no longest sequence"),
-        ({"max_position_embeddings": "512"}, "DIR/config.json: max_position_embeddings '512': no longest sequence"),
-    ],
-)
-def test_a_config_that_cannot_be_trained(folder, values, said):
-    change(folder / "config.json", **values)
+            with_values("config.json", max_position_embeddings=size),
+            f"DIR/config.json: max_position_embeddings {size!r}: no longest sequence",
+        )
+        for size in (None, 0, True, "512")
+    ),
+    *(
+        (with_values("config.json", vocab_size=size), f"DIR/config.json: vocab_size {size!r}: no number of tokens")
+        for size in (None, 0, "many", 2.5, True)
+    ),
+    *(
+        (edit(name), f"DIR/{name}: {said}")
+        for name in ("config.json", "tokenizer_config.json")
+        for edit, said in (
+            (
+                lambda name: with_content(name, b"{\n"),
+                "line 2, column 1: Expecting property name enclosed in double quotes; was it copied whole?",
+            ),
+            (lambda name: with_content(name, b"[]"), f"no object; {WANTED}"),
+            (lambda name: with_content(name, b"\xff"), "not UTF-8: byte 1 is 0xff"),
+            (lambda name: without(name, os.mkfifo), f"not a file of at most 134,217,728 bytes; {WANTED}"),
+        )
+    ),
+    (in_shards(without(SECOND)), lost(SECOND)),
+    (in_shards(without(SECOND, lambda path: path.symlink_to("blobs/not-downloaded"))), lost(SECOND)),
+    (in_shards(without(SECOND, Path.mkdir)), f"DIR/{SECOND}: not a file; {WANTED}"),
+    (in_shards(with_content(SECOND, b"x")), f"DIR/{SECOND}: 1 bytes, and no length of a header of safetensors at its beginning"),
+    (
+        in_shards(lambda folder: write_tensors(folder / SECOND, {"b": ("BF16", [2])})),
+        f"DIR/{SECOND}: lacks 'c', which {INDEX} promises in it",
+    ),
+    *(
+        (in_shards(with_values(INDEX, weight_map=places)), f"DIR/{INDEX}: {NOT_WHOLE}")
+        for places in (None, {}, [], {"a": 1}, {"a": f"../{WEIGHTS}"}, {"a": f"/{WEIGHTS}"}, {"a": "pytorch_model.bin"})
+    ),
+    (without(WEIGHTS), f"DIR: neither {WEIGHTS} nor {INDEX}; {ON_EVERY_NODE}"),
+    *(
+        (
+            with_pickled(name),
+            f"DIR: '{name}' and no {WEIGHTS}: pickled weights are never opened here; convert them on a trusted host: "
+            "AutoModelForCausalLM.from_pretrained(DIR).save_pretrained(NEW)",
+        )
+        for name in ("pytorch_model.bin", "pytorch_model-00001-of-00002.bin", "model.pt", "consolidated.00.pth", "last.ckpt")
+    ),
+    *(
+        (without_projections(*gone), f"DIR: no layers named {' and '.join(gone)}; adapters are put on {', '.join(PROJECTIONS)}")
+        for gone in (PROJECTIONS[:1], PROJECTIONS[4:6])
+    ),
+    (with_tensors({"a": ("I64", [4])}), f"DIR: no weights in bf16, fp16 or fp32; {WANTED}"),
+    *(
+        (without(name), f"DIR: no {name}: wanted: the files of a fast tokenizer, as its save_pretrained writes them")
+        for name in ("tokenizer.json", "tokenizer_config.json")
+    ),
+    *(
+        (with_content("tokenizer.json", content), "DIR/tokenizer.json: no object in JSON from end to end; was it copied whole?")
+        for content in (b"", b'{"version": ', b"version https://git-lfs.github.com/spec/v1\n")
+    ),
+    (with_values("tokenizer_config.json", auto_map={"AutoTokenizer": ["x.Y", None]}), f"DIR/tokenizer_config.json: {CODE}"),
+    (with_template(None), NO_TEMPLATE),
+    (with_template(7), NO_TEMPLATE),
+    (with_template([7, {"name": "rag", "template": TEMPLATE}, {"name": 7, "template": TEMPLATE}]), NO_TEMPLATE),
+    (with_template(PLAIN), NO_TOOLS),
+    (with_template("{{ mytools }}"), NO_TOOLS),
+    (with_template([{"name": "default", "template": TEMPLATE}, {"name": "tool_use", "template": PLAIN}]), NO_TOOLS),
+    (with_content("chat_template.jinja", PLAIN.encode()), NO_TOOLS),  # it comes before that in the config of the tokenizer
+    (with_content("chat_template.jinja", b"\xff"), "DIR/chat_template.jinja: not UTF-8: byte 1 is 0xff"),
+]
+
+
+@pytest.mark.parametrize(("edit", "said"), FAULTS, ids=range(len(FAULTS)))
+def test_a_checkpoint_that_cannot_be_trained(folder, edit, said):
+    change(folder / "tokenizer_config.json", chat_template=TEMPLATE)
+    edit(folder)
     assert problem(folder) == said
 
 
-def test_a_config_without_a_longest_sequence(folder):
-    without(folder / "config.json", "max_position_embeddings")
-    assert problem(folder) == "DIR/config.json: max_position_embeddings None: no longest sequence"
-    gpt2 = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_positions": 1024, "vocab_size": 300}
-    write_json(folder / "config.json", gpt2)
-    assert look_at(folder).longest == 1024
+@pytest.mark.parametrize("name", ["no", "x" * 300])
+def test_no_folder(tmp_path, name):
+    assert problem(tmp_path / name) == f"DIR: no config.json; {ON_EVERY_NODE} (in the cache of a hub: a folder in snapshots)"
 
 
-@pytest.mark.parametrize("name", ["config.json", "tokenizer_config.json"])
-def test_json_that_is_none(folder, name):
-    (folder / name).write_text("{\n")
-    assert problem(folder) == f"DIR/{name}: line 2, column 1: Expecting property name enclosed in double quotes; was it copied whole?"
-    (folder / name).write_text("[]")
-    assert problem(folder) == f"DIR/{name}: no object; {WANTED}"
-    (folder / name).write_bytes(b"\xff")
-    assert problem(folder) == f"DIR/{name}: not UTF-8: byte 1 is 0xff"
-    (folder / name).unlink()
-    os.mkfifo(folder / name)
-    assert problem(folder) == f"DIR/{name}: not a file of at most 134,217,728 bytes; {WANTED}"
-
-
-def test_a_file_that_is_too_large(folder, monkeypatch):
-    monkeypatch.setattr(checkpoint_reader, "MOST_BYTES", 10)
-    assert problem(folder) == f"DIR/config.json: not a file of at most 10 bytes; {WANTED}"
-
-
-def test_a_transformers_without_the_table(folder, monkeypatch):
-    monkeypatch.setattr(checkpoint_dir, "_TABLE", "NO_SUCH_NAMES")
-    said = "modeling_auto.py: no NO_SUCH_NAMES: the models of this transformers cannot be listed; use another version of it"
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("MOST_BYTES", 10, f"DIR/config.json: not a file of at most 10 bytes; {WANTED}"),
+        ("_TABLE", "NO_SUCH", "modeling_auto.py: no NO_SUCH: the models of this transformers cannot be listed; use another version of it"),
+    ],
+)
+def test_a_file_that_is_too_large_and_a_transformers_without_the_table(folder, monkeypatch, name, value, said):
+    monkeypatch.setattr(model_folder, name, value)
     assert problem(folder).endswith(said)
 
 
-# --- weights -------------------------------------------------------------------------------------------------------------------
-
-FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
-
-
-@pytest.fixture
-def sharded(folder):
-    (folder / "model.safetensors").unlink()
-    write_tensors(folder / FIRST, LAYER)
-    write_tensors(folder / SECOND, {"b": ("BF16", [2]), "c": ("BF16", [3])})
-    places = {**dict.fromkeys(LAYER, FIRST), "b": SECOND, "c": SECOND}
-    write_json(folder / "model.safetensors.index.json", {"metadata": {}, "weight_map": places})
-    return folder
-
-
-def test_all_files_of_an_index_count(sharded):
-    assert str(look_at(sharded)) == "Qwen2ForCausalLM (47 parameters, 94 bytes in BF16, sequences to 512 tokens)"
-
-
-def test_a_shard_that_is_missing(sharded):
-    (sharded / SECOND).unlink()
-    said = f"DIR/{SECOND}: cannot be read: No such file or directory; {ON_EVERY_NODE}"
-    assert problem(sharded) == said
-    (sharded / SECOND).symlink_to("blobs/not-downloaded")
-    assert problem(sharded) == said
-    (sharded / SECOND).unlink()
-    (sharded / SECOND).mkdir()
-    assert problem(sharded) == f"DIR/{SECOND}: not a file; {WANTED}"
-
-
-def test_a_shard_of_which_half_is_there(sharded):
-    content = (sharded / SECOND).read_bytes()
-    (sharded / SECOND).write_bytes(content[:-5])
-    size = len(content)
-    assert problem(sharded) == f"DIR/{SECOND}: {size - 5} bytes, and its header promises {size}: it was not copied whole"
-
-
-def test_a_shard_of_another_model(sharded):
-    write_tensors(sharded / SECOND, {"b": ("BF16", [2])})
-    assert problem(sharded) == f"DIR/{SECOND}: lacks 'c', which model.safetensors.index.json promises in it"
+# --- other sound folders --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "places", [None, {}, [], {"a": 1}, {"a": "../model.safetensors"}, {"a": "/model.safetensors"}, {"a": "pytorch_model.bin"}]
-)
-def test_an_index_that_names_no_files_of_the_folder(sharded, places):
-    write_json(sharded / "model.safetensors.index.json", {"weight_map": places})
-    said = "no weight_map of files NAME.safetensors in this folder; was it copied whole?"
-    assert problem(sharded) == f"DIR/model.safetensors.index.json: {said}"
-
-
-def test_one_file_comes_before_an_index(sharded):
-    write_tensors(sharded / "model.safetensors", {name: ("F32", [1, 1]) for name in LAYER})
-    assert look_at(sharded).dtypes == ("F32",)
-
-
-def test_no_weights(folder):
-    (folder / "model.safetensors").unlink()
-    assert problem(folder) == f"DIR: neither model.safetensors nor model.safetensors.index.json; {ON_EVERY_NODE}"
-
-
-@pytest.mark.parametrize("name", ["pytorch_model.bin", "pytorch_model-00001-of-00002.bin", "model.pt", "consolidated.00.pth", "last.ckpt"])
-def test_pickled_weights_alone(folder, name):
-    (folder / "model.safetensors").unlink()
-    (folder / name).touch()
-    convert = "convert them on a trusted host: AutoModelForCausalLM.from_pretrained(DIR).save_pretrained(NEW)"
-    assert problem(folder) == f"DIR: '{name}' and no model.safetensors: pickled weights are never opened here; {convert}"
-
-
-@pytest.mark.parametrize("gone", [PROJECTIONS[:1], PROJECTIONS[4:6], PROJECTIONS])
-def test_layers_that_adapters_are_put_on_and_that_are_not_there(folder, gone):
-    """As of models whose projections are one matrix, or quantised by names of their own."""
-    kept = {name: tensor for name, tensor in LAYER.items() if name.split(".")[-2] not in gone}
-    vectors = {name: ("BF16", [6]) for name in LAYER.keys() - kept.keys()}
-    write_tensors(folder / "model.safetensors", {**kept, **vectors, "b": ("F32", [2])})
-    assert problem(folder) == f"DIR: no layers named {' and '.join(gone)}; adapters are put on {', '.join(PROJECTIONS)}"
-
-
-@pytest.mark.parametrize("size", [None, 0, "many", 2.5, True])
-def test_a_config_without_a_vocabulary(folder, size):
-    write_json(folder / "config.json", {**CONFIG, "vocab_size": size})
-    assert problem(folder) == f"DIR/config.json: vocab_size {size!r}: no number of tokens"
-
-
-def test_weights_that_are_integers(folder):
-    write_tensors(folder / "model.safetensors", {"a": ("I64", [4])})
-    assert problem(folder) == f"DIR: no weights in bf16, fp16 or fp32; {WANTED}"
-
-
-# --- tokenizer -----------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
-def test_no_tokenizer(folder, name):
-    (folder / name).unlink()
-    assert problem(folder) == f"DIR: no {name}: wanted: the files of a fast tokenizer, as its save_pretrained writes them"
-
-
-@pytest.mark.parametrize("content", ["", '{"version": ', "version https://git-lfs.github.com/spec/v1\n"])
-def test_half_a_tokenizer(folder, content):
-    (folder / "tokenizer.json").write_text(content)
-    assert problem(folder) == "DIR/tokenizer.json: no object in JSON from end to end; was it copied whole?"
-
-
-def test_a_tokenizer_with_code_of_its_own(folder):
-    change(folder / "tokenizer_config.json", auto_map={"AutoTokenizer": ["x.Y", None]})
-    assert problem(folder) == f"DIR/tokenizer_config.json: auto_map: it asks for its own code, which is never run here; {WANTED}"
-
-
-NO_TEMPLATE = "DIR: no chat template: neither chat_template.jinja, nor chat_template in tokenizer_config.json"
-NO_TOOLS = "DIR: its chat template takes no tools; wanted: one that offers functions"
-PLAIN = "{{ messages[0].content }}"
-
-
-@pytest.mark.parametrize(
-    ("template", "said"),
+    ("edit", "said"),
     [
-        (None, NO_TEMPLATE),
-        (7, NO_TEMPLATE),
-        ([7, {"name": "rag", "template": TEMPLATE}, {"name": 7, "template": TEMPLATE}], NO_TEMPLATE),
-        (PLAIN, NO_TOOLS),
-        ("{{ mytools }}", NO_TOOLS),
-        ([{"name": "default", "template": TEMPLATE}, {"name": "tool_use", "template": PLAIN}], NO_TOOLS),
-        (TEMPLATE, ""),
-        ([{"name": "default", "template": TEMPLATE}], ""),
-        ([{"name": "default", "template": PLAIN}, {"name": "tool_use", "template": TEMPLATE}], ""),
+        (in_shards(), "Qwen2ForCausalLM (47 parameters, 94 bytes in BF16, sequences to 512 tokens)"),
+        # one file comes before an index
+        (
+            in_shards(with_tensors({name: ("F32", [1, 1]) for name in LAYER})),
+            "Qwen2ForCausalLM (7 parameters, 28 bytes in F32, sequences to 512 tokens)",
+        ),
+        (
+            lambda folder: write_json(folder / "config.json", GPT2),
+            "GPT2LMHeadModel (44 parameters, 100 bytes in BF16 and F32, sequences to 1,024 tokens)",
+        ),
     ],
 )
-def test_a_template_in_the_config_of_the_tokenizer(folder, template, said):
-    (folder / "chat_template.jinja").unlink()
-    change(folder / "tokenizer_config.json", chat_template=template)
-    if said:
-        assert problem(folder) == said
-    else:
+def test_other_files_of_weights_and_other_names_in_the_config(folder, edit, said):
+    edit(folder)
+    assert str(look_at(folder)) == said
+
+
+def test_a_template_that_takes_tools_is_looked_for_everywhere(folder):
+    for template in (TEMPLATE, [{"name": "default", "template": PLAIN}, {"name": "tool_use", "template": TEMPLATE}]):
+        (folder / "chat_template.jinja").touch()
+        with_template(template)(folder)
         look_at(folder)
-
-
-def test_a_template_of_its_own_file_comes_first(folder):
-    change(folder / "tokenizer_config.json", chat_template=TEMPLATE)
     (folder / "chat_template.jinja").write_text(PLAIN)
-    assert problem(folder) == NO_TOOLS
     (folder / "additional_chat_templates").mkdir()
     (folder / "additional_chat_templates" / "tool_use.jinja").write_text(TEMPLATE)
     look_at(folder)
-    (folder / "chat_template.jinja").write_bytes(b"\xff")
-    assert problem(folder) == "DIR/chat_template.jinja: not UTF-8: byte 1 is 0xff"
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from statistics import fmean
 import pytest
 import torch
 
-from gpu_acceptance.measure.lora.samples import (
+from gpu_acceptance.measure.lora.convergence import (
     FLOOR,
     departure,
     drawn,

@@ -1,7 +1,12 @@
-"""LoRA on a frozen random decoder, over all ranks with DDP or FSDP: its whole loss curve, and proof of the parts that were trained."""
+"""LoRA on a frozen random decoder, over all ranks with DDP or FSDP: its whole loss curve, and proof of the parts that were trained.
 
+The samples, the losses that theory predicts on them, and statistics of a curve are here as well.
+"""
+
+import math
 import statistics
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -9,18 +14,20 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from gpu_acceptance.measure.collectives import over_ranks
-from gpu_acceptance.measure.lora import samples
+from gpu_acceptance.measure.collectives import all_gather, over_ranks
 from gpu_acceptance.measure.lora.tuning import Share, Tuned, tune
 from gpu_acceptance.measure.timing import cv_percent
 from gpu_acceptance.measure.train import adapters
-from gpu_acceptance.measure.train.data import SYNTHETIC, Batch
+from gpu_acceptance.measure.train.data import NUM_SUCCESSORS, SYNTHETIC, Batch, chained, num_symbols
 from gpu_acceptance.measure.train.models import Sharding, build, compile_by_blocks, replicated, sharded
 from gpu_acceptance.measure.train.shapes import Adapter, Decoder, Workload
-from gpu_acceptance.measure.train.step import Schedule, tuned
+from gpu_acceptance.measure.train.step import Part, Schedule, tuned
 from gpu_acceptance.measure.train.throughput import Trained
 
-SEED = 0  # of the weights, the same on all ranks
+_WEIGHTS_SEED = 0  # the same on all ranks
+_SEED = 1 << 32  # of sample 0; each sample has its own
+FLOOR = math.log(NUM_SUCCESSORS)  # the entropy of the chain, in nats: no model predicts better
+LAST = 10  # steps whose mean counts: seeds differ by 2 nats halfway, and by 0.4 % at the end
 
 
 @dataclass(frozen=True)
@@ -59,17 +66,17 @@ def measure(
 
     with tuned(workload, device):
         begin_s = time.monotonic()
-        steps = samples.steps(shape, workload.batch_size, schedule.num_steps, share)
+        parts = steps(shape, workload.batch_size, schedule.num_steps, share)
         module = _built(shape, device)
         if recomputes:
             adapters.recompute(module)
         if compiled:
             compile_by_blocks(module)
         autocast = adapter.in_bf16 and sharding is None
-        found = tune(module, wrap, steps, schedule, divisor=share.divisor, autocast=autocast, device=device)
+        found = tune(module, wrap, parts, schedule, divisor=share.divisor, autocast=autocast, device=device)
         per_rank = replace(workload, batch_size=len(share.parts) * workload.batch_size)
         trained = _trained(per_rank, module, found, begin_s, device, alone=alone)
-        return LoraResult(shape, trained, found, samples.num_distinct(steps, device))
+        return LoraResult(shape, trained, found, num_distinct(parts, device))
 
 
 def _trained(workload: Workload, module: nn.Module, found: Tuned, begin_s: float, device: torch.device, *, alone: bool) -> Trained:
@@ -99,7 +106,7 @@ def adapted_shape(workload: Workload) -> tuple[Decoder, Adapter]:
 
 
 def _built(shape: Decoder, device: torch.device) -> nn.Module:
-    torch.manual_seed(SEED)
+    torch.manual_seed(_WEIGHTS_SEED)
     return build(shape, device)
 
 
@@ -118,12 +125,12 @@ def measure_saved(workload: Workload, schedule: Schedule, folder: Path, *, num_p
     shape, adapter = adapted_shape(workload)
     share = Share(num_parts, dist.get_rank(), dist.get_world_size())
     first = schedule.num_steps * num_parts * workload.batch_size
-    unseen = samples.drawn(shape, range(first, first + workload.batch_size))
+    unseen = drawn(shape, range(first, first + workload.batch_size))
     with tuned(workload, device):
         module = _built(shape, device)
         base_loss = _loss(module, unseen, adapter, device)
-        steps = samples.steps(shape, workload.batch_size, schedule.num_steps, share)
-        tune(module, replicated, steps, schedule, divisor=share.divisor, autocast=adapter.in_bf16, device=device)
+        parts = steps(shape, workload.batch_size, schedule.num_steps, share)
+        tune(module, replicated, parts, schedule, divisor=share.divisor, autocast=adapter.in_bf16, device=device)
         loss, num_bytes = _loss(module, unseen, adapter, device), adapters.save(module, folder)
         del module
         loaded = _built(replace(shape, adapter=None), device)
@@ -136,3 +143,77 @@ def _loss(module: nn.Module, batch: Batch, adapter: Adapter, device: torch.devic
     inputs, targets = (part.to(device) for part in batch)
     with torch.autocast(device.type, torch.bfloat16, enabled=adapter.in_bf16):
         return float(module(inputs, targets))
+
+
+def steps(shape: Decoder, batch_size: int, num_steps: int, share: Share) -> list[list[Part]]:
+    """Return this rank's micro-batches of so many samples, by step, on the CPU."""
+    by_step = [[step * share.num_parts + part for part, _ in share.parts] for step in range(num_steps)]
+    numbers = [batch * batch_size + place for batches in by_step for batch in batches for place in range(batch_size)]
+    inputs, targets = drawn(shape, numbers)
+    batches = iter(zip(torch.split(inputs, batch_size), torch.split(targets, batch_size), strict=True))
+    return [[(weight, next(batches)) for _, weight in share.parts] for _ in range(num_steps)]
+
+
+def drawn(shape: Decoder, numbers: Sequence[int]) -> Batch:
+    """Return samples by their numbers: tokens [B, sequence], and the next ones."""
+    draws = []
+    for number in numbers:
+        generator = torch.Generator().manual_seed(_SEED + number)
+        draws_T = torch.randint(NUM_SUCCESSORS, (shape.sequence + 1,), generator=generator)
+        draws_T[0] = torch.randint(num_symbols(shape), (), generator=generator)
+        draws.append(draws_T)
+    return chained(shape, torch.stack(draws))
+
+
+def num_distinct(steps: Sequence[Sequence[Part]], device: torch.device) -> int:
+    """Count the distinct samples that all ranks together train, by a checksum of each. Collective."""
+    inputs_ST = torch.cat([inputs for parts in steps for _, (inputs, _) in parts])
+    weights_T = torch.randint(1 << 62, (inputs_ST.shape[1],), generator=torch.Generator().manual_seed(_SEED))
+    own = (inputs_ST * weights_T).sum(1).to(device)
+    of_all = own.new_empty(dist.get_world_size() * len(own))
+    all_gather(of_all, own)
+    return len(torch.unique(of_all))
+
+
+def first_loss(shape: Decoder) -> float:
+    """Return the loss before training. Logits are V draws from N(0, s^2 d), so E[ln sum exp] = ln V + s^2 d / 2; the target's mean is 0."""
+    return math.log(shape.vocabulary) + shape.initial_std**2 * shape.width / 2
+
+
+def plateau(shape: Decoder) -> float:
+    """Return the least loss that a frozen head allows: h along the mean of K successors' weights gives each a logit of z = s d / sqrt(K).
+
+    The others stay at exp(s^2 d / 2) each in the mean, so that the loss is ln K - ln(K e^z / (K e^z + V e^(s^2 d / 2))).
+    The second term vanishes at real widths.
+    """
+    reach = shape.initial_std * shape.width / math.sqrt(NUM_SUCCESSORS)
+    rest = math.log(shape.vocabulary / NUM_SUCCESSORS) + shape.initial_std**2 * shape.width / 2 - reach
+    return FLOOR + math.log1p(math.exp(rest))
+
+
+def last_mean(losses: Sequence[float]) -> float:
+    return statistics.fmean(losses[-LAST:])
+
+
+def num_not_finite(numbers: Sequence[float]) -> int:
+    return sum(not math.isfinite(number) for number in numbers)
+
+
+def largest_rise(losses: Sequence[float], warmup_steps: int) -> float:
+    """Return the largest ratio of a loss after the warm-up to the least before it; NaN where one is not a number."""
+    least, largest = min(losses[:warmup_steps], default=math.inf), 0.0
+    for loss in losses[warmup_steps:]:
+        if math.isnan(loss):
+            return math.nan
+        largest, least = max(largest, loss / least), min(least, loss)
+    return largest
+
+
+def departure(losses: Sequence[float], reference: Sequence[float]) -> float:
+    """Return the largest relative difference of the means of `LAST` steps in a row; NaN where one of the two is."""
+
+    def smooth(curve: Sequence[float]) -> list[float]:
+        return [statistics.fmean(curve[end - LAST : end]) for end in range(LAST, len(curve) + 1)]
+
+    ratios = (abs(one / other - 1) for one, other in zip(smooth(losses), smooth(reference), strict=True))
+    return max(ratios, key=lambda part: (math.isnan(part), part))

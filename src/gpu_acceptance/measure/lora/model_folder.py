@@ -10,8 +10,9 @@ import stat
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from gpu_acceptance.base.strict_json import StrictJsonError, parse, text_of
 from gpu_acceptance.measure.train.shapes import PROJECTIONS
@@ -58,46 +59,35 @@ class Tensor:
 def read_header(path: Path) -> tuple[dict[str, Tensor], bytes]:
     """Return the tensors by name, and the header itself. Raises CheckpointError, OSError."""
     with path.open("rb") as file:
-        size = path.stat().st_size
-        header = _header(path, file, size)
+        size, start = path.stat().st_size, file.read(200)
+        if pointer := _LFS.match(start):
+            promised = f"{int(pointer[1]):,}: `git lfs pull` brings the file itself"
+            raise CheckpointError(f"{path}: {size:,} bytes, a pointer of git-lfs to {promised}")
+        length = int.from_bytes(start[:_LENGTH_BYTES], "little")
+        if size < _LENGTH_BYTES or length > MOST_HEADER_BYTES:
+            raise CheckpointError(f"{path}: {size:,} bytes, and no length of a header of safetensors at its beginning")
+        file.seek(_LENGTH_BYTES)
+        header = file.read(length)
+    if len(header) < length:
+        raise CheckpointError(f"{path}: {size:,} bytes, and its header alone has {length:,}: it was not copied whole")
     try:
-        tensors = _tensors(parse(text_of(header)))
+        told = parse(text_of(header))
+        tensors = {name: _tensor(entry) for name, entry in told.items() if name != _METADATA}
+        ends = sorted((tensor.begin, tensor.end) for tensor in tensors.values())
+        if any(begin != end for (_, end), (begin, _) in pairwise([(0, 0), *ends])):  # all entries are contiguous
+            raise ValueError(ends)
     except StrictJsonError as error:
         raise CheckpointError(f"{path}: no header of safetensors: {error}") from None
     except (AttributeError, KeyError, TypeError, ValueError):
         raise CheckpointError(f"{path}: no header of safetensors: a tensor in it has no type, shape and place that fit") from None
-    promised = _LENGTH_BYTES + len(header) + max((tensor.end for tensor in tensors.values()), default=0)
-    if size != promised:
-        raise CheckpointError(f"{path}: {size:,} bytes, and its header promises {promised:,}: it was not copied whole")
+    needed = _LENGTH_BYTES + length + max((end for _, end in ends), default=0)
+    if size != needed:
+        raise CheckpointError(f"{path}: {size:,} bytes, and its header promises {needed:,}: it was not copied whole")
     return tensors, header
 
 
-def _header(path: Path, file: BinaryIO, size: int) -> bytes:
-    start = file.read(200)
-    if pointer := _LFS.match(start):
-        raise CheckpointError(f"{path}: {size:,} bytes, a pointer of git-lfs to {int(pointer[1]):,}: `git lfs pull` brings the file itself")
-    length = int.from_bytes(start[:_LENGTH_BYTES], "little")
-    if size < _LENGTH_BYTES or length > MOST_HEADER_BYTES:
-        raise CheckpointError(f"{path}: {size:,} bytes, and no length of a header of safetensors at its beginning")
-    file.seek(_LENGTH_BYTES)
-    header = file.read(length)
-    if len(header) < length:
-        raise CheckpointError(f"{path}: {size:,} bytes, and its header alone has {length:,}: it was not copied whole")
-    return header
-
-
-def _tensors(told: dict[str, Any]) -> dict[str, Tensor]:
-    """Parse all entries, which must be contiguous. A wrong entry raises any error."""
-    tensors = {name: _tensor(entry) for name, entry in told.items() if name != _METADATA}
-    end = 0
-    for tensor in sorted(tensors.values(), key=lambda one: (one.begin, one.end)):
-        if tensor.begin != end:
-            raise ValueError(tensor)
-        end = tensor.end
-    return tensors
-
-
 def _tensor(told: dict[str, Any]) -> Tensor:
+    """Parse one entry. A wrong one raises any error."""
     (begin, end), shape = told["data_offsets"], told["shape"]
     if len(shape) > _MOST_DIMENSIONS or not all(type(number) is int and 0 <= number < 2**63 for number in (begin, end, *shape)):
         raise ValueError(told)
@@ -268,11 +258,11 @@ def _positive(number: Any, where: str, problem: str) -> int:
 
 def _ends(seen: Reader, tensors: Mapping[str, Tensor]) -> int:
     """Return rows and columns of all matrices NAME.weight that get adapters."""
-    shapes = [(name.split(".")[-2:], tensor.shape) for name, tensor in tensors.items() if len(tensor.shape) == 2]
     found = dict.fromkeys(PROJECTIONS, 0)
-    for ends, shape in shapes:
-        if len(ends) == 2 and ends[1] == "weight" and ends[0] in found:
-            found[ends[0]] += sum(shape)
+    for name, tensor in tensors.items():
+        *_, projection, kind = ["", *name.split(".")]
+        if kind == "weight" and projection in found and len(tensor.shape) == 2:
+            found[projection] += sum(tensor.shape)
     if missing := [name for name, number in found.items() if not number]:
         wanted = ", ".join(PROJECTIONS)
         raise CheckpointError(f"{seen.folder}: no layers named {' and '.join(missing)}; adapters are put on {wanted}")
@@ -284,15 +274,20 @@ def _weights(seen: Reader) -> dict[str, Tensor]:
     if seen.has(WEIGHTS):
         return _file(seen, WEIGHTS)
     if not seen.has(INDEX):
-        raise CheckpointError(_without_weights(seen.folder))
+        pickled = next((path.name for glob in _PICKLED for path in sorted(seen.folder.glob(glob))), None)
+        if pickled is None:
+            raise CheckpointError(f"{seen.folder}: neither {WEIGHTS} nor {INDEX}; wanted on every node: {WANTED}")
+        convert = "convert them on a trusted host: AutoModelForCausalLM.from_pretrained(DIR).save_pretrained(NEW)"
+        found = f"{shown(pickled)} and no {WEIGHTS}"
+        raise CheckpointError(f"{seen.folder}: {found}: pickled weights are never opened here; {convert}")
     places = seen.object(INDEX).get("weight_map")
     if not isinstance(places, dict) or not places or not all(isinstance(file, str) and _SHARD.fullmatch(file) for file in places.values()):
         raise CheckpointError(f"{seen.folder / INDEX}: no weight_map of files NAME.safetensors in this folder; was it copied whole?")
-    found = {file: _file(seen, file) for file in sorted(set(places.values()))}
-    missing = next((name for name, file in places.items() if name not in found[file]), None)
+    files = {file: _file(seen, file) for file in sorted(set(places.values()))}
+    missing = next((name for name, file in places.items() if name not in files[file]), None)
     if missing is not None:
         raise CheckpointError(f"{seen.folder / places[missing]}: lacks {shown(missing)}, which {INDEX} promises in it")
-    return {name: tensor for tensors in found.values() for name, tensor in tensors.items()}
+    return {name: tensor for tensors in files.values() for name, tensor in tensors.items()}
 
 
 def _file(seen: Reader, name: str) -> dict[str, Tensor]:
@@ -302,11 +297,3 @@ def _file(seen: Reader, name: str) -> dict[str, Tensor]:
     tensors, header = read_header(path)
     seen.note(name, header)
     return tensors
-
-
-def _without_weights(folder: Path) -> str:
-    pickled = next((path.name for glob in _PICKLED for path in sorted(folder.glob(glob))), None)
-    if pickled is None:
-        return f"{folder}: neither {WEIGHTS} nor {INDEX}; wanted on every node: {WANTED}"
-    convert = "AutoModelForCausalLM.from_pretrained(DIR).save_pretrained(NEW)"
-    return f"{folder}: {shown(pickled)} and no {WEIGHTS}: pickled weights are never opened here; convert them on a trusted host: {convert}"

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, cast
 
 from gpu_acceptance.base.strict_json import StrictJsonError, parse, parse_first, text_of
 from gpu_acceptance.measure.lora.calls import (
@@ -39,36 +39,28 @@ def from_glaive(record: dict[str, Any], line: int) -> Dialogue:
     if not isinstance(system, str) or not isinstance(chat, str):
         raise DroppedError("system or chat that is no text")
     words, brace, functions = system.strip().removeprefix(_SYSTEM).partition("{")
-    content = words.strip(" \t\r\n-")
-    first = [Message("system", content)] if content else []
-    before, *parts = _SPEAKER.split(chat)
-    if before.strip():
-        raise DroppedError("a text before the first speaker")
-    messages = [_glaive_message(_SPEAKERS[name], text) for name, text in zip(parts[::2], parts[1::2], strict=True)]
-    return learnable(tools(_objects(brace + functions)), [*first, *messages], line)
-
-
-def _objects(text: str) -> list[Any]:
-    """Parse JSON objects that follow one another."""
-    found, place, text = [], 0, text.rstrip()
-    while place < len(text):
+    text, place, offered = (brace + functions).rstrip(), 0, []
+    while place < len(text):  # objects that follow one another
         try:
             value, place = parse_first(text, place)
         except StrictJsonError:
             raise DroppedError("functions that are no JSON") from None
-        found.append(value)
-    return found
-
-
-def _glaive_message(role: Role, text: str) -> Message:
-    content = text.strip().removesuffix(_END).strip()
-    if role != "assistant" or _CALL not in content:
-        return Message(role, content)
-    words, mark, call = content.partition(_CALL)
-    found = find_calls(mark + call)
-    if not found.calls:
-        raise DroppedError("a call that is no JSON")
-    return Message(role, words.strip(), found.calls)
+        offered.append(value)
+    content = words.strip(" \t\r\n-")
+    messages = [Message("system", content)] if content else []
+    before, *parts = _SPEAKER.split(chat)
+    if before.strip():
+        raise DroppedError("a text before the first speaker")
+    for name, said in zip(parts[::2], parts[1::2], strict=True):
+        role, content = _SPEAKERS[name], said.strip().removesuffix(_END).strip()
+        calls: tuple[Call, ...] = ()
+        if role == "assistant" and _CALL in content:
+            content, mark, call = content.partition(_CALL)
+            content, calls = content.strip(), find_calls(mark + call).calls
+            if not calls:
+                raise DroppedError("a call that is no JSON")
+        messages.append(Message(role, content, calls))
+    return learnable(tools(offered), messages, line)
 
 
 def from_chat(record: dict[str, Any], line: int) -> Dialogue:
@@ -139,9 +131,14 @@ def read(path: Path) -> Read:
 
 
 def _lines(path: Path, update: Callable[[bytes], None]) -> Iterator[tuple[int, bytes]]:
-    """Yield numbers and contents of lines that are not blank."""
+    """Yield numbers and contents of lines that are not blank, of a regular file only: opening a pipe would never end."""
     try:
-        with _opened(path) as file:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):
+            raise DialogueError(f"{path}: not a file; wanted on every node: {WANTED}")
+        if found.st_size > MOST_BYTES:
+            raise DialogueError(f"{path}: {found.st_size:,} bytes; wanted: at most {MOST_BYTES:,}, a part of it will do")
+        with path.open("rb") as file:
             number = 0
             while line := file.readline(MOST_LINE_BYTES + 1):
                 number += 1
@@ -152,16 +149,6 @@ def _lines(path: Path, update: Callable[[bytes], None]) -> Iterator[tuple[int, b
                     yield number, line
     except OSError as error:
         raise DialogueError(f"{path}: cannot be read: {error.strerror}; wanted on every node: {WANTED}") from None
-
-
-def _opened(path: Path) -> BinaryIO:
-    """Open a regular file only: opening a pipe would never end."""
-    found = path.stat()
-    if not stat.S_ISREG(found.st_mode):
-        raise DialogueError(f"{path}: not a file; wanted on every node: {WANTED}")
-    if found.st_size > MOST_BYTES:
-        raise DialogueError(f"{path}: {found.st_size:,} bytes; wanted: at most {MOST_BYTES:,}, a part of it will do")
-    return path.open("rb")
 
 
 def _object(path: Path, number: int, line: bytes) -> dict[str, Any]:

@@ -29,14 +29,6 @@ class Feed:
     source: str
 
 
-def _cycled(workload: Workload, rank: int, device: torch.device) -> Iterator[Batch]:
-    """Repeat a few batches: they can be learned, and take no time to make."""
-    return itertools.cycle(batches(workload.shape, workload.batch_size, NUM_BATCHES, seed=rank, device=device))
-
-
-ON_DEVICE = Feed(_cycled, SYNTHETIC)
-
-
 def batches(shape: Shape, batch_size: int, num_batches: int, *, seed: int, device: torch.device) -> Sequence[Batch]:
     """Make batches of so many samples: tokens [B, sequence], int64, and the next ones; or images [B, 3, H, W], bf16, and classes."""
     generator = torch.Generator(device).manual_seed(seed)
@@ -75,3 +67,9 @@ def _images(shape: ResNet, batch_size: int, generator: torch.Generator, device: 
     images_BCHW = torch.randn(batch_size, 3, size, size, generator=generator, device=device, dtype=dtype)
     images_BCHW += torch.nn.functional.interpolate(grids[classes_B].to(dtype), size=(size, size), mode="nearest")
     return images_BCHW.contiguous(memory_format=torch.channels_last), classes_B
+
+
+ON_DEVICE = Feed(  # a few batches over and over: they can be learned, and take no time to make
+    lambda workload, rank, device: itertools.cycle(batches(workload.shape, workload.batch_size, NUM_BATCHES, seed=rank, device=device)),
+    SYNTHETIC,
+)

@@ -145,7 +145,10 @@ def measure_epochs(num_samples: int, *, num_workers: int, drop_last: bool, devic
         sampler.set_epoch(epoch)
         own, found = _read(loader)
         workers.append(found)
-        if _has_failed(found, device):
+        worst = largest(0 if not found.fault else 1 if found.num_started else 2, device)
+        if worst == 2:
+            raise NoWorkersError(found.fault if not found.num_started and found.fault else "on another rank")
+        if worst:
             continue
         orders.append(_side_by_side(own, per_rank(num_samples, dist.get_world_size(), drop_last=drop_last), device))
         epochs.append(count(orders[-1], num_samples, drop_last=drop_last))
@@ -171,14 +174,6 @@ def _read(loader: DataLoader[torch.Tensor]) -> tuple[torch.Tensor, Workers]:
 def _children() -> set[int]:
     """Return the living processes that multiprocessing started here."""
     return {process.pid for process in multiprocessing.active_children() if process.pid}
-
-
-def _has_failed(found: Workers, device: torch.device) -> bool:
-    """Return True if the loader of any rank failed. Collective. Raises NoWorkersError where one of them never began."""
-    worst = largest(0 if not found.fault else 1 if found.num_started else 2, device)
-    if worst == 2:
-        raise NoWorkersError(found.fault if not found.num_started and found.fault else "on another rank")
-    return bool(worst)
 
 
 def _side_by_side(own: torch.Tensor, defined: int, device: torch.device) -> torch.Tensor:

@@ -175,7 +175,7 @@ from gpu_acceptance.measure.gemm import operands
 from gpu_acceptance.measure.train import data_files, models, step, throughput as trained
 from gpu_acceptance.worker.leftovers import Leftovers
 from gpu_acceptance.worker.settings import COLLECTOR
-from gpu_acceptance.worker import messages, threads
+from gpu_acceptance.worker import leftovers, messages, threads
 from gpu_acceptance.worker.threads import note_who_asks
 
 keep, libc = [], ctypes.CDLL(None)
@@ -227,18 +227,19 @@ def tried(line):
             read_before()
         if "burn" in line:
             threads._CALM = 0.02  # a busy machine may give a thread less than a tenth of a CPU
-        leftovers = Leftovers()
+        before = Leftovers()
         file = "/site-packages/library.py" if "burn" in line or "library" in line else "/suite/test_line.py"
         exec(compile(line, file, "exec"))
         COLLECTOR.collect()
-        changed = leftovers.put_back()
-        left = [*map(str, leftovers.changes()), *([] if changed else leftovers.running(is_calm=False))]
+        changed = before.put_back()
+        left = [*map(str, before.changes()), *([] if changed else before.running(is_calm=False))]
         os.write(write_fd, json.dumps([[str(one) for one in changed if str(one) not in left], left]).encode())
         os.kill(os.getpid(), signal.SIGKILL)
     os.close(write_fd)
     with os.fdopen(read_fd) as pipe:
         return json.loads(pipe.read() or '[[], ["it died"]]')
 
+leftovers._ENDS_WITHIN_S = 0.1
 note_who_asks(pathlib.Path("/suite"))
 resource.setrlimit(resource.RLIMIT_NOFILE, (1024, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 print(json.dumps({line: tried(line) for line in json.load(sys.stdin)}))

@@ -33,14 +33,10 @@ _SHORT.maxstring = _SHORT.maxother = 100
 Values = dict[str, Any]  # by the setting's name
 
 
-@dataclass(frozen=True)
-class _Unreadable:
+class _Unreadable(str):
     """The value of a setting that cannot be read, such as the path of a folder that is gone."""
 
-    error: str
-
-    def __repr__(self) -> str:
-        return f"unreadable ({self.error})"
+    __repr__ = str.__str__
 
 
 @dataclass(frozen=True)
@@ -149,7 +145,7 @@ def _read() -> Values:
         try:
             values[setting.name] = setting.read()
         except Exception as error:
-            values[setting.name] = _Unreadable(type(error).__name__)
+            values[setting.name] = _Unreadable(f"unreadable ({type(error).__name__})")
     return values
 
 

@@ -81,31 +81,10 @@ def _memory_policy() -> int:
     return mode.value
 
 
-class _CEnvironment:
-    """Variables that differ between C libraries and Python, as putenv and unsetenv leave them. Names with `_` are libraries' own."""
-
-    def __init__(self) -> None:
-        self._addresses: list[int] = []
-        self._found: dict[str, str] = {}
-
-    def read(self) -> dict[str, str]:
-        """Read again where a string lies elsewhere: each putenv and setenv makes a new one, also those of Python."""
-        addresses = list(_elements(ctypes.c_void_p))
-        if addresses != self._addresses:
-            self._addresses, self._found = addresses, _only_in_c()
-        return self._found
-
-    def put_back(self, before: dict[str, str]) -> None:
-        for name in self.read().keys() - before.keys():
-            if name in os.environ:
-                os.putenv(name, os.environ[name])
-            else:
-                os.unsetenv(name)
-
-
 def _only_in_c() -> dict[str, str]:
+    """Return variables that differ between C libraries and Python, as putenv and unsetenv leave them. Names with `_` are libraries' own."""
     found: dict[str, str] = {}
-    for entry in _elements(ctypes.c_char_p):
+    for entry in _elements():
         name, _, value = os.fsdecode(entry).partition("=")
         found.setdefault(name, value)  # as getenv(3) does: the first one
     of_python = dict(os.environ)
@@ -113,15 +92,22 @@ def _only_in_c() -> dict[str, str]:
     return {name: found.get(name, "unset") for name in names}
 
 
-def _elements(kind: Any) -> Iterator[Any]:
-    """Yield the elements of environ(7), which ends with a null pointer or is one."""
-    held = ctypes.POINTER(kind).in_dll(_LIBC, "environ")
+def _put_back_in_c(before: dict[str, str]) -> None:
+    for name in _only_in_c().keys() - before.keys():
+        if name in os.environ:
+            os.putenv(name, os.environ[name])
+        else:
+            os.unsetenv(name)
+
+
+def _elements() -> Iterator[bytes]:
+    """Yield the strings of environ(7), which ends with a null pointer or is one."""
+    held = ctypes.POINTER(ctypes.c_char_p).in_dll(_LIBC, "environ")
     return takewhile(lambda element: element is not None, map(held.__getitem__, count())) if held else iter(())
 
 
-_of_c = _CEnvironment()
 SETTINGS: tuple[Setting, ...] = (
-    Setting("environment of C libraries", _of_c.read, _of_c.put_back, may_change_at_import=True),
+    Setting("environment of C libraries", _only_in_c, _put_back_in_c, may_change_at_import=True),
     Setting("signals with a handler in C", _handled_in_c),
     Setting("umask", partial(_status, _UMASK), lambda before: os.umask(int(before, 8))),
     Setting("timer", lambda: {name: signal.getitimer(timer) != (0.0, 0.0) for name, timer in _TIMERS.items()}, _disarm),

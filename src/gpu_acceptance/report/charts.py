@@ -3,11 +3,12 @@
 From these come margin bars, curves over steps, panels of rates and histograms of step times.
 """
 
+import contextlib
 import math
 import statistics
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TypeGuard
 
 from markupsafe import Markup
@@ -37,7 +38,6 @@ _NUM_BARS = 40
 _LEAST_HEIGHT = 2.0  # so that a single step among thousands is visible
 _SAME = 1e-9  # relative, and in seconds: no clock tells less apart
 
-Step = tuple[float, int]  # seconds, rank
 Ticks = Sequence[tuple[float, str]]  # place and word
 
 
@@ -96,21 +96,16 @@ class Axis:
 
     @property
     def ticks(self) -> list[tuple[float, str]]:
-        """Places and words of round values within the range."""
-        values = self._powers() if self.is_log else self._multiples()
+        """Places and words of the powers of ten in the range, or of multiples of 1, 2 or 5 times one; only as many as fit."""
+        if self.is_log:
+            first, last = math.ceil(math.log10(self.low)), math.floor(math.log10(self.high))
+            values = [10.0**power for power in range(first, last + 1, max(1, math.ceil((last - first + 1) / _MOST_TICKS)))]
+        else:
+            least = (self.high - self.low) / _MOST_TICKS
+            power = 10.0 ** math.floor(math.log10(least))
+            step = next(step * power for step in (1, 2, 5, 10) if step * power >= least)
+            values = [number * step for number in range(math.ceil(self.low / step), math.floor(self.high / step) + 1)]
         return [(self.place(value), f"{value:.6g}") for value in values if self.low <= value <= self.high]
-
-    def _multiples(self) -> list[float]:
-        """Return the multiples of 1, 2 or 5 times a power of ten, as many as fit."""
-        least = (self.high - self.low) / _MOST_TICKS
-        power = 10.0 ** math.floor(math.log10(least))
-        step = next(step * power for step in (1, 2, 5, 10) if step * power >= least)
-        return [number * step for number in range(math.ceil(self.low / step), math.floor(self.high / step) + 1)]
-
-    def _powers(self) -> list[float]:
-        """Return the powers of ten in the range, or each n-th where they are many."""
-        first, last = math.ceil(math.log10(self.low)), math.floor(math.log10(self.high))
-        return [10.0**power for power in range(first, last + 1, max(1, math.ceil((last - first + 1) / _MOST_TICKS)))]
 
 
 @dataclass(frozen=True)
@@ -231,10 +226,11 @@ def _panel_line(line: PanelLine, x_of: Mapping[int, float], up: Axis) -> Iterato
 
 @dataclass(frozen=True)
 class _Line:
+    """One line of a picture. `points`: step -> value."""
+
     label: str
     style: str
-    steps: Sequence[int]
-    values: Sequence[float | None]
+    points: Mapping[int, float | None]
 
 
 def picked(means: Mapping[int, float]) -> list[tuple[int, str, str]]:
@@ -258,31 +254,44 @@ def pictures(attempt: Attempt, parameters: Mapping[str, Value]) -> tuple[Chart, 
 
 def _picture(name: str, curves: Mapping[int, Curve], ranks: Iterable[RankRecord], parameters: Mapping[str, Value]) -> Chart:
     longest = max(curves.values(), key=lambda curve: curve.num_steps)
-    chosen = picked({rank: _mean(curve) for rank, curve in curves.items()})
-    lines = [_Line(label, style, curves[rank].steps, curves[rank].points) for rank, label, style in chosen]
+    # a rank with a point that is not a number is the last
+    means = {rank: statistics.fmean(math.inf if point is None else point for point in one.points) for rank, one in curves.items()}
+    chosen = picked(means)
+    lines = [_Line(label, style, dict(zip(curves[rank].steps, curves[rank].points, strict=True))) for rank, label, style in chosen]
+    steps = list(lines[0].points)
     lines += _known(name, longest, ranks, parameters)
     name = name if longest.unit == "relative" else f"{name} in {longest.unit}"
     across = PICTURE.across(-0.5, longest.num_steps - 0.5)
-    up = PICTURE.up_over(value for line in lines for value in line.values)
-    shapes = [path(line.style, _broken_path(line, across, up)) for line in lines]
-    told = ". ".join(f"{line.label}: {_ends(line.values)}" for line in lines)
-    described = f"{name} over {count(longest.num_steps, 'step')}. {told}."
-    whole_steps = [(place, word) for place, word in across.ticks if "." not in word]
+    up = PICTURE.up_over(value for line in lines for value in line.points.values())
+    told = ". ".join(f"{line.label}: {_ends(list(line.points.values()))}" for line in lines)
+    notes = []
+    if len(longest.points) < longest.num_steps:
+        notes.append(f"Each point is the mean of its neighbours: {len(longest.points)} of {longest.num_steps} steps.")
+    if len(steps) > _MOST_ROWS:
+        notes.append(f"The table has {_MOST_ROWS} of {len(steps)} points; results.json has all.")
+    if len(curves) > MOST_RANKS:
+        notes.append(f"Drawn are {MOST_RANKS} of {len(curves)} ranks.")
+    number = min(len(steps), _MOST_ROWS)
+    shown = sorted({steps[round(index * (len(steps) - 1) / max(number - 1, 1))] for index in range(number)})
     return Chart(
         title=f"{name}, by step",
         name=name,
-        svg=PICTURE.draw(whole_steps, up.ticks, shapes, described),
+        svg=PICTURE.draw(
+            [(place, word) for place, word in across.ticks if "." not in word],
+            up.ticks,
+            [path(line.style, _broken_path(line, across, up)) for line in lines],
+            f"{name} over {count(longest.num_steps, 'step')}. {told}.",
+        ),
         legend=tuple((swatch(line.style), line.label) for line in lines),
-        note=_note(curves, longest, len(lines[0].steps)),
+        note=" ".join(notes),
         columns=("Step", *(line.label for line in lines)),
-        rows=tuple(_rows(lines)),
+        rows=tuple((str(step), *(_cell(line, step) for line in lines)) for step in shown),
     )
 
 
-def _mean(curve: Curve) -> float:
-    """Return the mean of a curve; infinite where a point is not a number, so that such a rank is the last."""
-    points = [point for point in curve.points if point is not None]
-    return statistics.fmean(points) if len(points) == len(curve.points) else math.inf
+def _cell(line: _Line, step: int) -> str:
+    value = line.points.get(step, line.points[0] if line.style == "floor" else None)
+    return "none" if value is None else str(value)
 
 
 def _known(name: str, curve: Curve, ranks: Iterable[RankRecord], parameters: Mapping[str, Value]) -> Iterator[_Line]:
@@ -291,22 +300,19 @@ def _known(name: str, curve: Curve, ranks: Iterable[RankRecord], parameters: Map
     if subject == name:
         return
     text = parameters.get(_REFERENCES.get(subject, ""))
-    try:
-        losses = reference_of(text, curve.num_steps) if isinstance(text, str) else []
-    except ValueError:  # a record of other steps than its profile has
-        losses = []
-    if losses:
-        yield _Line(REFERENCE, "reference", range(len(losses)), losses)
+    with contextlib.suppress(ValueError):  # a record of other steps than its profile has
+        if losses := reference_of(text, curve.num_steps) if isinstance(text, str) else []:
+            yield _Line(REFERENCE, "reference", dict(enumerate(losses)))
     floors = (figure.value for rank in ranks for figure in rank.figures if figure.metric == f"{subject}.floor")
     floor = next((value for value in floors if isinstance(value, int | float)), None)
     if floor is not None:
-        yield _Line("least there is", "floor", (0, curve.num_steps - 1), (floor, floor))
+        yield _Line("least there is", "floor", {0: floor, curve.num_steps - 1: floor})
 
 
 def _broken_path(line: _Line, across: Axis, up: Axis) -> str:
     """Return a path that is broken where there is no number. A point by itself is a line without length, drawn as a dot."""
     parts, pen = [], "M"
-    for step, value in zip(line.steps, line.values, strict=True):
+    for step, value in line.points.items():
         if value is None or not math.isfinite(value):
             pen = "M"
             continue
@@ -314,18 +320,6 @@ def _broken_path(line: _Line, across: Axis, up: Axis) -> str:
         parts.append(f"M{x} {y}h0" if pen == "M" else f"L{x} {y}")
         pen = "L"
     return "".join(parts)
-
-
-def _rows(lines: Sequence[_Line]) -> Iterator[tuple[str, ...]]:
-    """Yield some steps of the first line, with its first and its last."""
-    steps = lines[0].steps
-    by_step = [dict(zip(line.steps, line.values, strict=True)) for line in lines]
-    constant = [line.values[0] if line.style == "floor" else None for line in lines]
-    number = min(len(steps), _MOST_ROWS)
-    for place in sorted({round(index * (len(steps) - 1) / max(number - 1, 1)) for index in range(number)}):
-        step = steps[place]
-        cells = (values.get(step, other) for values, other in zip(by_step, constant, strict=True))
-        yield (str(step), *("none" if value is None else str(value) for value in cells))
 
 
 def _ends(values: Sequence[float | None]) -> str:
@@ -337,62 +331,46 @@ def _ends(values: Sequence[float | None]) -> str:
     return ends + (f", {missing} of {len(values)} are no number" if missing else "")
 
 
-def _note(curves: Mapping[int, Curve], longest: Curve, num_points: int) -> str:
-    parts = []
-    if len(longest.points) < longest.num_steps:
-        parts.append(f"Each point is the mean of its neighbours: {len(longest.points)} of {longest.num_steps} steps.")
-    if num_points > _MOST_ROWS:
-        parts.append(f"The table has {_MOST_ROWS} of {num_points} points; results.json has all.")
-    if len(curves) > MOST_RANKS:
-        parts.append(f"Drawn are {MOST_RANKS} of {len(curves)} ranks.")
-    return " ".join(parts)
-
-
 def histograms(attempt: Attempt) -> tuple[Chart, ...]:
     """Draw the times of single steps, by name, in the order of the first rank that has them."""
-    found: dict[str, list[Step]] = {}
-    missing: dict[str, int] = {}
+    found = defaultdict[str, list[tuple[float, int]]](list)  # seconds and rank
+    missing = Counter[str]()
     for rank in attempt.ranks:
         for curve in rank.curves:
             if curve.name.endswith(_STEP_TIME) and curve.unit == "s" and len(curve.points) == curve.num_steps:
                 steps = [(point, rank.rank) for point in curve.points if can_be_drawn(point)]
-                found.setdefault(curve.name, []).extend(steps)
-                missing[curve.name] = missing.get(curve.name, 0) + curve.num_steps - len(steps)
+                found[curve.name] += steps
+                missing[curve.name] += curve.num_steps - len(steps)
     return tuple(_histogram(name, sorted(steps), missing[name]) for name, steps in found.items() if steps)
 
 
-def _histogram(name: str, steps: Sequence[Step], num_missing: int) -> Chart:
+def _histogram(name: str, steps: Sequence[tuple[float, int]], num_missing: int) -> Chart:
     """`steps`: the shortest first."""
-    edges, members = _bars(steps)
-    bars = [(low, high, inside) for (low, high), inside in zip(pairwise(edges), members, strict=True) if inside]
-    across, up = PICTURE.across(edges[0], edges[-1]), PICTURE.up(0.0, 1.05 * max(len(inside) for *_, inside in bars))
+    low, high = steps[0][0], steps[-1][0]
+    if high - low <= _SAME * max(high, 1.0):
+        low, high = 0.95 * low, 1.05 * high + _SAME
+    members = defaultdict[int, list[int]](list)  # ranks by number of the bar; the last bar has its upper edge too
+    for seconds, rank in steps:
+        members[min(int((seconds - low) / (high - low) * _NUM_BARS), _NUM_BARS - 1)].append(rank)
+    across, up = PICTURE.across(low, high), PICTURE.up(0.0, 1.05 * max(map(len, members.values())))
+    shape, rows = "", []
+    for bar, ranks in members.items():
+        begin, end = (low + (high - low) * edge / _NUM_BARS for edge in (bar, bar + 1))
+        top = min(up.place(len(ranks)), PICTURE.floor - _LEAST_HEIGHT)
+        shape += f"M{across.place(begin)} {PICTURE.floor}V{top}H{across.place(end)}V{PICTURE.floor}Z"
+        rows.append((f"{begin:.6g}", f"{end:.6g}", str(len(ranks)), ranks_text(ranks)))
     name = f"Single steps of {name.removesuffix(_STEP_TIME)}"
-    shape = ""
-    for low, high, inside in bars:
-        top = min(up.place(len(inside)), PICTURE.floor - _LEAST_HEIGHT)
-        shape += f"M{across.place(low)} {PICTURE.floor}V{top}H{across.place(high)}V{PICTURE.floor}Z"
     without = f"; {count(num_missing, 'step')} without a time" if num_missing else ""
     described = (
         f"{count(len(steps), 'step')} on {ranks_text(rank for _, rank in steps)} by how long they took: shortest {rounded(steps[0][0])} s, "
         f"median {rounded(steps[len(steps) // 2][0])} s, longest {rounded(steps[-1][0])} s{without}."
     )
-    numbers = [(place, word) for place, word in up.ticks if "." not in word]
+    beneath, beside = [(place, f"{word} s") for place, word in across.ticks], [tick for tick in up.ticks if "." not in tick[1]]
     return Chart(
         title=f"{name}, by how long they took",
         name=name,
-        svg=PICTURE.draw([(place, f"{word} s") for place, word in across.ticks], numbers, [path("bars", shape)], described),
+        svg=PICTURE.draw(beneath, beside, [path("bars", shape)], described),
         note=described,
         columns=("From (s)", "To (s)", "Steps", "On"),
-        rows=tuple((f"{low:.6g}", f"{high:.6g}", str(len(inside)), ranks_text(inside)) for low, high, inside in bars),
+        rows=tuple(rows),
     )
-
-
-def _bars(steps: Sequence[Step]) -> tuple[list[float], list[list[int]]]:
-    """Return the edges of equally wide bars, and for each bar the rank of each of its steps. The last bar has its upper edge too."""
-    low, high = steps[0][0], steps[-1][0]
-    if high - low <= _SAME * max(high, 1.0):
-        low, high = 0.95 * low, 1.05 * high + _SAME
-    members: list[list[int]] = [[] for _ in range(_NUM_BARS)]
-    for seconds, rank in steps:
-        members[min(int((seconds - low) / (high - low) * _NUM_BARS), _NUM_BARS - 1)].append(rank)
-    return [low + (high - low) * edge / _NUM_BARS for edge in range(_NUM_BARS + 1)], members

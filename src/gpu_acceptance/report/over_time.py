@@ -1,5 +1,6 @@
 """Clocks, power, temperature and throttling of the GPUs: over the run as charts, and of each attempt as cells of its table."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -7,7 +8,7 @@ from itertools import groupby
 from markupsafe import Markup
 
 from gpu_acceptance.inventory import gpu
-from gpu_acceptance.record.gpu_telemetry import LEAST_KNOWN, GpuTelemetry, Level
+from gpu_acceptance.record.gpu_telemetry import LEAST_KNOWN, GpuSeries, GpuTelemetry, Level
 from gpu_acceptance.record.row import Attempt, RankRecord
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.charts import Axis, Chart, Frame, path, picked, rect, svg, swatch, words
@@ -31,7 +32,7 @@ _LETTER = 6.5  # width of a letter in a drawing, rounded up
 
 def time_columns(attempt: Attempt) -> tuple[str, ...]:
     """Return the columns of GPU telemetry; none where no GPU was sampled: on a CPU, or in an attempt shorter than a second."""
-    return (*_COLUMNS.values(), "clocks held down (s)") if _was_sampled(attempt) else ()
+    return (*_COLUMNS.values(), "clocks held down (s)") if any(rank.telemetry for rank in attempt.ranks) else ()
 
 
 def time_cells(rank: RankRecord) -> tuple[str, ...]:
@@ -39,21 +40,22 @@ def time_cells(rank: RankRecord) -> tuple[str, ...]:
     told = rank.telemetry
     if told is None:
         return ("not sampled",) * (len(_COLUMNS) + 1)
+
+    def known(held_s: float) -> str:
+        return f", known for {held_s:.1f} of {told.length_s:.1f} s" if held_s < LEAST_KNOWN * told.length_s else ""
+
     cells = []
     for channel in _COLUMNS:
-        if level := told.levels.get(channel):
-            cells.append(_level_text(level) + _known(level.held_s, told))
-        else:
-            cells.append(f"no value: {told.missing.get(channel, 'unknown')}")
-    if "event_reasons" in told.missing:
-        return (*cells, f"no value: {told.missing['event_reasons']}")
-    held = "; ".join(f"{reason}: {seconds:.2g}" for reason, seconds in told.throttled_s.items() if reason != _IDLE)
-    return (*cells, (held or "never") + _known(told.reasons_held_s, told))
+        level = told.levels.get(channel)
+        cells.append(_level_text(level) + known(level.held_s) if level else f"no value: {told.missing.get(channel, 'unknown')}")
+    held = "; ".join(f"{reason}: {seconds:.2g}" for reason, seconds in told.throttled_s.items() if reason != _IDLE) or "never"
+    missing = told.missing.get("event_reasons")
+    return (*cells, held + known(told.reasons_held_s) if missing is None else f"no value: {missing}")
 
 
 def note(attempt: Attempt) -> str:
     """Say how the cells of `time_columns` were measured."""
-    if not _was_sampled(attempt):
+    if not time_columns(attempt):
         return ""
     return (
         "Of the GPU: mean over the attempt (lowest to highest), as its supervisor sampled it; shown, not judged. "
@@ -66,33 +68,22 @@ def busy(record: RunRecord) -> str:
 
     Time for which there is no value counts as idle.
     """
-    told: dict[int, list[GpuTelemetry]] = {}
-    for row in record.rows:
-        for one in (rank for attempt in row.attempts for rank in attempt.ranks if row.subject not in RESERVED_SUBJECTS):
-            if one.telemetry and _UTILISATION in one.telemetry.levels:
-                told.setdefault(one.rank, []).append(one.telemetry)
+    told = defaultdict[int, list[tuple[float, float]]](list)  # by rank: seconds of an attempt, and its mean times the known ones
+    for row in (row for row in record.rows if row.subject not in RESERVED_SUBJECTS):
+        for one in (rank for attempt in row.attempts for rank in attempt.ranks):
+            if one.telemetry and (level := one.telemetry.levels.get(_UTILISATION)):
+                told[one.rank].append((one.telemetry.length_s, level.mean * level.held_s))
     if not told:
         return ""
-    lengths_s = {rank: sum(one.length_s for one in attempts) for rank, attempts in told.items()}
-    shares = {}
-    for rank, attempts in told.items():
-        levels = [one.levels[_UTILISATION] for one in attempts]
-        shares[rank] = sum(level.mean * level.held_s for level in levels) / lengths_s[rank]
+    lengths_s, used = ({rank: sum(pair[end] for pair in pairs) for rank, pairs in told.items()} for end in (0, 1))
+    shares = {rank: used[rank] / length_s for rank, length_s in lengths_s.items()}
     least = min(shares, key=lambda rank: shares[rank])
     of_all = f"{sum(shares.values()) / len(shares):.0f} % of {max(lengths_s.values()):.0f} s of validations"
     return f"{of_all}, mean of {count(len(shares), 'GPU')}; least on rank {least}: {shares[least]:.0f} %"
 
 
-def _was_sampled(attempt: Attempt) -> bool:
-    return any(rank.telemetry for rank in attempt.ranks)
-
-
 def _level_text(level: Level) -> str:
     return f"{rounded(round(level.mean, 1))} ({rounded(level.low)} to {rounded(level.high)})"
-
-
-def _known(held_s: float, told: GpuTelemetry) -> str:
-    return f", known for {held_s:.1f} of {told.length_s:.1f} s" if held_s < LEAST_KNOWN * told.length_s else ""
 
 
 @dataclass(frozen=True)
@@ -111,8 +102,8 @@ class _Stretch:
     subject: str
     begin_s: float
     length_s: float
-    ranks: dict[int, RankRecord]
     told: dict[int, GpuTelemetry]
+    series: dict[int, GpuSeries | None]
 
 
 def over_time(record: RunRecord) -> OverTime | None:
@@ -134,8 +125,7 @@ def _stretches(record: RunRecord) -> Iterator[_Stretch]:
             if told:
                 name = row.nodeid.rpartition("::")[2] + (f", attempt {attempt.number}" if len(row.attempts) > 1 else "")
                 length_s = max(one.length_s for one in told.values())
-                ranks = {rank.rank: rank for rank in attempt.ranks if rank.rank in told}
-                yield _Stretch(name, row.subject, begin_s, length_s, ranks, told)
+                yield _Stretch(name, row.subject, begin_s, length_s, told, {rank.rank: rank.series for rank in attempt.ranks})
                 begin_s += length_s
 
 
@@ -143,15 +133,20 @@ def _chart(
     channel: str, title: str, stretches: Sequence[_Stretch], across: Axis, subjects: Sequence[Markup], held_down: Sequence[Markup]
 ) -> Chart | None:
     """Draw one channel of three GPUs at the most. None where no GPU has a value of it."""
-    means = _means(channel, stretches)
-    if not means:
+    levels = defaultdict[int, list[Level]](list)
+    for stretch in stretches:
+        for rank, told in stretch.told.items():
+            if (level := told.levels.get(channel)) and level.held_s > 0:
+                levels[rank].append(level)
+    if not levels:
         return None
+    means = {rank: sum(one.mean * one.held_s for one in some) / sum(one.held_s for one in some) for rank, some in levels.items()}
     chosen = picked(means)
     points = {rank: [_points(channel, stretch, rank) for stretch in stretches] for rank, *_ in chosen}
     up = FRAME.up_over(value for parts in points.values() for part in parts for _, value in part)
     lines = [path(style, _broken_path(points[rank], across, up)) for rank, _, style in chosen]
-    told = "; ".join(f"{label}: mean {rounded(round(means[rank], 1))}" for rank, label, _ in chosen)
-    described = f"{title} over {count(len(stretches), 'attempt')} of the run. {told}. The table has the mean of each."
+    means_told = "; ".join(f"{label}: mean {rounded(round(means[rank], 1))}" for rank, label, _ in chosen)
+    described = f"{title} over {count(len(stretches), 'attempt')} of the run. {means_told}. The table has the mean of each."
     legend = [(swatch(style), label) for _, label, style in chosen]
     if held_down:
         legend.append((svg("swatch", 28, 8, [rect("held", 0, 2, 28, 5)]), "clocks held down, on any GPU"))
@@ -165,17 +160,6 @@ def _chart(
     )
 
 
-def _means(channel: str, stretches: Sequence[_Stretch]) -> dict[int, float]:
-    """Return the mean of each rank, over the time for which there was a value."""
-    sums: dict[int, tuple[float, float]] = {}
-    for rank, told in (item for stretch in stretches for item in stretch.told.items()):
-        level = told.levels.get(channel)
-        if level and level.held_s > 0:
-            total, held_s = sums.get(rank, (0.0, 0.0))
-            sums[rank] = (total + level.mean * level.held_s, held_s + level.held_s)
-    return {rank: total / held_s for rank, (total, held_s) in sums.items()}
-
-
 def _mean_cell(channel: str, stretch: _Stretch, rank: int) -> str:
     level = stretch.told[rank].levels.get(channel) if rank in stretch.told else None
     return _level_text(level) if level else "no value"
@@ -183,14 +167,13 @@ def _mean_cell(channel: str, stretch: _Stretch, rank: int) -> str:
 
 def _points(channel: str, stretch: _Stretch, rank: int) -> list[tuple[float, float]]:
     """Return second of the run and value: of the series where one was kept, else the mean, at its begin and at its end."""
-    if rank not in stretch.ranks:
+    told, series = stretch.told.get(rank), stretch.series.get(rank)
+    if told is None:
         return []
-    series = stretch.ranks[rank].series
     if series and channel in series.levels:
         end_s = stretch.begin_s + stretch.length_s
         middles = ((stretch.begin_s + (number + 0.5) * series.point_s, value) for number, value in enumerate(series.levels[channel]))
         return [(min(at_s, end_s), value) for at_s, value in middles if value is not None]
-    told = stretch.told[rank]
     level = told.levels.get(channel)
     return [(stretch.begin_s, level.mean), (stretch.begin_s + told.length_s, level.mean)] if level else []
 

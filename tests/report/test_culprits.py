@@ -45,7 +45,7 @@ def test_all_that_is_known_against_one_gpu_stands_in_one_place():
     record = record.model_copy(update={"rows": (*record.rows, slow)})
     found = {one.who: [fault.nodeid for fault in one.faults] for one in suspects(record)}
     assert found[GPU_5] == ["acceptance/test_hbm.py::test_hbm_triad", "acceptance/test_hbm.py::test_hbm_copy"]
-    assert [one.kind for one in suspects(record)[0].advice] == ["memory_slow"]
+    assert suspects(record)[0].kind.kind == "memory_slow"
     assert short(record).count(GPU_5) == 1
 
 
@@ -56,7 +56,7 @@ def test_the_same_in_several_validations_is_one_line_and_what_rejects_comes_firs
         row.model_copy(update={"nodeid": f"acceptance/test_hbm.py::test_{name}", "judgements": (unread, *row.judgements)}) for name in "abc"
     ]
     suspect, *_ = suspects(samples.rejected().model_copy(update={"rows": tuple(rows)}))
-    told = [(one.mark.word, one.line.metric, one.nodeid[-6:], one.num_others) for one in suspect.faults]
+    told = [(one.mark.word, one.line.judgement.metric, one.nodeid[-6:], one.num_others) for one in suspect.faults]
     assert told == [("MISSED", "hbm.triad.bandwidth", "test_a", 2), ("INVALID", "counters.replays", "test_a", 2)]
 
 

@@ -7,6 +7,7 @@ import pytest
 from gpu_acceptance.record.gpu_telemetry import GpuTelemetry, Level
 from gpu_acceptance.report.build import build_page
 from gpu_acceptance.report.validations import judgement_lines, name_ranks
+from gpu_acceptance.report.words import figure_text
 from tests.report import sample_rows, samples
 from tests.report.pages import parse
 from tests.report.sample_pages import PAGES, page_with, section, section_of
@@ -69,8 +70,7 @@ def test_a_figure_without_a_value_has_its_anomaly():
 @pytest.mark.parametrize(("value", "unit", "shown"), [("2.28.9", "text", "2.28.9"), (True, "bool", "True"), (132, "count", "132 count")])
 def test_a_text_or_a_truth_has_no_unit(value, unit, shown):
     judgement = sample_rows.nccl_row().judgements[0].model_copy(update={"value": value, "unit": unit})
-    (line,) = judgement_lines([judgement], {})
-    assert (line.figure, line.figure_exact) == (shown, shown)
+    assert (figure_text(judgement), figure_text(judgement, exactly=True)) == (shown, shown)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_a_text_or_a_truth_has_no_unit(value, unit, shown):
 )
 def test_the_rank_in_the_middle_stands_beside_the_worst(values, told):
     row = sample_rows.row("acceptance/test_hbm.py::test_a", lambda rank: [sample_rows.figure("hbm.a", values[rank], "s")], (), len(values))
-    (line,) = judgement_lines([sample_rows.held("hbm.a", 1.0, "s", ">= 1", 0.0)], {}, row.attempts)
+    (line,) = judgement_lines([sample_rows.held("hbm.a", 1.0, "s", ">= 1", 0.0)], row.attempts)
     assert line.median == told
 
 

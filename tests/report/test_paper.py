@@ -11,6 +11,7 @@ import pytest
 from gpu_acceptance.folder.files import read_results
 from gpu_acceptance.report.build import build_page
 from gpu_acceptance.report.problems import problems
+from gpu_acceptance.report.words import STATUS, figure_text
 from tests.report import sample_rows, samples
 
 RUN = Path(__file__).parents[2] / "reports" / "evidence" / "h200-interconnect" / "x2-one-rank-without-p2p"
@@ -60,7 +61,9 @@ def test_paper_has_the_verdict_and_every_failure_and_cuts_no_row(browser, record
     assert len(found) >= 2
     for one in found:
         assert folded(one.row.nodeid) in text
-        assert all(folded(line.metric + line.mark.symbol + line.mark.word + line.figure_exact) in text for line in one.lines)
+        for judged in (line.judgement for line in one.lines):
+            mark = STATUS[judged.status]
+            assert folded(judged.metric + mark.symbol + mark.word + figure_text(judged, exactly=True)) in text
     assert len(rows) > 300
     assert cut(sheets, rows) == []
     folds = text.count(folded("Figures by rank, attempts, how to run it again"))

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.summary_text import COLUMNS, MOST_LINES, build_summary, coverage_text
-from gpu_acceptance.report.validations import judgement_lines
+from gpu_acceptance.report.words import figure_text, margin_of
 from gpu_acceptance.verdict.coverage import judge_contract
 from tests.report import sample_rows, samples
 from tests.report.test_hostile import PIECES, construct, hostile, tainted
@@ -79,8 +79,8 @@ def test_what_no_validation_tells_comes_first_and_nothing_cuts_it_away():
 def test_a_limit_that_some_rank_did_not_measure_shows_no_figure_as_its_own():
     record = samples.rejected()
     missed = next(one for row in record.rows for one in row.judgements if one.status is Status.MISSED)
-    (line,) = judgement_lines([missed.model_copy(update={"status": Status.NOT_MEASURED})], {})
-    assert (line.figure_exact, line.margin, line.bar) == (f"no figure (elsewhere {missed.value} {missed.unit})", "", "")
+    elsewhere = missed.model_copy(update={"status": Status.NOT_MEASURED})
+    assert (figure_text(elsewhere, exactly=True), margin_of(elsewhere)) == (f"no figure (elsewhere {missed.value} {missed.unit})", None)
 
 
 def test_rows_of_the_suite_itself_are_not_counted_as_validations():

@@ -14,6 +14,7 @@ from gpu_acceptance.base.process import gc_paused
 from gpu_acceptance.base.text import visible
 from gpu_acceptance.folder.files import RESULTS, read_regular, read_results, sha256_of
 from gpu_acceptance.record.job import by_node, clock_sentences
+from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report import (
     contract,
@@ -28,7 +29,7 @@ from gpu_acceptance.report import (
     validations,
     words,
 )
-from gpu_acceptance.report.charts import SCALE, histograms, pictures
+from gpu_acceptance.report.charts import SCALE, histograms, margin_bar, pictures
 from gpu_acceptance.report.words import OUTCOME, STATUS, VERDICT, WITHIN_NOISE, Mark
 from gpu_acceptance.thresholds.limit import COUNTERS, subject_of_metric
 from gpu_acceptance.verdict.busy import use_text
@@ -37,6 +38,7 @@ from gpu_acceptance.verdict.rows import essence
 
 REPORT = "report.html"
 _MOST_SUSPECTS = 5  # on the first screen
+_MOST_CLOSE = 8
 _MARKS = {NOTHING_WORSE: Mark("✓", "NOTHING WORSE", "good"), SOMETHING_WORSE: Mark("✗", "SOMETHING WORSE", "bad")}
 _NOT_COMPARABLE = Mark("○", "NOT COMPARABLE", "open")
 _IN_TEMPLATES: dict[str, object] = {
@@ -53,7 +55,13 @@ _IN_TEMPLATES: dict[str, object] = {
     "OUTCOME": OUTCOME,
     "STATUS": STATUS,
     "Mark": Mark,
-    "figure_text": contract.figure_text,
+    "figure_text": words.figure_text,
+    "margin_of": words.margin_of,
+    "percent": words.percent,
+    "deviation": words.deviation,
+    "source_text": words.source_text,
+    "name_ranks": validations.name_ranks,
+    "margin_bar": margin_bar,
     "NOT_DONE": untested.NOT_DONE,
     "reproduce": words.reproduce,
     "command_line": shlex.join,
@@ -115,7 +123,6 @@ def _show(value: object) -> object:
 def _context(record: RunRecord) -> dict[str, object]:
     """Return the sections after the first screen, and what several of them use."""
     gpus = machines.gpu_lines(record)
-    counters = [one for one in record.conclusion.limits if subject_of_metric(one.metric) == COUNTERS]
     return {
         "record": record,
         "conclusion": record.conclusion,
@@ -133,14 +140,14 @@ def _context(record: RunRecord) -> dict[str, object]:
         "reasons": record.conclusion.reasons,
         "run_advice": remedies.advice_on_run(record),
         "contract": contract.contract_view(record),
-        "closest": side_by_side.closest(record),
+        "closest": words.by_margin(record.conclusion.limits, Status.HELD)[:_MOST_CLOSE],
         "heat_map": side_by_side.heat_map(record),
         "matrices": side_by_side.matrices(record),
         "collectives": sizes.collectives(record),
         "scaling": sizes.scaling(record),
         "over_time": over_time.over_time(record),
         "subjects": validations.by_subject(record),
-        "counters": validations.judgement_lines(counters, machines.places(record)),
+        "counters": [one for one in record.conclusion.limits if subject_of_metric(one.metric) == COUNTERS],
         "limits": untested.limits_by_status(record),
         "missing_subjects": untested.missing_subjects(record),
         "hidden_gpus": machines.hidden_gpus(record),

@@ -9,10 +9,10 @@ from pathlib import Path
 from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.record.row import Judgement
 from gpu_acceptance.record.run_record import RunPlan, RunRecord
-from gpu_acceptance.report.words import Mark, count, judged_figure
+from gpu_acceptance.report.words import Mark, count
 from gpu_acceptance.thresholds.contract import Contract, JudgedContract, JudgedLine, LineState
 from gpu_acceptance.thresholds.contract_file import read_contract
-from gpu_acceptance.thresholds.limit import LEVELS, subject_of_metric, with_unit
+from gpu_acceptance.thresholds.limit import LEVELS, subject_of_metric
 from gpu_acceptance.verdict.coverage import judge_contract, limits_of
 
 BRING_UP_FILE = Path(__file__).with_name("bring_up.yaml")
@@ -102,7 +102,3 @@ def _telling(judgement: Judgement) -> tuple[int, float, str]:
     """Sort what missed first, then what else did not hold, then the smallest margin."""
     order = 0 if judgement.status is Status.MISSED else 2 if judgement.status is Status.HELD else 1
     return order, float("inf") if judgement.margin is None else judgement.margin, judgement.metric
-
-
-def figure_text(judgement: Judgement) -> str:
-    return "no figure" if judgement.value is None else with_unit(judged_figure(judgement), judgement.unit)

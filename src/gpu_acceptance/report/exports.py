@@ -17,7 +17,7 @@ from gpu_acceptance.record.row import Judgement, Row
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.summary_text import SUMMARY, build_summary
 from gpu_acceptance.report.validations import shown_figures
-from gpu_acceptance.report.words import VERDICT, exact, parse_moment
+from gpu_acceptance.report.words import VERDICT, exact, parse_moment, source_text
 from gpu_acceptance.thresholds.contract import LineState
 from gpu_acceptance.thresholds.limit import Value, is_number, show, with_unit
 
@@ -187,7 +187,7 @@ def _of_limits(judgements: list[Judgement], rank: int | None) -> Cells:
         **{one.bound: one.asked_number for one in judgements if one.bound in ("at_least", "at_most")},
         "status": "; ".join(one.status for one in judgements),
         "named": any(one.status in _BAD and rank in one.ranks for one in judgements),
-        "source": "; ".join(dict.fromkeys(": ".join(part for part in (one.file, one.source) if part) for one in judgements)),
+        "source": "; ".join(dict.fromkeys(source_text(one) for one in judgements)),
     }
 
 

@@ -1,16 +1,15 @@
 """Validations with anything wrong, and one line for each culprit: a GPU, a node, a link, or the job."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.row import Judgement, RankRecord, Row
 from gpu_acceptance.record.run_record import ObjectionKind, RunRecord
-from gpu_acceptance.report.machines import places
 from gpu_acceptance.report.remedies import Advice, advice_on, kinds_of_judgement, kinds_of_rank
 from gpu_acceptance.report.validations import Line, judgement_lines, name_ranks
-from gpu_acceptance.report.words import HARMLESS_OUTCOMES, HARMLESS_STATUSES, OUTCOME, Mark
+from gpu_acceptance.report.words import HARMLESS_OUTCOMES, HARMLESS_STATUSES, OUTCOME, STATUS, Mark
 from gpu_acceptance.verdict.rows import declared_reason, told_by_ranks
 
 _TOLD_APART = {ObjectionKind.NEVER_MEASURED, ObjectionKind.NOT_JUDGED, ObjectionKind.CONTRACT}
@@ -25,7 +24,8 @@ class Problem:
     row: Row
     of_ranks: str
     lines: tuple[Line, ...]
-    culprits: list[tuple[int, RankRecord]]  # ranks that did not pass, each with the number of the attempt
+    causes: list[tuple[int, RankRecord]]  # ranks that did not pass, each with the number of the attempt
+    victims: list[tuple[int, RankRecord]]
     advice: tuple[Advice, ...]
     others: tuple[tuple[str, str], ...] = ()  # anchor and node ID of those with the same limits not held, and nothing else
 
@@ -35,56 +35,36 @@ class Problem:
         limits = (line.judgement for line in self.lines if line.judgement.remedy)
         return list({(one.metric, one.remedy): one for one in limits}.values())
 
-    @property
-    def victims(self) -> list[tuple[int, RankRecord]]:
-        return [(attempt, rank) for attempt, rank in self.culprits if rank.outcome is Outcome.VICTIM]
-
-    @property
-    def causes(self) -> list[tuple[int, RankRecord]]:
-        """The culprits without victims."""
-        return self.culprits[: len(self.culprits) - len(self.victims)]
-
 
 def problems(record: RunRecord) -> list[Problem]:
     """Return the validations with anything wrong, those that reject first.
 
     Validations that no rank is to blame for and that say the same are one block: a counter that cannot be read, a run that ended.
     """
-    names, job = places(record), Job(record.ranks)
-    bad = [(number, row) for number, row in enumerate(record.rows) if _is_bad(row)]
+    job, profile = Job(record.ranks), record.plan.profile
     groups: dict[object, list[Problem]] = {}
-    for number, row in sorted(bad, key=lambda pair: pair[1].outcome.severity):
-        problem = _problem(f"v{number}", row, names, job, record)
-        groups.setdefault(problem.anchor if problem.culprits else (row.outcome, row.message, problem.lines), []).append(problem)
+    for number, row in sorted(enumerate(record.rows), key=lambda pair: pair[1].outcome.severity):
+        bad = [judgement for judgement in row.judgements if judgement.status not in HARMLESS_STATUSES]
+        if row.outcome in HARMLESS_OUTCOMES and not bad:
+            continue
+        lines, causes, victims = judgement_lines(bad, row.attempts), list[tuple[int, RankRecord]](), list[tuple[int, RankRecord]]()
+        for attempt, rank in _culprits(row, record):
+            (victims if rank.outcome is Outcome.VICTIM else causes).append((attempt, rank))
+        problem = Problem(f"v{number}", row, told_by_ranks(row, profile, job), lines, causes, victims, advice_on(row, record))
+        groups.setdefault(number if causes or victims else (row.outcome, row.message, lines), []).append(problem)
     return [replace(first, others=tuple((one.anchor, one.row.nodeid) for one in rest)) for first, *rest in groups.values()]
 
 
-def _is_bad(row: Row) -> bool:
-    return row.outcome not in HARMLESS_OUTCOMES or any(judgement.status not in HARMLESS_STATUSES for judgement in row.judgements)
-
-
-def _problem(anchor: str, row: Row, names: dict[int, str], job: Job, record: RunRecord) -> Problem:
-    bad = [judgement for judgement in row.judgements if judgement.status not in HARMLESS_STATUSES]
-    return Problem(
-        anchor=anchor,
-        row=row,
-        of_ranks=told_by_ranks(row, record.plan.profile, job),
-        lines=judgement_lines(bad, names, row.attempts),
-        culprits=_culprits(row, record),
-        advice=advice_on(row, record),
-    )
-
-
 def _culprits(row: Row, record: RunRecord) -> list[tuple[int, RankRecord]]:
-    """Return the ranks that left more than a missed limit, and the number of the attempt, causes before victims."""
+    """Return the ranks that left more than a missed limit, and the number of the attempt, the gravest first."""
     may_skip = declared_reason(row.nodeid, record.plan.profile.not_applicable) is not None
     harmless = HARMLESS_OUTCOMES | ({Outcome.SKIPPED} if may_skip else set())
     found = [(attempt.number, rank) for attempt in row.attempts for rank in attempt.ranks if rank.outcome not in harmless]
-    found.sort(key=lambda pair: (pair[1].outcome is Outcome.VICTIM, pair[1].outcome.severity, pair[0], pair[1].rank))
+    found.sort(key=lambda pair: (pair[1].outcome.severity, pair[0], pair[1].rank))
     return [(number, one) for number, one in found if one.outcome is not Outcome.FAILED or one.message or one.stack or one.log_tail]
 
 
-def told_once(found: Iterable[Problem]) -> dict[str, tuple[list[Advice], list[tuple[str, str]]]]:
+def told_once(found: Sequence[Problem]) -> dict[str, tuple[list[Advice], list[tuple[str, str]]]]:
     """Return by anchor the advice to show in full there, and title and anchor of advice that was shown above.
 
     Advice about the same kind of failure with the same commands is shown once on a page.
@@ -92,14 +72,9 @@ def told_once(found: Iterable[Problem]) -> dict[str, tuple[list[Advice], list[tu
     first: dict[tuple[str, str], str] = {}
     told = {}
     for problem in found:
-        here, above = list[Advice](), list[tuple[str, str]]()
-        for one in problem.advice:
-            anchor = first.setdefault((one.kind, one.where), problem.anchor)
-            if anchor == problem.anchor:
-                here.append(one)
-            else:
-                above.append((one.remedy.title, anchor))
-        told[problem.anchor] = (here, above)
+        places = [(one, first.setdefault((one.kind, one.where), problem.anchor)) for one in problem.advice]
+        here = [one for one, anchor in places if anchor == problem.anchor]
+        told[problem.anchor] = (here, [(one.remedy.title, anchor) for one, anchor in places if anchor != problem.anchor])
     return told
 
 
@@ -123,91 +98,67 @@ class Fault:
     message: str = ""
 
 
-Fact = Fault | Advice
-
-
 @dataclass(frozen=True)
 class Suspect:
-    """One culprit, and all that is known against it: faults, each followed by what to do. `ranks`: empty where no rank is to blame."""
+    """One culprit, and all that is known against it."""
 
     who: str
-    ranks: tuple[int, ...]
-    facts: tuple[Fact, ...]
-
-    @property
-    def faults(self) -> list[Fault]:
-        """Its faults, those that reject first; the same one in several validations once."""
-        alike: dict[object, list[Fault]] = {}
-        for one in self.facts:
-            if isinstance(one, Fault):
-                alike.setdefault(one.line or (one.mark, one.nodeid, one.message), []).append(one)
-        found = [replace(first, num_others=sum(1 + one.num_others for one in rest) + first.num_others) for first, *rest in alike.values()]
-        return sorted(found, key=lambda one: one.mark.tone != "bad")
-
-    @property
-    def worst(self) -> Fault:
-        """The fault that broke off a validation, else the limit that was missed by most, else one that could not be judged."""
-
-        def order(one: Fault) -> tuple[bool, bool, float]:
-            return one.mark.tone != "bad", one.line is not None, (one.line.judgement.margin if one.line else None) or 0.0
-
-        return min(self.faults, key=order)
+    ranks: tuple[int, ...]  # empty where no rank is to blame
+    facts: tuple[Fault | Advice, ...]  # faults, each followed by what to do
+    faults: list[Fault]  # those that reject first; the same one in several validations once
+    worst: Fault  # that broke off a validation, else the limit that was missed by most, else one that could not be judged
+    kind: Advice | None  # the kind of failure that its worst fault shows, else the one that asks for most
+    to_do: str  # in the words of the limit that it missed, else of the table of remedies
 
     @property
     def rejects(self) -> bool:
         return self.worst.mark.tone == "bad"
 
-    @property
-    def kind(self) -> Advice | None:
-        """The kind of failure that its worst fault shows, else the one that asks for most."""
-        line = self.worst.line
-        shown = kinds_of_judgement(line.judgement) if line else ()
-        return next((one for one in self.advice if one.kind in shown), self.advice[0] if self.advice else None)
-
-    @property
-    def to_do(self) -> str:
-        """The action to take, in the words of the limit that it missed, else of the table of remedies."""
-        line = self.worst.line
-        return (line.judgement.remedy if line else "") or (self.kind.remedy.do if self.kind else "")
-
-    @property
-    def advice(self) -> list[Advice]:
-        """The advice of the table of remedies, each kind once."""
-        return list({one.kind: one for one in self.facts if isinstance(one, Advice)}.values())
-
 
 def suspects(found_problems: Iterable[Problem], names: Mapping[int, str]) -> tuple[Suspect, ...]:
     """Return the culprits in the order of the problems. `names`: rank -> where it is."""
-    found: dict[tuple[int, ...], list[Fact]] = {}
+    found: dict[tuple[int, ...], list[Fault | Advice]] = {}
     for problem in found_problems:
         for ranks, fact in _facts(problem, names):
             found.setdefault(ranks, []).append(fact)
-    return tuple(Suspect(" and ".join(name_ranks(ranks, names)) or JOB, ranks, tuple(facts)) for ranks, facts in found.items())
+    return tuple(_suspect(" and ".join(name_ranks(ranks, names)) or JOB, ranks, facts) for ranks, facts in found.items())
 
 
-def _facts(problem: Problem, names: Mapping[int, str]) -> Iterator[tuple[tuple[int, ...], Fact]]:
+def _suspect(who: str, ranks: tuple[int, ...], facts: Sequence[Fault | Advice]) -> Suspect:
+    def order(one: Fault) -> tuple[bool, bool, float]:
+        return one.mark.tone != "bad", one.line is not None, (one.line.judgement.margin if one.line else None) or 0.0
+
+    alike: dict[object, list[Fault]] = {}
+    for one in facts:
+        if isinstance(one, Fault):
+            alike.setdefault(one.line or (one.mark, one.nodeid, one.message), []).append(one)
+    faults = [replace(first, num_others=sum(1 + one.num_others for one in rest) + first.num_others) for first, *rest in alike.values()]
+    faults.sort(key=lambda one: one.mark.tone != "bad")
+    worst = min(faults, key=order)
+    judged = worst.line.judgement if worst.line else None
+    shown, advice = kinds_of_judgement(judged) if judged else (), [one for one in facts if isinstance(one, Advice)]
+    kind = next((one for one in advice if one.kind in shown), advice[0] if advice else None)
+    to_do = (judged.remedy if judged else "") or (kind.remedy.do if kind else "")
+    return Suspect(who, ranks, tuple(facts), faults, worst, kind, to_do)
+
+
+def _facts(problem: Problem, names: Mapping[int, str]) -> Iterator[tuple[tuple[int, ...], Fault | Advice]]:
     """Yield each fact with the ranks that it speaks against; without ranks it speaks against the whole job."""
-    row, anchor = problem.row, problem.anchor
-    faults = [
-        (_ranks_of(line, names), Fault(line.mark, row.nodeid, anchor, num_others=len(problem.others), line=line)) for line in problem.lines
-    ]
+    nodeid, anchor, faults = problem.row.nodeid, problem.anchor, list[tuple[tuple[int, ...], Fault]]()
+    for line in problem.lines:
+        ranks, peer = line.judgement.ranks, line.judgement.labels.get("peer")
+        if isinstance(peer, int) and peer in names and len(ranks) == 1:
+            ranks = (*ranks, peer)  # a path between two GPUs is of both, whichever of them missed it
+        fault = Fault(STATUS[line.judgement.status], nodeid, anchor, num_others=len(problem.others), line=line)
+        faults.append((tuple(sorted(set(ranks))), fault))
     alike: dict[tuple[Outcome, str, tuple[str, ...]], set[int]] = {}
     for _, rank in problem.causes:
         alike.setdefault((rank.outcome, rank.message, kinds_of_rank(rank)), set()).add(rank.rank)
-    for (outcome, message, _), ranks in alike.items():
-        faults.append((tuple(sorted(ranks)), Fault(OUTCOME[outcome], row.nodeid, anchor, message=message)))
-    faults = faults or [((), Fault(OUTCOME[row.outcome], row.nodeid, anchor, message=row.message))]
+    faults += [(tuple(sorted(alike[key])), Fault(OUTCOME[key[0]], nodeid, anchor, message=key[1])) for key in alike]
+    faults = faults or [((), Fault(OUTCOME[problem.row.outcome], nodeid, anchor, message=problem.row.message))]
     yield from faults
     for one in problem.advice:
         yield next((blamed for blamed, _ in faults if one.ranks and one.ranks[0] in blamed), faults[0][0]), one
-
-
-def _ranks_of(line: Line, names: Mapping[int, str]) -> tuple[int, ...]:
-    """Return the ranks of a limit, and for a path between two GPUs both, whichever of them missed it."""
-    ranks, peer = line.judgement.ranks, line.judgement.labels.get("peer")
-    if isinstance(peer, int) and peer in names and len(ranks) == 1:
-        ranks = (*ranks, peer)
-    return tuple(sorted(set(ranks)))
 
 
 def first_told(found: Iterable[Suspect], *, rejecting_only: bool) -> list[Suspect]:

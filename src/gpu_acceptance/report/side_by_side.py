@@ -9,9 +9,8 @@ from gpu_acceptance.record.job import RankIdentity, by_node
 from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.record.row import Attempt, Row
 from gpu_acceptance.record.run_record import RunRecord
-from gpu_acceptance.report.machines import places
-from gpu_acceptance.report.validations import Line, judgement_lines, number_columns
-from gpu_acceptance.report.words import by_margin, percent, rounded
+from gpu_acceptance.report.validations import number_columns
+from gpu_acceptance.report.words import percent, rounded
 from gpu_acceptance.thresholds.limit import is_number, with_unit
 
 STEPS = (0.01, 0.03, 0.10)  # parts of the median at which the colour changes
@@ -19,7 +18,6 @@ _LEAST, _MOST, _MISSED = "▼", "▲", "✗"
 _WORDS = {_LEAST: ", the least", _MOST: ", the most", _MISSED: ", missed its limit", "": ""}
 MOST_METRICS = 24  # those with a miss, then those whose ranks are furthest apart
 MOST_NODES = 64  # in the same order
-MOST_CLOSE = 8
 
 
 @dataclass(frozen=True)
@@ -95,11 +93,6 @@ class _Measured:
     scale: Scale
     values: Mapping[int, float]
     missed: frozenset[int]
-
-
-def closest(record: RunRecord) -> tuple[Line, ...]:
-    """Return the limits that held with the smallest margins."""
-    return judgement_lines(by_margin(record.conclusion.limits, Status.HELD)[:MOST_CLOSE], places(record))
 
 
 def heat_map(record: RunRecord) -> HeatMap:

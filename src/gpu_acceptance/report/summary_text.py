@@ -15,8 +15,20 @@ from gpu_acceptance.report.machines import gpu_models, own_version, places
 from gpu_acceptance.report.problems import JOB, Fault, Suspect, first_told, problems, reasons_of_the_job, suspects
 from gpu_acceptance.report.remedies import Advice, advice_on_run, kinds_by, table
 from gpu_acceptance.report.untested import caveats
-from gpu_acceptance.report.words import OUTCOME, STATUS, VERDICT, WITHIN_NOISE, by_margin, count, exact, judged_text, percent, ranks_text
-from gpu_acceptance.thresholds.limit import level_text, plural, subject_of_metric, with_unit
+from gpu_acceptance.report.words import (
+    OUTCOME,
+    STATUS,
+    VERDICT,
+    WITHIN_NOISE,
+    by_margin,
+    count,
+    figure_text,
+    judged_text,
+    margin_of,
+    percent,
+    ranks_text,
+)
+from gpu_acceptance.thresholds.limit import level_text, plural, subject_of_metric
 from gpu_acceptance.verdict.reasons import validations
 from gpu_acceptance.verdict.rows import essence
 
@@ -207,7 +219,7 @@ def _wrong(record: RunRecord) -> Iterator[tuple[int, str]]:
         by_culprit[JOB] = whole
     for suspect in found:
         by_culprit.setdefault(suspect.who, []).extend(_facts_of(suspect))
-    told = {fault.line.metric for suspect in found for fault in suspect.faults if fault.line}
+    told = {fault.line.judgement.metric for suspect in found for fault in suspect.faults if fault.line}
     never = [limit.metric for limit in record.conclusion.limits if limit.status is Status.NOT_MEASURED and limit.metric not in told]
     if never:
         by_culprit.setdefault(JOB, []).extend(f"NOT MEASURED {metric}" for metric in never)
@@ -220,18 +232,19 @@ def _facts_of(suspect: Suspect) -> Iterator[str]:
     for fact in suspect.facts:
         if isinstance(fact, Advice):
             yield f"to do: {fact.remedy.do} (gpu-acceptance remedy {fact.kind})"
-        elif isinstance(fact, Fault) and (line := fact.line):
-            margin = f", {line.margin} from the bound" if line.margin else ""
-            yield f"{line.mark.word} {line.metric} = {line.figure_exact}, need {line.need}{margin}"
-            if line.judgement.remedy:
-                yield f"to do: {line.judgement.remedy}"
-        elif isinstance(fact, Fault):
+        elif fact.line:
+            judged, margin = fact.line.judgement, margin_of(fact.line.judgement)
+            distance = "" if margin is None else f", {percent(margin)} from the bound"
+            yield f"{fact.mark.word} {judged.metric} = {figure_text(judged, exactly=True)}, need {judged.need or '–'}{distance}"
+            if judged.remedy:
+                yield f"to do: {judged.remedy}"
+        else:
             yield f"{fact.mark.word} {'' if suspect.who == JOB else 'in '}{fact.nodeid}: {fact.message}"
 
 
 def _margins(record: RunRecord) -> Iterator[str]:
     for limit in by_margin(record.conclusion.limits, Status.HELD)[:_MOST_MARGINS]:
-        figure = exact(limit.value) if limit.value is None else with_unit(exact(limit.value), limit.unit)
+        figure = figure_text(limit, exactly=True)
         yield f"{percent(limit.margin or 0.0)}: {STATUS[limit.status].word} {limit.metric} = {figure}, need {limit.need}"
 
 

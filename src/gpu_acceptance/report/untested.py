@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from gpu_acceptance.base.text import clip
 from gpu_acceptance.record.outcome import Outcome, Status
+from gpu_acceptance.record.row import Judgement
 from gpu_acceptance.record.run_record import RunRecord
-from gpu_acceptance.report.machines import gpu_lines, places
-from gpu_acceptance.report.validations import Line, judgement_lines
+from gpu_acceptance.report.machines import gpu_lines
 from gpu_acceptance.report.words import count
 from gpu_acceptance.thresholds.limit import DEFAULT_LEVEL, SOAK, ChangeKind, level_text, source_kind, subject_of_metric
 from gpu_acceptance.verdict.verdict import changed_limits, suite_notes
@@ -20,12 +20,11 @@ NOT_DONE = frozenset({Outcome.NOT_RUN, Outcome.SKIPPED, Outcome.NOT_APPLICABLE, 
 _SET_ASIDE = (Status.NOT_MEASURED, Status.NO_LIMIT, Status.NOT_APPLICABLE, Status.WAIVED)
 
 
-def limits_by_status(record: RunRecord) -> dict[Status, tuple[Line, ...]]:
+def limits_by_status(record: RunRecord) -> dict[Status, list[Judgement]]:
     """Return all limits of the run and of its rows by what came of them, each bound once."""
     everything = [*record.conclusion.limits, *(judgement for row in record.rows for judgement in row.judgements)]
     each_bound_once = list({(one.metric, one.bound, one.status): one for one in reversed(everything)}.values())[::-1]
-    names = places(record)
-    return {status: judgement_lines([one for one in each_bound_once if one.status is status], names) for status in _SET_ASIDE}
+    return {status: [one for one in each_bound_once if one.status is status] for status in _SET_ASIDE}
 
 
 def missing_subjects(record: RunRecord) -> list[str]:

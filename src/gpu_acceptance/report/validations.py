@@ -19,14 +19,11 @@ from gpu_acceptance.report.words import (
     STATUS,
     Mark,
     by_margin,
-    deviation,
-    exact,
-    judged_figure,
     percent,
     ranks_text,
     rounded,
 )
-from gpu_acceptance.thresholds.limit import COUNTERS, RESERVED_SUBJECTS, subject_of_metric, with_unit
+from gpu_acceptance.thresholds.limit import COUNTERS, RESERVED_SUBJECTS, subject_of_metric
 
 MOST_RANKS = 64  # with a line each; all others are in results.json and figures.csv
 MAX_PLACES = 8  # named in full in one cell; the others by number
@@ -46,59 +43,25 @@ _MOST_MARGIN = 1.0  # a larger one is shown as `>+100 %`
 
 @dataclass(frozen=True)
 class Line:
-    """One judgement in words."""
+    """One judgement of a validation, and what the figures of its ranks say beside it."""
 
     judgement: Judgement
-    mark: Mark
-    metric: str
-    figure: str
-    figure_exact: str
-    need: str
-    margin: str
-    deviation: str  # the margin in words: `24.9 % below`
-    bar: Markup  # empty without a margin
-    spread: str
+    spread: str  # the widest that any rank had in any attempt
     is_near_miss: bool  # missed by no more than a second measurement may differ
-    who: tuple[str, ...]
     median: str  # in the last attempt; empty where fewer than three ranks have a number
-    source: str
 
 
-def judgement_lines(judgements: Iterable[Judgement], names: Mapping[int, str], attempts: tuple[Attempt, ...] = ()) -> tuple[Line, ...]:
-    """Return judgements in words, each with the widest spread that any rank had in any attempt. `names`: rank -> place."""
+def judgement_lines(judgements: Iterable[Judgement], attempts: tuple[Attempt, ...]) -> tuple[Line, ...]:
     spreads: dict[str, float] = {}
     for figure in (figure for attempt in attempts for rank in attempt.ranks for figure in rank.figures):
         if figure.spread_percent is not None:
             spreads[figure.metric] = max(spreads.get(figure.metric, 0.0), figure.spread_percent)
+    spread_texts = {metric: f"{spread:.3g} %" for metric, spread in spreads.items()}
     medians = median_ranks(attempts[-1]) if attempts else {}
-    return tuple(_line(one, names, spreads.get(one.metric), medians.get((one.metric, one.unit), ""), attempts) for one in judgements)
-
-
-def _line(judgement: Judgement, names: Mapping[int, str], spread_percent: float | None, median: str, attempts: tuple[Attempt, ...]) -> Line:
-    margin = None if judgement.status is Status.NOT_MEASURED else judgement.margin  # of ranks that were measured
-    return Line(
-        judgement=judgement,
-        mark=STATUS[judgement.status],
-        metric=judgement.metric,
-        figure=_with_unit(judged_figure(judgement), judgement),
-        figure_exact=_with_unit(exact(judgement.value), judgement),
-        need=judgement.need or "–",
-        margin="" if margin is None else percent(margin),
-        deviation="" if margin is None else deviation(judgement),
-        bar=Markup() if margin is None else margin_bar(margin),
-        spread="" if spread_percent is None else f"{spread_percent:.3g} %",
-        is_near_miss=_is_near_miss(judgement, attempts),
-        who=name_ranks(judgement.ranks, names),
-        median=median,
-        source=": ".join(part for part in (judgement.file, judgement.source) if part),
+    return tuple(
+        Line(one, spread_texts.get(one.metric, ""), _is_near_miss(one, attempts), medians.get((one.metric, one.unit), ""))
+        for one in judgements
     )
-
-
-def _with_unit(shown: str, judgement: Judgement) -> str:
-    if judgement.value is None:
-        return shown
-    figure = with_unit(shown, judgement.unit)
-    return f"no figure (elsewhere {figure})" if judgement.status is Status.NOT_MEASURED else figure
 
 
 def _is_near_miss(judgement: Judgement, attempts: tuple[Attempt, ...]) -> bool:
@@ -129,10 +92,10 @@ def by_subject(record: RunRecord) -> dict[str, list[tuple[str, Row]]]:
     return subjects
 
 
-def row_lines(row: Row, names: Mapping[int, str]) -> tuple[Line, ...]:
+def row_lines(row: Row) -> tuple[Line, ...]:
     """Return the limits of a validation. Counters that held are only counted."""
     shown = [one for one in row.judgements if subject_of_metric(one.metric) != COUNTERS or one.status is not Status.HELD]
-    return judgement_lines(shown, names, row.attempts)
+    return judgement_lines(shown, row.attempts)
 
 
 def attempt_table(attempt: Attempt, judgements: Iterable[Judgement]) -> tuple[tuple[str, ...], list[tuple[RankRecord, tuple[str, ...]]]]:

@@ -37,6 +37,20 @@ def judged_figure(judgement: Judgement) -> str:
     return rounded(judgement.value) if is_far else exact(judgement.value)
 
 
+def figure_text(judged: Judgement, *, exactly: bool = False) -> str:
+    """Return the value with its unit. The one of a limit that some ranks did not measure is of others."""
+    shown = exact(judged.value) if exactly else judged_figure(judged)
+    if judged.value is None:
+        return shown
+    figure = with_unit(shown, judged.unit)
+    return f"no figure (elsewhere {figure})" if judged.status is Status.NOT_MEASURED else figure
+
+
+def margin_of(judged: Judgement) -> float | None:
+    """Return the margin where one is told: of a limit that some ranks did not measure it is of others."""
+    return None if judged.status is Status.NOT_MEASURED else judged.margin
+
+
 def by_margin(limits: Iterable[Judgement], *statuses: Status) -> list[Judgement]:
     """Return limits of these statuses, the nearest to its bound first, without those at 0: they ask for an exact value."""
     found = [one for one in limits if one.status in statuses and one.margin]
@@ -55,6 +69,11 @@ def judged_text(judged: Judgement) -> str:
 def need_text(judged: Judgement) -> str:
     """`>= 4153 GB/s`, `== NVLS`."""
     return with_unit(judged.need, judged.unit) if judged.need and judged.bound in _OF_NUMBERS else judged.need
+
+
+def source_text(judged: Judgement) -> str:
+    """`h200-sxm.yaml: measured 2026-11-20, ...`."""
+    return ": ".join(filter(None, (judged.file, judged.source)))
 
 
 def deviation(judged: Judgement) -> str:

@@ -27,7 +27,7 @@ SHAPES: dict[str, Shape] = {
     "llama": Decoder("llama", 32, 4_096, 32, 128_256, 8_192, num_kv_heads=8, mlp_width=14_336),
 }
 PEAK_TFLOP_PER_S = 989  # dense bf16 of an H200
-TIMES = Times(warmup_s=3.0, block_s=1.0, num_blocks=5, min_steps=5)
+TIMES = Times(warmup_s=3.0, block_s=1.0, num_blocks=5, min_iterations=5)
 
 
 def main() -> None:

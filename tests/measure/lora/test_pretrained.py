@@ -42,7 +42,7 @@ def test_weights_that_are_not_there_are_not_drawn_at_random(saved):
 
 
 def test_a_checkpoint_that_has_no_room_is_told_before_it_is_loaded():
-    sizes = Sizes(Adapter(64, 128), Schedule(2, 1, 0.1), 1024, 2, 1, 1, recomputes=False, host_bytes=12_300_000_000)
+    sizes = Sizes(Adapter(64, 128), Schedule(2, 1, 0.1), 1024, 2, 1, 1, 1, recomputes=False, host_bytes=12_300_000_000)
     with pytest.raises(TrainingMemoryError) as caught:
         refuse_too_large(checkpoint(Path("huge"), 10**14, 10**5, 10**6), sizes, CPU)
     text = (

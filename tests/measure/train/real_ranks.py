@@ -36,7 +36,7 @@ def trained(folder: Path) -> dict[str, object]:
     from gpu_acceptance.measure.train.models import Sharding
     from gpu_acceptance.measure.train.throughput import Times
 
-    times = Times(warmup_s=0.0, block_s=0.0, num_blocks=2, min_steps=2)
+    times = Times(warmup_s=0.0, block_s=0.0, num_blocks=2, min_iterations=2)
     tokens: list[Batch] = []
     images: list[Batch] = []
     feeds = [noting(feed_of(folder, one, num_workers=1, world_size=2), seen) for one, seen in ((GPT2, tokens), (RESNET, images))]

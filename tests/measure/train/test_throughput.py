@@ -31,7 +31,7 @@ RESNET = Workload("resnet", ResNet(18, 32, 2), 4, "train.resnet.batch_size")
 
 
 def measured(workload, agree=int):
-    times = Times(warmup_s=0.01, block_s=0.01, num_blocks=3, min_steps=4)
+    times = Times(warmup_s=0.01, block_s=0.01, num_blocks=3, min_iterations=4)
     return throughput.measure_alone(workload, rank=0, device=torch.device("cpu"), compiled=False, times=times, agree=agree)
 
 

@@ -19,7 +19,7 @@ from gpu_acceptance.measure.train.throughput import Times
 
 SMALL = Workload("gpt2", Decoder("gpt2", num_layers=2, width=64, num_heads=2, vocabulary=256, sequence=32), 4)
 SLOW_S = 0.4  # of a step, which by itself took up to 0.34 s on two cores that were busy with other tests
-TIMES = Times(warmup_s=0.02, block_s=0.02, num_blocks=2, min_steps=4)
+TIMES = Times(warmup_s=0.02, block_s=0.02, num_blocks=2, min_iterations=4)
 HOW = {"device": torch.device("cpu"), "compiled": False}
 
 
@@ -69,7 +69,7 @@ def main(rank: int, store_file: str) -> None:
     with at_each_call_on_rank_1(torch.optim.AdamW, "step", add_noise):
         found |= {"ddp apart": by_ddp(), "replicas apart": sharded(2, 1)}
     with at_each_call_on_rank_1(TrainStep, "__call__", lambda _: time.sleep(SLOW_S)):
-        found["ddp slow"] = by_ddp(replace(TIMES, min_steps=2))
+        found["ddp slow"] = by_ddp(replace(TIMES, min_iterations=2))
     with patch.object(models, "fully_shard", lambda module, **options: module):  # layers that were left out: the model trains as ever
         found["unsharded"] = sharded()
     with patch.object(torch.optim, "AdamW", lambda parameters, **_: torch.optim.SGD(parameters, lr=0.1)):  # it keeps nothing of a parameter

@@ -3,7 +3,7 @@
 import gc
 import math
 import statistics
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -38,15 +38,6 @@ class MissingWeightsError(ValueError):
 
 
 @dataclass(frozen=True)
-class Dialogues:
-    """Dialogues to train, those held out, and those of them whose first answer is generated."""
-
-    trained: Sequence[Dialogue]
-    held_out: Sequence[Dialogue]
-    asked: Sequence[Dialogue]
-
-
-@dataclass(frozen=True)
 class Sizes:
     """Sizes of a fine-tuning. A step has `num_parts` micro-batches over all ranks, of `batch_size` sequences of so many tokens each."""
 
@@ -55,6 +46,7 @@ class Sizes:
     sequence: int
     batch_size: int
     num_parts: int
+    num_prompts: int  # held-out dialogues whose first answer is generated
     num_new: int  # most tokens of an answer
     recomputes: bool  # activations in the backward
     host_bytes: int  # the part of the host's memory for this rank, where it trains on a CPU
@@ -94,11 +86,6 @@ def load(checkpoint: Checkpoint, device: torch.device, *, in_bf16: bool) -> Toke
     return TokenLoss(cast(nn.Module, model).train())
 
 
-def tokenizer_of(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
-    """Load tokenizer.json as it is: AutoTokenizer of transformers 5 replaces the word splitting of that file for a model of type qwen2."""
-    return cast(PreTrainedTokenizerBase, PreTrainedTokenizerFast.from_pretrained(str(checkpoint.folder), local_files_only=True))
-
-
 def refuse_too_large(checkpoint: Checkpoint, sizes: Sizes, device: torch.device) -> None:
     """Raise TrainingMemoryError, before loading, where weights, adapters and logits have no room. Activations are not counted."""
     parts = {
@@ -117,36 +104,6 @@ def refuse_too_large(checkpoint: Checkpoint, sizes: Sizes, device: torch.device)
             f"too little memory: {checkpoint.folder} wants at least {wanted / 1e9:,.1f} GB on each rank ({shown}), and "
             f"{free_bytes / 1e9:,.1f} GB are free; lower lora_model.batch_size or lora_model.sequence, or use larger GPUs"
         )
-
-
-@torch.no_grad()
-def answers(
-    model: nn.Module,
-    tokenizer: PreTrainedTokenizerBase,
-    prompts: Sequence[Sequence[int]],
-    *,
-    ends: Collection[int],
-    num_new: int,
-    device: torch.device,
-) -> list[str]:
-    """Generate an answer to each prompt: at most `num_new` tokens, up to the first of `ends`."""
-    padding = min(ends)
-    config = GenerationConfig(do_sample=False, num_beams=1, max_new_tokens=num_new, eos_token_id=sorted(ends), pad_token_id=padding)
-    was_training = model.training
-    model.eval()
-    texts = []
-    for begin in range(0, len(prompts), _AT_ONCE):
-        group = prompts[begin : begin + _AT_ONCE]
-        longest = max(map(len, group))
-        missing = [longest - len(prompt) for prompt in group]  # on the left, so that answers begin in one place
-        ids = torch.tensor([[padding] * num + list(prompt) for num, prompt in zip(missing, group, strict=True)], device=device)
-        mask = torch.tensor([[0] * num + [1] * (longest - num) for num in missing], device=device)
-        generated: Tensor = cast(Any, model).generate(input_ids=ids, attention_mask=mask, generation_config=config)
-        for tokens in generated[:, longest:].tolist():
-            end = next((place for place, token in enumerate(tokens) if token in ends), len(tokens))
-            texts.append(cast(str, tokenizer.decode(tokens[:end], skip_special_tokens=False)))
-    model.train(was_training)
-    return texts
 
 
 @dataclass(frozen=True)
@@ -174,7 +131,9 @@ class ChatResult:
     peak_bytes: int
 
 
-def measure(checkpoint: Checkpoint, dialogues: Dialogues, sizes: Sizes, folder: Path, device: torch.device) -> ChatResult:
+def measure(
+    checkpoint: Checkpoint, dialogues: Sequence[Dialogue], held_out: Sequence[Dialogue], sizes: Sizes, folder: Path, device: torch.device
+) -> ChatResult:
     """Train with DDP, and save the adapters of each rank into `folder`, which must be empty. Collective.
 
     Raises TemplateError, TrainingMemoryError, MissingWeightsError.
@@ -182,17 +141,17 @@ def measure(checkpoint: Checkpoint, dialogues: Dialogues, sizes: Sizes, folder: 
     refuse_too_large(checkpoint, sizes, device)
     wanted = f"{checkpoint.folder} with a batch of {sizes.batch_size} sequences of {sizes.sequence} tokens on each rank"
     with prepared(wanted, "lora_model.batch_size or lora_model.sequence", device):
-        exam = _Exam(checkpoint, dialogues, sizes, device)
+        exam = _Exam(checkpoint, held_out, sizes, device)
         result = _trained(checkpoint, dialogues, exam, folder)
         loaded = load(checkpoint, device, in_bf16=sizes.adapter.in_bf16)
         adapters.load(loaded, folder, in_bf16=sizes.adapter.in_bf16)
         return replace(result, loaded_loss=exam.loss(loaded))
 
 
-def _trained(checkpoint: Checkpoint, dialogues: Dialogues, exam: "_Exam", folder: Path) -> ChatResult:
+def _trained(checkpoint: Checkpoint, dialogues: Sequence[Dialogue], exam: "_Exam", folder: Path) -> ChatResult:
     """Train and save; the model is gone when this returns. Collective."""
     sizes, device, scribe, share = exam.sizes, exam.device, exam.scribe, Share(exam.sizes.num_parts, dist.get_rank(), dist.get_world_size())
-    fitting = scribe.fitting(dialogues.trained, packing.shuffled(len(dialogues.trained)))
+    fitting = scribe.fitting(dialogues, packing.shuffled(len(dialogues)))
     num_rows = sizes.schedule.num_steps * sizes.num_parts * sizes.batch_size  # of all steps of all ranks
     rows = list(islice(packing.pack(fitting, sizes.sequence), num_rows))
     module = load(checkpoint, device, in_bf16=sizes.adapter.in_bf16)
@@ -225,21 +184,42 @@ def _trained(checkpoint: Checkpoint, dialogues: Dialogues, exam: "_Exam", folder
 class _Exam:
     """The loss of held-out dialogues and the answers to prompts, for a model at any time. Collective throughout."""
 
-    def __init__(self, checkpoint: Checkpoint, dialogues: Dialogues, sizes: Sizes, device: torch.device) -> None:
-        self._tokenizer: PreTrainedTokenizerBase = tokenizer_of(checkpoint)
+    def __init__(self, checkpoint: Checkpoint, held_out: Sequence[Dialogue], sizes: Sizes, device: torch.device) -> None:
+        # As tokenizer.json is: AutoTokenizer of transformers 5 replaces the word splitting of that file for a model of type qwen2.
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(str(checkpoint.folder), local_files_only=True)
+        self._tokenizer = cast(PreTrainedTokenizerBase, tokenizer)
         self.scribe, self.sizes, self.device = Scribe(self._tokenizer, checkpoint.vocabulary, sizes.sequence), sizes, device
-        self._alone = list(self.scribe.fitting(dialogues.held_out, range(len(dialogues.held_out))))
+        self._alone = list(self.scribe.fitting(held_out, range(len(held_out))))
         rank, world_size = dist.get_rank(), dist.get_world_size()
-        self._prompts = [self.scribe.prompt(dialogue) for dialogue in dialogues.asked[rank::world_size]]
+        self._prompts = [self.scribe.prompt(dialogue) for dialogue in held_out[: sizes.num_prompts][rank::world_size]]
         last = {[target for target in tokens.targets if target != IGNORED][-1] for tokens in self._alone}  # ends an answer
         self._ends = last | {self._tokenizer.eos_token_id} - {None}
         self.padding: int = min(self._ends)
         rows = list(packing.pack(self._alone, sizes.sequence))[rank::world_size]
         self._together = packing.batches(rows, sizes.batch_size, sizes.sequence, self.padding)
 
+    @torch.no_grad()
     def answered(self, module: TokenLoss) -> Answered:
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.sizes.adapter.in_bf16):
-            texts = answers(module.model, self._tokenizer, self._prompts, ends=self._ends, num_new=self.sizes.num_new, device=self.device)
+        """Return the loss, and a generated answer to each prompt of this rank, up to the first token that ends one."""
+        config = GenerationConfig(
+            do_sample=False, num_beams=1, max_new_tokens=self.sizes.num_new, eos_token_id=sorted(self._ends), pad_token_id=self.padding
+        )
+        was_training = module.model.training
+        module.model.eval()
+        texts = []
+        for begin in range(0, len(self._prompts), _AT_ONCE):
+            group = self._prompts[begin : begin + _AT_ONCE]
+            longest = max(map(len, group))
+            missing = [longest - len(prompt) for prompt in group]  # on the left, so that answers begin in one place
+            ids = [[self.padding] * num + prompt for num, prompt in zip(missing, group, strict=True)]
+            options = {"input_ids": ids, "attention_mask": [[0] * num + [1] * (longest - num) for num in missing]}
+            tensors = {name: torch.tensor(rows, device=self.device) for name, rows in options.items()}
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.sizes.adapter.in_bf16):
+                generated: Tensor = cast(Any, module.model).generate(**tensors, generation_config=config)
+            for tokens in generated[:, longest:].tolist():
+                end = next((place for place, token in enumerate(tokens) if token in self._ends), len(tokens))
+                texts.append(cast(str, self._tokenizer.decode(tokens[:end], skip_special_tokens=False)))
+        module.model.train(was_training)
         return Answered(self.loss(module), tuple(texts))
 
     def loss(self, module: TokenLoss) -> float:

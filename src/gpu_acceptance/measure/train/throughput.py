@@ -67,7 +67,7 @@ class Times:
     warmup_s: float
     block_s: float
     num_blocks: int
-    min_steps: int
+    min_iterations: int  # steps
 
 
 @dataclass(frozen=True)
@@ -138,16 +138,7 @@ class Training:
 
     def time_blocks(self, times: Times, agree: Callable[[int], int]) -> Blocks:
         """Time blocks of steps that begin together. `agree` returns the largest of one number from each rank. Collective, in `agree`."""
-        return time_blocks(
-            self.step,
-            device=self.device,
-            num_blocks=times.num_blocks,
-            block_s=times.block_s,
-            min_iterations=times.min_steps,
-            warmup_s=times.warmup_s,
-            before_block=lambda: agree(0),
-            agree=agree,
-        )
+        return time_blocks(self.step, device=self.device, **vars(times), before_block=lambda: agree(0), agree=agree)
 
     def block(
         self, num_steps: int, group: Group, around: Callable[[], AbstractContextManager[None]] = nullcontext
@@ -256,8 +247,8 @@ def measure_ddp(
     with tuned(workload, device):
         training = Training(workload, dist.get_rank(), device, wrap, feed=feed)
         module = cast(DistributedDataParallel, training.module)
-        training.block(training.steps_filling(times.warmup_s, times.min_steps, group), group)
-        num_steps = training.steps_filling(times.block_s, times.min_steps, group)
+        training.block(training.steps_filling(times.warmup_s, times.min_iterations, group), group)
+        num_steps = training.steps_filling(times.block_s, times.min_iterations, group)
         spans, reducing, others = list[Span](), list[Phases](), list[Phases]()
         for _ in range(times.num_blocks):
             span, steps = training.block(num_steps, group)

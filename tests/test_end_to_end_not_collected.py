@@ -1,5 +1,7 @@
 """Validations that were not collected, selected or committed, or that hooks hide or cover up, leave a trace in the verdict."""
 
+import os
+
 import pytest
 from bundles import commit_all
 from suite import PYTHON, make_suite, plain_pytest, run
@@ -59,6 +61,16 @@ def test_what_cannot_be_collected_rightly_is_one_usage_error(tmp_path, example, 
     assert text in ended.output
     assert "INTERNALERROR" not in ended.output
     assert not ended.has_results
+
+
+def test_a_file_whose_name_is_no_text_is_one_usage_error(tmp_path):
+    suite = make_suite(tmp_path, "passes")
+    (suite / "acceptance" / os.fsdecode(b"test_\xff.py")).write_text("def test_value():\n    pass\n")
+    ended = plain_pytest(suite)
+    assert ended.returncode == 4, ended.output
+    assert r"ERROR: rank 0 cannot take part: acceptance/test_\udcff.py::test_value: not UTF-8; rename the file" in ended.output
+    assert "INTERNALERROR" not in ended.output
+    assert ended.folder is None
 
 
 @pytest.mark.parametrize("name", ["world_formation", "worker_end", "counters"])

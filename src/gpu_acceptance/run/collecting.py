@@ -85,7 +85,10 @@ def read_validations(
     validations, problems = {}, []
     for item in items:
         try:
+            item.nodeid.encode()
             validations[item.nodeid] = read_validation(item, default_deadline_s, parameters)
+        except UnicodeEncodeError:  # a byte in the name of a file, which no record can hold
+            problems.append(RefusedError(f"{one_line(item.nodeid)}: not UTF-8; rename the file"))
         except pytest.UsageError as error:
             problems.append(RefusedError(str(error)))
     return validations, problems

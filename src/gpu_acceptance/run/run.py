@@ -98,7 +98,7 @@ class Run:
             longest_s = max((planned.deadline_s for planned in plan.validations), default=self.default_deadline_s)
             return Agreed(plan=plan, group_timeout_s=longest_s + BACKSTOP_S, mark=new_mark())
 
-        agreed = self._agree([item.nodeid for item in collected.items], problems, answer)
+        agreed = self._agree([item.nodeid for item in collected.items if item.nodeid in self.validations], problems, answer)
         assert self.supervisor.records.journal
         self.supervisor.records.journal.append(agreed.plan)
         self.validations = {planned.nodeid: self.validations[planned.nodeid] for planned in agreed.plan.validations}

@@ -6,8 +6,8 @@ What our own code saw of a rank comes first; then the words of libraries and of 
 
 import re
 import shlex
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
@@ -18,12 +18,11 @@ from pydantic import Field, ValidationError, model_validator
 from gpu_acceptance.base.model import Model
 from gpu_acceptance.base.strict_yaml import Document
 from gpu_acceptance.inventory import xids
-from gpu_acceptance.record.figure import Labels
+from gpu_acceptance.record.figure import NONE, Labels
 from gpu_acceptance.record.job import Job, RankIdentity
 from gpu_acceptance.record.outcome import Cause, Outcome, Status
 from gpu_acceptance.record.row import Judgement, Mistake, RankRecord, Row
 from gpu_acceptance.record.run_record import ObjectionKind, RunRecord
-from gpu_acceptance.report.machines import places
 from gpu_acceptance.report.words import HARMLESS_OUTCOMES, HARMLESS_STATUSES, ranks_text
 from gpu_acceptance.thresholds.file import dotted, line_of, read_validated
 from gpu_acceptance.verdict.rows import declared_reason, formed_unlike
@@ -180,20 +179,13 @@ def kinds_of_rank(rank: RankRecord) -> tuple[str, ...]:
     return kinds_by("causes", seen) or _in_texts(*texts) or kinds_by("outcomes", [rank.outcome])
 
 
-def _in_texts(*texts: str) -> tuple[str, ...]:
+def _in_texts(*texts: str, of_run: bool = False) -> tuple[str, ...]:
     """Return the kinds that the first of the texts names which names any."""
-    return next((kinds for text in texts if text and (kinds := _in_text(text))), ())
-
-
-def _in_text(text: str, *, of_run: bool = False) -> tuple[str, ...]:
-    found = (kind for kind, patterns in _patterns(of_run) if any(pattern.search(text) for pattern in patterns))
-    return tuple(found)[:_MOST_KINDS]
-
-
-@cache
-def _patterns(of_run: bool) -> tuple[tuple[str, tuple[re.Pattern[str], ...]], ...]:
-    by_kind = ((kind, remedy.found_by) for kind, remedy in table().remedies.items())
-    return tuple((kind, tuple(map(re.compile, [*by.says, *(by.says_of_run if of_run else [])]))) for kind, by in by_kind)
+    by_kind = {kind: [*one.found_by.says, *(one.found_by.says_of_run if of_run else [])] for kind, one in table().remedies.items()}
+    for text in filter(None, texts):
+        if kinds := [kind for kind, patterns in by_kind.items() if any(re.search(pattern, text) for pattern in patterns)]:
+            return tuple(kinds[:_MOST_KINDS])
+    return ()
 
 
 # --- advice ---------------------------------------------------------------------------------------------------------------------
@@ -217,22 +209,16 @@ class Advice:
     references: tuple[Reference, ...]
 
 
-@dataclass(frozen=True)
-class _Shown:
-    """A kind of failure, the ranks that show it, and the labels of the figure."""
-
-    kind: str
-    ranks: tuple[int, ...] = ()
-    labels: Labels = field(default_factory=dict)
+Shown = tuple[Iterable[str], Iterable[int], Labels]  # kinds of failure, the ranks that show them, and the labels of the figure
 
 
 def advice_on(row: Row, record: RunRecord) -> tuple[Advice, ...]:
     """Return what to do about a validation, what asks for most first. A validation with anything wrong always has some."""
-    shown = [*_shown_by_limits(row), *_shown_by_ranks(row, record), *_shown_by_silence(row, record)]
+    shown: list[Shown] = [*_shown_by_limits(row), *_shown_by_ranks(row, record)]
     if formed_unlike(row.nodeid, row.attempts, Job(record.ranks)):
-        shown += [_Shown(kind) for kind in kinds_by("causes", [Cause.UNLIKE_VARIABLES])]
-    if not shown and row.outcome not in HARMLESS_OUTCOMES:
-        shown = [_Shown(kind) for kind in _in_texts(row.message) or kinds_by("outcomes", [row.outcome])]
+        shown.append((kinds_by("causes", [Cause.UNLIKE_VARIABLES]), (), NONE))
+    if not any(kinds for kinds, *_ in shown) and row.outcome not in HARMLESS_OUTCOMES:
+        shown.append((_in_texts(row.message) or kinds_by("outcomes", [row.outcome]), (), NONE))
     return _advice(shown, record)
 
 
@@ -242,20 +228,23 @@ def advice_on_run(record: RunRecord) -> tuple[Advice, ...]:
     kinds = list(ended)
     for one in record.conclusion.objections:
         if not one.nodeid and not (ended and one.kind is ObjectionKind.INTERRUPTED):
-            kinds += _in_text(one.text, of_run=True) or kinds_by("objections", [one.kind])
-    return _advice([_Shown(kind) for kind in kinds], record)
+            kinds += _in_texts(one.text, of_run=True) or kinds_by("objections", [one.kind])
+    return _advice([(kinds, (), NONE)], record)
 
 
-def _shown_by_limits(row: Row) -> Iterator[_Shown]:
+def _shown_by_limits(row: Row) -> Iterator[Shown]:
     """Yield what limits show. A rank that died before it measured is not told to measure."""
     expected = HARMLESS_STATUSES | ({Status.NOT_MEASURED} if row.outcome in _BROKE_OFF else set())
     for judgement in row.judgements:
         if judgement.status not in expected:
-            yield from (_Shown(kind, judgement.ranks, judgement.labels) for kind in kinds_of_judgement(judgement))
+            yield kinds_of_judgement(judgement), judgement.ranks, judgement.labels
 
 
-def _shown_by_ranks(row: Row, record: RunRecord) -> Iterator[_Shown]:
-    """Yield what ranks show that no limit shows. The position of a stuck rank may be known from its victims alone."""
+def _shown_by_ranks(row: Row, record: RunRecord) -> Iterator[Shown]:
+    """Yield what ranks show that no limit shows: by how they ended, by silence, and by what they lack.
+
+    The position of a stuck rank may be known from its victims alone.
+    """
     may_skip = declared_reason(row.nodeid, record.plan.profile.not_applicable) is not None
     no_blame = {*HARMLESS_OUTCOMES, Outcome.VICTIM, *([Outcome.SKIPPED] if may_skip else [])}
     ranks = [rank for attempt in row.attempts for rank in attempt.ranks]
@@ -266,37 +255,36 @@ def _shown_by_ranks(row: Row, record: RunRecord) -> Iterator[_Shown]:
             kinds = kinds_of_rank(rank)
             if is_awaited and kinds == kinds_by("outcomes", [Outcome.STUCK]):
                 kinds = kinds_by("causes", [Cause.HANG_IN_COLLECTIVE])
-            yield from (_Shown(kind, (rank.rank,)) for kind in kinds)
-
-
-def _shown_by_silence(row: Row, record: RunRecord) -> Iterator[_Shown]:
-    """Yield the ranks that have no record of an attempt, and those that lack what the validation needs."""
-    ranks = {identity.rank for identity in record.ranks}
+            yield kinds, (rank.rank,), NONE
     for attempt in row.attempts:
-        if silent := tuple(sorted(ranks - {rank.rank for rank in attempt.ranks})):
-            yield from (_Shown(kind, silent) for kind in kinds_by("outcomes", [Outcome.LOST]))
-    lacking = tuple(identity.rank for identity in record.ranks if not identity.lacks.keys().isdisjoint(row.lacks))
-    yield from (_Shown(kind, lacking) for kind in kinds_by("lacks", row.lacks))
+        if silent := {identity.rank for identity in record.ranks} - {rank.rank for rank in attempt.ranks}:
+            yield kinds_by("outcomes", [Outcome.LOST]), sorted(silent), NONE
+    lacking = (identity.rank for identity in record.ranks if not identity.lacks.keys().isdisjoint(row.lacks))
+    yield kinds_by("lacks", row.lacks), lacking, NONE
 
 
-def _advice(shown: Sequence[_Shown], record: RunRecord) -> tuple[Advice, ...]:
-    kinds = dict.fromkeys(one.kind for one in shown)
-    found = [_of_kind(kind, [one for one in shown if one.kind == kind], record) for kind in kinds]
+def _advice(shown: Iterable[Shown], record: RunRecord) -> tuple[Advice, ...]:
+    ranks_of, labels_of = dict[str, dict[int, None]](), dict[str, Labels]()
+    for kinds, ranks, labels in shown:
+        in_order = dict.fromkeys(ranks)
+        for kind in kinds:
+            ranks_of.setdefault(kind, {}).update(in_order)
+            labels_of.setdefault(kind, labels)
+    found = [_of_kind(kind, tuple(ranks_of[kind]), labels, record) for kind, labels in labels_of.items()]
     return tuple(sorted(found, key=lambda one: (one.kind != _DRILL, _WORST_FIRST.index(one.remedy.severity))))
 
 
-def _of_kind(kind: str, shown: Sequence[_Shown], record: RunRecord) -> Advice:
+def _of_kind(kind: str, ranks: tuple[int, ...], labels: Labels, record: RunRecord) -> Advice:
     remedy = table().remedies[kind]
     severity = table().severities[remedy.severity]
-    ranks = list(dict.fromkeys(rank for one in shown for rank in one.ranks))
-    first = next((identity for identity in record.ranks if ranks and identity.rank == ranks[0]), None)
-    names = names_of(first, record.plan.run_id, shown[0].labels)
+    first = next((identity for identity in record.ranks if identity.rank == ranks[0]), None) if ranks else None
+    names = names_of(first, record.plan.run_id, labels)
     return Advice(
         kind,
         remedy,
         severity,
-        tuple(ranks),
-        where=f"rank {first.rank} ({places(record)[first.rank]})" if first else "",
+        ranks,
+        where=f"rank {first.rank} ({first.place})" if first else "",
         others=ranks_text(ranks[1:]) if ranks[1:] else "",
         checks=tuple((filled(command, names), look) for command, look in remedy.checks.items()),
         changes=tuple((filled(command, names), changes) for command, changes in severity.commands.items()),

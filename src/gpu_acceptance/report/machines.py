@@ -1,10 +1,11 @@
 """The machines of a run: nodes, GPUs, what differs between nodes, versions, and which NUMA node and network card each rank has."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import groupby
+from typing import Literal
 
 from markupsafe import Markup
 
@@ -102,8 +103,9 @@ def own_version(record: RunRecord) -> str:
 # --- what differs ---------------------------------------------------------------------------------------------------------------
 
 
-def agreed(tables: Mapping[int, Mapping[str, str]]) -> dict[str, dict[str, str]]:
+def agreed(record: RunRecord, what: Literal["versions", "environment"]) -> dict[str, dict[str, str]]:
     """Return by name each value with the ranks that have it; a rank that lacks the name has the value `not set`."""
+    tables: dict[int, dict[str, str]] = {identity.rank: getattr(identity, what) for identity in record.ranks}
     found = {}
     for name in sorted({name for table in tables.values() for name in table}):
         holders = defaultdict[str, list[int]](list)

@@ -92,6 +92,11 @@ def by_subject(record: RunRecord) -> dict[str, list[tuple[str, Row]]]:
     return subjects
 
 
+def counters(record: RunRecord) -> list[Judgement]:
+    """Return the limits of counters over the whole run."""
+    return [one for one in record.conclusion.limits if subject_of_metric(one.metric) == COUNTERS]
+
+
 def row_lines(row: Row) -> tuple[Line, ...]:
     """Return the limits of a validation. Counters that held are only counted."""
     shown = [one for one in row.judgements if subject_of_metric(one.metric) != COUNTERS or one.status is not Status.HELD]

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from gpu_acceptance.inventory.gpu import Gpu
-from gpu_acceptance.record.figure import Figure, figure_of, make_figure
+from gpu_acceptance.record.figure import Figure, make_figure
 from gpu_acceptance.record.job import Job, RankIdentity
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.row import Attempt, RankRecord
@@ -107,7 +107,7 @@ def judge_findings(profile, by_rank, subject, gpus_per_node):
 def judgements_of(profile, by_rank, subject, gpus_per_node=None, *, has_gpus=True):
     """Metric -> its judgement, of findings by rank: metric, value, unit, detail."""
     records = [
-        make_record(rank, figures=tuple(figure_of(*finding, judged=True, detail=detail) for *finding, detail in found))
+        make_record(rank, figures=tuple(make_figure(*finding, judged=True, detail=detail) for *finding, detail in found))
         for rank, found in enumerate(by_rank)
     ]
     job = make_job(len(by_rank), gpus_per_node, has_gpus=has_gpus)

@@ -6,7 +6,7 @@ import pytest
 
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.measure.corruption.survey import odd_kind
-from gpu_acceptance.record.figure import figure_of
+from gpu_acceptance.record.figure import make_figure
 from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.record.row import Attempt
 from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
@@ -21,7 +21,7 @@ def judged(hashes, details=None):
     """The one judgement of hashes by rank, in which a Missing is no hash."""
     details = details or {}
     records = [
-        make_record(rank, figures=(figure_of(METRIC, value, "text", judged=True, detail=details.get(rank, "")),))
+        make_record(rank, figures=(make_figure(METRIC, value, "text", judged=True, detail=details.get(rank, "")),))
         for rank, value in hashes.items()
     ]
     (judgement,) = judge((Attempt(number=1, ranks=tuple(records)),), PROFILE, make_job(len(hashes)), {}, "corruption")

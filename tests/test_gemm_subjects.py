@@ -11,7 +11,7 @@ from fixtures.gemm import Gemm
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.measure.gemm import rates
 from gpu_acceptance.measure.gemm.operands import square
-from gpu_acceptance.record.figure import figure_of
+from gpu_acceptance.record.figure import make_figure
 from gpu_acceptance.record.gpu_telemetry import GpuTelemetry, Level
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.row import Attempt
@@ -118,7 +118,7 @@ def test_without_a_clock_there_is_no_efficiency_and_no_pass(what):
     found = make_gemm(GPU, seen=seen).cycle_efficiency(RESULT)
     assert str(found) == said
     profile, job = load_profile("h200-sxm", shipped_dir()), make_job(1)
-    record = make_record(0, figures=(figure_of(EFFICIENCY, found, "relative", judged=True),))
+    record = make_record(0, figures=(make_figure(EFFICIENCY, found, "relative", judged=True),))
     row = make_row("acceptance/test_gemm.py::test_sustained", (Attempt(number=1, ranks=(record,)),), profile, job, {}, 60.0)
     statuses = {judgement.bound: judgement.status for judgement in row.judgements}
     assert statuses == {"at_least": Status.INVALID, "peers": Status.NOT_APPLICABLE}  # one rank has none
@@ -137,7 +137,7 @@ def test_a_gpu_that_lacks_a_dtype_is_no_pass_where_no_profile_declares_it(monkey
     monkeypatch.setattr(torch.cuda, "get_device_capability", {GPU: (8, 6)}.get)
     lack = make_gemm(GPU).lack("fp8")
     for name, status in (("h200-sxm", Status.INVALID), ("a10g", Status.NOT_APPLICABLE)):
-        record = make_record(0, figures=(figure_of("gemm.fp8.best", lack, "TFLOP/s", judged=True),))
+        record = make_record(0, figures=(make_figure("gemm.fp8.best", lack, "TFLOP/s", judged=True),))
         profile = load_profile(name, shipped_dir())
         row = make_row(
             "acceptance/test_gemm.py::test_best_shape[fp8]", (Attempt(number=1, ranks=(record,)),), profile, make_job(1), {}, 60.0
@@ -166,7 +166,7 @@ def run(subject, name, dtype):
     figures = []
 
     def check(metric, value, unit, spread_percent=None):
-        figures.append(figure_of(metric, value, unit, judged=True, spread_percent=spread_percent))
+        figures.append(make_figure(metric, value, unit, judged=True, spread_percent=spread_percent))
 
     given = {"gemm": make_gemm(subject=subject), "check": check, "record": lambda *_: None, "dtype": dtype}
     validation = getattr(module, f"test_{name}")

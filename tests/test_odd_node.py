@@ -5,7 +5,7 @@ from judging import make_identity
 from snapshots import changed, real, snapshot_of
 
 from gpu_acceptance.inventory import node
-from gpu_acceptance.record.figure import figure_of
+from gpu_acceptance.record.figure import make_figure
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.row import Attempt, RankRecord
@@ -55,7 +55,7 @@ def row_of(plains):
 
 def figures_of(plain):
     facts = node.facts(snapshot_of(plain).node, {})
-    return tuple(figure_of(f"environment.node.{name}", what, "text", judged=True) for name, what in facts)
+    return tuple(make_figure(f"environment.node.{name}", what, "text", judged=True) for name, what in facts)
 
 
 def test_three_nodes_alike():

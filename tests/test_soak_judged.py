@@ -6,7 +6,7 @@ import pytest
 from inventory.replay import HW_SLOWDOWN, HW_THERMAL, POWER_CAP, SW_THERMAL, loaded, series_of
 
 from gpu_acceptance.inventory.answer import Missing, Why
-from gpu_acceptance.record.figure import figure_of
+from gpu_acceptance.record.figure import make_figure
 from gpu_acceptance.record.gpu_telemetry import findings, steady_findings
 from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.record.row import Attempt
@@ -34,7 +34,7 @@ def thermal_figures(samples):
     series = series_of(samples)
     whole, steady = telemetry_of(series.window(0.0, LENGTH_S)), telemetry_of(series.window(LENGTH_S - 15, LENGTH_S))
     found = (*findings(whole), *steady_findings(steady))
-    return tuple(figure_of(metric, value, unit, judged=True, detail=detail) for metric, value, unit, detail in found)
+    return tuple(make_figure(metric, value, unit, judged=True, detail=detail) for metric, value, unit, detail in found)
 
 
 def judged(of_rank_1=None, samples_of_rank_1=None):
@@ -42,7 +42,7 @@ def judged(of_rank_1=None, samples_of_rank_1=None):
     records = []
     for rank in range(2):
         values = {**GOOD, **(of_rank_1 or {})} if rank else GOOD
-        figures = tuple(figure_of(metric, value, unit, judged=True) for metric, (value, unit) in values.items())
+        figures = tuple(make_figure(metric, value, unit, judged=True) for metric, (value, unit) in values.items())
         samples = samples_of_rank_1 if rank and samples_of_rank_1 is not None else loaded(LENGTH_S)
         records.append(make_record(rank, figures=(*figures, *thermal_figures(samples))))
     row = make_row("acceptance/test_soak.py::test_load", (Attempt(number=1, ranks=tuple(records)),), PROFILE, JOB, {}, 60.0)

@@ -8,7 +8,7 @@ import pytest
 
 from gpu_acceptance.base.model import encode
 from gpu_acceptance.folder.files import RecordError
-from gpu_acceptance.folder.journal import Journal, JournalContent, NeverBegan, find_why_it_never_began, read_journal
+from gpu_acceptance.folder.journal import Journal, JournalContent, find_why_it_never_began, read_journal
 from gpu_acceptance.record.job import RankFacts
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.row import RankRecord
@@ -159,8 +159,11 @@ def left(rank, message=REFUSAL.message):
 
 
 def test_ranks_that_agree_are_told_once_and_without_a_refusal_not_at_all():
-    expected = NeverBegan(Path("run/journal/rank-00000.jsonl"), RUN_ID, REFUSAL.message, exit_code=6, ended_at=REFUSAL.ended_at)
-    assert find_why_it_never_began([left(2), left(0), replace(left(1), refusal=None)]) == expected
+    never = find_why_it_never_began([left(2), left(0), replace(left(1), refusal=None)])
+    path = Path("run/journal/rank-00000.jsonl")
+    assert (never.path, never.run_id, never.why) == (path, RUN_ID, REFUSAL.message)
+    assert (str(never), never.exit_code) == (f"{path}: no report, because nothing ran: {REFUSAL.message}", 6)
+    assert never.ended_at == REFUSAL.ended_at
 
 
 def test_ranks_that_differ_are_named_the_first_of_them_with_their_words():

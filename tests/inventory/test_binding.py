@@ -12,7 +12,7 @@ from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.inventory.binding import HostSide, Opened
 from gpu_acceptance.inventory.cpu import NumaNode
 from gpu_acceptance.inventory.pci_topology import Place, place
-from gpu_acceptance.record.figure import figure_of
+from gpu_acceptance.record.figure import make_figure
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.row import Attempt
 from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
@@ -40,7 +40,7 @@ def row(topic, findings_by_rank):
     """The row of a job in which each rank found this."""
     records = []
     for rank, findings in enumerate(findings_by_rank):
-        figures = [figure_of(metric, value, unit, judged=True, detail=where) for metric, value, unit, where in findings]
+        figures = [make_figure(metric, value, unit, judged=True, detail=where) for metric, value, unit, where in findings]
         records.append(make_record(rank, figures=tuple(figures)))
     attempts = [Attempt(number=1, ranks=tuple(records))]
     return make_row(f"acceptance/test_binding.py::test_{topic}", attempts, PROFILE, make_job(len(records)), {}, 60.0)

@@ -9,7 +9,7 @@ from fixtures.p2p import measure_between
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.measure import p2p
 from gpu_acceptance.measure.peer_matrix import Cell, Matrix, pairs
-from gpu_acceptance.record.figure import figure_of
+from gpu_acceptance.record.figure import make_figure
 from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.record.peer_copies import PeerCopies, answer_from_text, answer_to_text, indexes_of
 from gpu_acceptance.record.row import Attempt
@@ -37,7 +37,7 @@ def judged(answer, num_gpus, first=0, num_nodes=1):
         readings |= {"path": copies.path} if num_gpus > 2 else {}
         units = {"wrong": "words", "path": "relative"}
         figures = tuple(
-            figure_of(
+            make_figure(
                 f"p2p.unidirectional.{name}",
                 reading.value,
                 units.get(name, "GB/s"),

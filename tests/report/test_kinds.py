@@ -4,7 +4,7 @@ import pytest
 
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.inventory.xids import labels_of, meaning_of
-from gpu_acceptance.record.figure import figure_of, make_figure
+from gpu_acceptance.record.figure import make_figure
 from gpu_acceptance.record.outcome import Cause, Outcome, Status
 from gpu_acceptance.record.row import Attempt, Judgement, LastCollective, RankRecord
 from gpu_acceptance.record.run_record import Objection, ObjectionKind
@@ -78,7 +78,7 @@ def test_a_limit_that_was_not_judged_is_of_the_kind_of_its_state_or_of_what_it_s
     ],
 )
 def test_a_figure_without_a_value_is_of_the_kind_of_its_reason(why, kind):
-    figure = figure_of("hbm.copy.bandwidth", Missing(why, "/dev/x"), "GB/s", judged=True)
+    figure = make_figure("hbm.copy.bandwidth", Missing(why, "/dev/x"), "GB/s", judged=True)
     (found,) = judge([Attempt(number=1, ranks=(record(outcome=Outcome.PASSED, figures=(figure,)),))], PROFILE, JOB, {}, "hbm")
     assert found.status is Status.INVALID
     assert kinds_of_judgement(found) == (kind,)

@@ -27,10 +27,10 @@ def scaled(metric, factor, *ranks, spread=None):
 
     def change(row):
         attempt = row.attempts[-1]
-        records = [record.model_copy(update={"figures": tuple(map(figure_of(record.rank), record.figures))}) for record in attempt.ranks]
+        records = [record.model_copy(update={"figures": tuple(map(make_figure(record.rank), record.figures))}) for record in attempt.ranks]
         return row.model_copy(update={"attempts": (attempt.model_copy(update={"ranks": tuple(records)}),)})
 
-    def figure_of(rank):
+    def make_figure(rank):
         def scale(figure):
             if figure.metric != metric or rank not in ranks:
                 return figure

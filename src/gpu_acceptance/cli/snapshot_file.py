@@ -25,7 +25,7 @@ from gpu_acceptance.inventory.declared import DeclaredNode
 from gpu_acceptance.inventory.gpu import Gpu, GpuReading
 from gpu_acceptance.inventory.infiniband import place_of
 from gpu_acceptance.inventory.node import NodeReading
-from gpu_acceptance.record.figure import figure_of, parts_of
+from gpu_acceptance.record.figure import make_figure, parts_of
 from gpu_acceptance.record.job import Job, RankIdentity
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.row import Attempt, RankRecord, Row
@@ -294,7 +294,7 @@ def _row(subject: str, topic: str, profile: Profile, job: Job, findings: Sequenc
     records = []
     for rank, found in enumerate(findings):
         figures = tuple(
-            figure_of(metric, value, unit, judged=True, detail=detail, labels=labels)
+            make_figure(metric, value, unit, judged=True, detail=detail, labels=labels)
             for metric, value, unit, detail, labels in map(parts_of, found)
         )
         records.append(RankRecord(nodeid=nodeid, attempt=1, generation=1, rank=rank, outcome=Outcome.PASSED, figures=figures))

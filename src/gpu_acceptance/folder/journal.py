@@ -164,26 +164,16 @@ def _parse_plan(line: bytes) -> JournalLine:
     return _LINE.validate_json(line)
 
 
-@dataclass(frozen=True)
-class NeverBegan:
-    """A run that ranks refused before they agreed what to run."""
-
-    path: Path  # the journal of the lowest rank
-    run_id: str
-    why: str
-    exit_code: int
-    ended_at: str
-
-
 class NothingRanError(RecordError):
-    """There is no run to rebuild, because nothing ran."""
+    """There is no run to rebuild: ranks refused it before they agreed what to run. `path`: the journal of the lowest rank."""
 
-    def __init__(self, never: NeverBegan) -> None:
-        super().__init__(f"{never.path}: no report, because nothing ran: {never.why}")
-        self.exit_code = never.exit_code
+    def __init__(self, path: Path, run_id: str, refusal: Refusal, why: str) -> None:
+        super().__init__(f"no report, because nothing ran: {why}", path)
+        self.path, self.run_id, self.why = path, run_id, why
+        self.exit_code, self.ended_at = refusal.exit_code, refusal.ended_at
 
 
-def find_why_it_never_began(contents: Iterable[JournalContent]) -> NeverBegan | None:
+def find_why_it_never_began(contents: Iterable[JournalContent]) -> NothingRanError | None:
     """Return None without a refusal, or where any journal has a plan or a record: then something may have run."""
     found: list[tuple[RankIdentity, Refusal, Path]] = []
     for content in contents:
@@ -200,4 +190,4 @@ def find_why_it_never_began(contents: Iterable[JournalContent]) -> NeverBegan | 
         ranks[told.message].add(one.rank)
     said = [f'{named("rank", who)} said "{message}"' for message, who in ranks.items()]
     why = refusal.message if len(ranks) == 1 else ", ".join(first_few(said, _MOST_SAID, "and {} more"))
-    return NeverBegan(path, identity.run_id, why, refusal.exit_code, refusal.ended_at)
+    return NothingRanError(path, identity.run_id, refusal, why)

@@ -11,7 +11,7 @@ from pathlib import Path
 from gpu_acceptance.base.files import write_atomically
 from gpu_acceptance.base.text import first_few
 from gpu_acceptance.folder.files import RecordError, journal_name, read_regular
-from gpu_acceptance.folder.journal import JournalContent, NothingRanError, find_why_it_never_began, read_journal
+from gpu_acceptance.folder.journal import JournalContent, find_why_it_never_began, read_journal
 from gpu_acceptance.folder.manifest import MANIFEST, differences, find_manifest
 from gpu_acceptance.record.job import Job, RankIdentity
 from gpu_acceptance.record.outcome import Outcome
@@ -70,7 +70,7 @@ def rebuild(
     """
     usable = _one_per_rank(contents)
     if never := find_why_it_never_began(contents):
-        raise NothingRanError(never)
+        raise never
     plan = _agreed_plan(usable)
     job = Job(tuple(identity for _, identity in usable))
     if closing := next((content.closing for content, _ in usable if content.closing), None):

@@ -10,7 +10,7 @@ from gpu_acceptance.inventory.answer import Answer, Missing, Why
 from gpu_acceptance.inventory.counters import CountersReading
 from gpu_acceptance.inventory.infiniband import PortName
 from gpu_acceptance.inventory.xids import labels_of, meaning_of
-from gpu_acceptance.record.figure import NONE, Figure, figure_of, make_figure
+from gpu_acceptance.record.figure import NONE, Figure, make_figure
 from gpu_acceptance.thresholds.limit import COUNTERS
 
 _MOST_BYTES = 16 << 20  # of one validation; NCCL_DEBUG=INFO leaves 130 kB on a rank of 4 H200
@@ -72,7 +72,7 @@ def _counter_figure(name: str, before: CountersReading, after: CountersReading, 
     rises = dict(_rises(name, before, after))
     missing = next((rise for rise in rises.values() if isinstance(rise, Missing)), None)
     if missing:
-        return figure_of(metric, missing, _unit(name), judged=judged)
+        return make_figure(metric, missing, _unit(name), judged=judged)
     numbers = {part: rise for part, rise in rises.items() if not isinstance(rise, Missing)}
     total = sum(numbers.values())
     parts = [f"{part}: {rise}" for part, rise in numbers.items() if rise and part]
@@ -119,7 +119,7 @@ def _xids(after: CountersReading, limited: frozenset[str]) -> Figure:
     metric, xids = f"{COUNTERS}.xids", after.xids
     judged = metric in limited
     if isinstance(xids, Missing):
-        return figure_of(metric, xids, "count", judged=judged)
+        return make_figure(metric, xids, "count", judged=judged)
     meanings = [meaning_of(number) for number in xids]
     named = "; ".join(first_few([str(one) for one in dict.fromkeys(meanings)], _MOST_COUNTERS))
     return make_figure(metric, len(xids), "count", judged=judged, detail=named, labels=labels_of(meanings))

@@ -66,14 +66,16 @@ def make_figure(
     detail: str = "",
     labels: Labels = NONE,
 ) -> Figure:
-    """Return the figure of any measured object; an object that is no finite number, text or bool becomes an anomaly, never a value.
+    """Return the figure of any measured object, or of a reader's answer.
 
-    `anomaly`: why there is no value, if that is known; `value` is ignored then.
+    An object that is no finite number, text or bool becomes an anomaly, never a value. `anomaly`: why there is no value, if that is known.
     Raises ValueError over an invalid metric name or unit: that is the test's mistake, not the machine's.
     """
     for what, text, pattern in (("metric name", metric, _NAME), ("unit", unit, _UNIT)):
         if not isinstance(text, str) or not pattern.fullmatch(text):
             raise ValueError(f"invalid {what} {text!r:.100}; must match {pattern.pattern}")
+    if isinstance(value, Missing):
+        labels = {**labels, "missing": value.missing.value}
     anomaly = anomaly or _anomaly(value) or (_spread_anomaly(spread_percent) if spread_percent is not None else "")
     about: dict[str, Any] = {}  # validation skips what is absent
     if detail:
@@ -100,6 +102,8 @@ def _is_too_long(value: object) -> bool:
 
 
 def _anomaly(value: object) -> str:
+    if isinstance(value, Missing):
+        return str(value)
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if not isinstance(value, float | int | str):
@@ -119,16 +123,6 @@ def parts_of(finding: tuple[Any, ...]) -> tuple[str, Any, str, str, Mapping[str,
     """Return metric, value, unit, detail and labels of a finding, which may end before the last two."""
     metric, value, unit, *rest = finding
     return metric, value, unit, rest[0] if rest else "", rest[1] if len(rest) > 1 else NONE
-
-
-def figure_of(
-    metric: str, answer: object, unit: str, *, judged: bool, spread_percent: float | None = None, detail: str = "", labels: Labels = NONE
-) -> Figure:
-    """Return the figure of a value, or of a reader's answer. Raises ValueError over an invalid metric name or unit."""
-    if isinstance(answer, Missing):
-        known = {**labels, "missing": answer.missing.value}
-        return make_figure(metric, None, unit, judged=judged, anomaly=str(answer), detail=detail, labels=known)
-    return make_figure(metric, answer, unit, judged=judged, spread_percent=spread_percent, detail=detail, labels=labels)
 
 
 class Curve(Model):

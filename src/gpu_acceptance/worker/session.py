@@ -11,7 +11,7 @@ import pytest
 from gpu_acceptance.control.control import MAX_MESSAGE_BYTES
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.inventory.gpu import Gpu, GpuUse
-from gpu_acceptance.record.figure import MOST_CURVES, NONE, Curve, Figure, Labels, curve_of, figure_of
+from gpu_acceptance.record.figure import MOST_CURVES, NONE, Curve, Figure, Labels, curve_of, make_figure
 from gpu_acceptance.record.gpu_telemetry import GpuTelemetry
 from gpu_acceptance.thresholds.limit import COUNTERS, Value, subject_of_metric
 from gpu_acceptance.worker.messages import Place, RunFacts
@@ -58,7 +58,7 @@ class Figures:
         """Note a figure. Never raises over a value, never communicates. `detail`: the part of the machine that was measured."""
         if subject_of_metric(str(metric)) == COUNTERS:
             raise ValueError(f"{metric}: what rises on a GPU is read by its supervisor; a validation measures under its own subject")
-        figure = figure_of(metric, value, unit, judged=judged, spread_percent=spread_percent, detail=detail, labels=labels)
+        figure = make_figure(metric, value, unit, judged=judged, spread_percent=spread_percent, detail=detail, labels=labels)
         if self._taken is None:
             self._late.append(f"{self._nodeid} gave {metric} after it had ended")
         elif len(self._taken) >= MOST_FIGURES:

@@ -62,41 +62,32 @@ def risen(
 ) -> tuple[Figure, ...]:
     """Return a figure for each of these counters that has a limit (`limited`: their metrics) or rose."""
     figures = [_counter_figure(name, before, after, limited) for name in names]
-    figures.append(_xids(after, limited))
+    figures.append(_xids(after.xids, f"{COUNTERS}.xids" in limited))
     return tuple(figure for figure in figures if figure.judged or figure.value)
 
 
 def _counter_figure(name: str, before: CountersReading, after: CountersReading, limited: frozenset[str]) -> Figure:
     metric = f"{COUNTERS}.{name}"
-    judged = metric in limited
     rises = dict(_rises(name, before, after))
-    missing = next((rise for rise in rises.values() if isinstance(rise, Missing)), None)
-    if missing:
-        return make_figure(metric, missing, _unit(name), judged=judged)
+    unit = "s" if name.startswith(_SECONDS) else "bytes" if name.endswith(_BYTES) else "count"
     numbers = {part: rise for part, rise in rises.items() if not isinstance(rise, Missing)}
-    total = sum(numbers.values())
-    parts = [f"{part}: {rise}" for part, rise in numbers.items() if rise and part]
+    if len(numbers) < len(rises):
+        missing = next(rise for rise in rises.values() if isinstance(rise, Missing))
+        return make_figure(metric, missing, unit, judged=metric in limited)
+    value = sum(numbers.values()) / 1e9 if unit == "s" else sum(numbers.values())
+    detail = "; ".join(first_few([f"{part}: {rise}" for part, rise in numbers.items() if rise and part], _MOST_COUNTERS))
     labels = next((part.labels for part, rise in numbers.items() if rise and isinstance(part, PortName)), NONE)
-    value = total / 1e9 if _unit(name) == "s" else total
-    return make_figure(metric, value, _unit(name), judged=judged, detail="; ".join(first_few(parts, _MOST_COUNTERS)), labels=labels)
-
-
-def _unit(name: str) -> str:
-    if name.startswith(_SECONDS):
-        return "s"
-    return "bytes" if name.endswith(_BYTES) else "count"
+    return make_figure(metric, value, unit, judged=metric in limited, detail=detail, labels=labels)
 
 
 def _rises(name: str, before: CountersReading, after: CountersReading) -> Iterator[tuple[str, Answer[int]]]:
     """Yield rises by link or port if those were read, else their sum. A counter that is not in both readings is missing."""
     parts = {part: value for (one, part), value in after.values.items() if one == name and part}
-    if not parts:
-        yield "", _rise("", before.values.get((name, "")), after.values.get((name, "")))
-        return
-    for part in dict.fromkeys([*parts, *(part for one, part in before.values if one == name and part)]):
-        yield part, _rise(part, before.values.get((name, part)), parts.get(part))
+    names = dict.fromkeys([*parts, *(part for one, part in before.values if one == name and part)]) if parts else [""]
+    for part in names:
+        yield part, _rise(part, before.values.get((name, part)), after.values.get((name, part)))
     counts, total = [value for value in parts.values() if not isinstance(value, Missing)], after.values.get((name, ""))
-    if isinstance(total, int) and len(counts) == len(parts) and sum(counts) != total:
+    if parts and isinstance(total, int) and len(counts) == len(parts) and sum(counts) != total:
         yield "", Missing(Why.UNREADABLE, f"the links add up to {sum(counts)}, but NVML reports a sum of {total}")
 
 
@@ -115,11 +106,9 @@ def _rise(part: str, before: Answer[int] | None, after: Answer[int] | None) -> A
     return after - before
 
 
-def _xids(after: CountersReading, limited: frozenset[str]) -> Figure:
-    metric, xids = f"{COUNTERS}.xids", after.xids
-    judged = metric in limited
+def _xids(xids: Answer[tuple[int, ...]], is_judged: bool) -> Figure:
     if isinstance(xids, Missing):
-        return make_figure(metric, xids, "count", judged=judged)
+        return make_figure(f"{COUNTERS}.xids", xids, "count", judged=is_judged)
     meanings = [meaning_of(number) for number in xids]
-    named = "; ".join(first_few([str(one) for one in dict.fromkeys(meanings)], _MOST_COUNTERS))
-    return make_figure(metric, len(xids), "count", judged=judged, detail=named, labels=labels_of(meanings))
+    detail = "; ".join(first_few([str(one) for one in dict.fromkeys(meanings)], _MOST_COUNTERS))
+    return make_figure(f"{COUNTERS}.xids", len(xids), "count", judged=is_judged, detail=detail, labels=labels_of(meanings))

@@ -20,12 +20,7 @@ KEPT_FROM_S = 60.0  # attempts that last as long keep a series
 Finding = tuple[str, Answer[float], str, str]  # metric, value, unit, detail
 Findings = Iterator[Finding]
 
-_FAULTS = {
-    "hw_thermal": gpu.HW_THERMAL,
-    "hw_slowdown": gpu.HW_SLOWDOWN,
-    "hw_power_brake": gpu.HW_POWER_BRAKE,
-    "sw_thermal": gpu.SW_THERMAL,
-}
+_FAULTS = ("hw_thermal", "hw_slowdown", "hw_power_brake", "sw_thermal")
 _JUDGED = ("sm_clock_mhz", "memory_clock_mhz", "gpu_temperature_c", "temperature_margin_c")
 
 
@@ -92,8 +87,8 @@ def check_moments(begin_s: float, end_s: float) -> None:
 
 def findings(load: GpuTelemetry) -> Findings:
     """Yield the figures of a whole load that decide whether a GPU can hold it."""
-    for name, bit in _FAULTS.items():
-        reason = gpu.event_reasons_of(bit)[0]
+    for name in _FAULTS:
+        reason = gpu.event_reasons_of(getattr(gpu, name.upper()))[0]
         yield f"soak.throttle.{name}", _share(load, reason), "%", _when(load, reason)
     unknown = [reason for reason in load.throttled_s if reason not in gpu.EVENT_REASONS.values()]  # of a later NVML: perhaps harmful
     worst = max(unknown, key=lambda reason: load.throttled_s[reason], default="")
@@ -119,8 +114,8 @@ def facts(load: GpuTelemetry) -> Findings:
     yield "soak.power.mean", load.mean("power_w"), "W", _range(load, "power_w", "W")
     yield "soak.power.energy", _of(load, "power_w", lambda level: level.mean * level.held_s), "J", ""
     yield "soak.throttle.sw_power_cap", _share(load, gpu.event_reasons_of(gpu.SW_POWER_CAP)[0]), "%", ""
-    yield "soak.temperature.gpu_max", _of(load, "gpu_temperature_c", lambda level: level.high), "C", ""
-    yield "soak.temperature.memory_max", _of(load, "memory_temperature_c", lambda level: level.high), "C", ""
+    for name in ("gpu", "memory"):
+        yield f"soak.temperature.{name}_max", _of(load, f"{name}_temperature_c", lambda level: level.high), "C", ""
 
 
 def steady_facts(steady: GpuTelemetry) -> Findings:

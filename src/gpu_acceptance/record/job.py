@@ -100,22 +100,14 @@ def clock_offset(bounds: Bounds | None) -> str:
 
 def clock_sentences(ranks: Sequence[RankIdentity]) -> Iterator[str]:
     """Yield `clock of node 1 (node-01) is 3600.0 s ahead of that of node 0 (node-00), give or take 0.1 s` for each wrong clock."""
-    first = {identity.node: identity for identity in sorted(ranks, key=lambda identity: identity.rank, reverse=True)}
+    first = {node: of_node[0] for node, of_node in by_node(ranks).items()}
     reference = f"node 0 ({first[0].node_place})" if 0 in first else "node 0"
-    for node, identity in sorted(first.items()):
+    for node, identity in first.items():
         least_s, most_s = identity.clock_ahead_s or (0.0, 0.0)
         if max(least_s, -most_s) > NOTABLE_S:
             middle_s, half_s = (least_s + most_s) / 2, (most_s - least_s) / 2
             apart = f"{abs(middle_s):.1f} s {'ahead of' if middle_s > 0 else 'behind'} that of {reference}"
             yield f"clock of node {node} ({identity.node_place}) is {apart}, give or take {half_s + 0.05:.1f} s"
-
-
-def by_node(ranks: Iterable[RankIdentity]) -> dict[int, list[RankIdentity]]:
-    """Return the ranks of each node, nodes and ranks in ascending order."""
-    nodes: dict[int, list[RankIdentity]] = {}
-    for identity in sorted(ranks, key=lambda identity: identity.rank):
-        nodes.setdefault(identity.node, []).append(identity)
-    return dict(sorted(nodes.items()))
 
 
 @dataclass(frozen=True)
@@ -131,7 +123,10 @@ class Job:
     @cached_property
     def by_node(self) -> dict[int, list[RankIdentity]]:
         """The nodes with at least one registered rank, in order, each with those ranks."""
-        return by_node(self.by_rank.values())
+        nodes: dict[int, list[RankIdentity]] = {}
+        for identity in self.by_rank.values():
+            nodes.setdefault(identity.node, []).append(identity)
+        return dict(sorted(nodes.items()))
 
     @cached_property
     def gpus_per_node(self) -> int:
@@ -178,10 +173,7 @@ class Job:
 
     def who(self, ranks: Collection[int]) -> str:
         """Return `rank 5 (node-03, GPU 5, serial ...)`, or `ranks 0-6,8`."""
-        if len(set(ranks)) == 1:
-            (rank,) = set(ranks)
-            return f"rank {rank} ({self.place(rank)})"
-        return f"ranks {format_ranges(ranks)}"
+        return f"ranks {format_ranges(ranks)}" if len(set(ranks)) != 1 else f"rank {min(ranks)} ({self.place(min(ranks))})"
 
     def where(self, scope: Scope, first: int, members: Collection[int]) -> str:
         """Return `on rank 5 (node-03, GPU 5, ...) and 2 more: ranks 1, 7`, `on node 1 (host)` or `(job)`. `first` is the worst."""
@@ -191,3 +183,8 @@ class Job:
         others = set(members) - {first}
         more = f" and {len(others)} more: {scope if len(others) == 1 else scope + 's'} {format_ranges(others, ', ')}" if others else ""
         return f"on {scope} {first} ({place}){more}"
+
+
+def by_node(ranks: Iterable[RankIdentity]) -> dict[int, list[RankIdentity]]:
+    """Return the ranks of each node, nodes and ranks in ascending order."""
+    return Job(tuple(ranks)).by_node

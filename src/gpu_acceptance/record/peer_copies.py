@@ -62,23 +62,29 @@ class PeerCopies:
     @property
     def sent(self) -> Reading:
         """The fastest copy from this GPU: its way out."""
-        return self._read(lambda matrix, own: self._copy(matrix, matrix.fastest_out(own)))
+        return self._copy(Matrix.fastest_out)
 
     @property
     def received(self) -> Reading:
         """The fastest copy to this GPU: its way in."""
-        return self._read(lambda matrix, own: self._copy(matrix, matrix.fastest_in(own)))
+        return self._copy(Matrix.fastest_in)
 
     @property
     def path(self) -> Reading:
         """The slowest copy from this GPU, as a part of the rate that both GPUs reach with others. With two GPUs it tells nothing."""
-        return self._read(self._slowest_path)
+        if isinstance(self.answer, Missing):
+            return Reading(self.answer)
+        pair = self.answer.slowest_path(self._own)
+        detail = f"{self._names(pair)}: {show(self.answer.cells[pair].value)} GB/s of {show(self.answer.reach(pair))} that both reach"
+        return Reading(self.answer.path(pair), detail=detail, labels={"peer": self.ranks[pair[1]]})
 
     @property
     def wrong(self) -> Reading:
         """Wrong words attributed to this GPU, and the wrong copies of the whole node."""
-        names = list(map(_name, self.ranks))
-        return self._read(lambda matrix, own: Reading(num_wrong_of(own, matrix), detail=attribution(matrix.wrong(), names)))
+        if isinstance(self.answer, Missing):
+            return Reading(self.answer)
+        names = [f"rank {rank}" for rank in self.ranks]
+        return Reading(num_wrong_of(self._own, self.answer), detail=attribution(self.answer.wrong(), names))
 
     @property
     def to_peers(self) -> dict[int, Answer[float]]:
@@ -93,24 +99,13 @@ class PeerCopies:
     def _own(self) -> int:
         return self.ranks.index(self.rank)
 
-    def _read(self, read: Callable[[Matrix, int], Reading]) -> Reading:
-        return Reading(self.answer) if isinstance(self.answer, Missing) else read(self.answer, self._own)
-
-    def _copy(self, matrix: Matrix, pair: Pair) -> Reading:
-        others = matrix.num_gpus - 1
+    def _copy(self, pair_of: Callable[[Matrix, int], Pair]) -> Reading:
+        if isinstance(self.answer, Missing):
+            return Reading(self.answer)
+        pair, others = pair_of(self.answer, self._own), self.answer.num_gpus - 1
         which = f"the fastest of {others}" if others > 1 else "which alone cannot tell one GPU from the other"
-        cell = matrix.cells[pair]
+        cell = self.answer.cells[pair]
         return Reading(cell.value, cell.cv_percent, f"{self._names(pair)}, {which}")
 
-    def _slowest_path(self, matrix: Matrix, own: int) -> Reading:
-        pair = matrix.slowest_path(own)
-        detail = f"{self._names(pair)}: {show(matrix.cells[pair].value)} GB/s of {show(matrix.reach(pair))} that both reach"
-        return Reading(matrix.path(pair), detail=detail, labels={"peer": self.ranks[pair[1]]})
-
     def _names(self, pair: Pair) -> str:
-        source, destination = pair
-        return f"{_name(self.ranks[source])} to {_name(self.ranks[destination])}"
-
-
-def _name(rank: int) -> str:
-    return f"rank {rank}"
+        return f"rank {self.ranks[pair[0]]} to rank {self.ranks[pair[1]]}"

@@ -4,14 +4,14 @@ import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
 from gpu_acceptance.control.control import MAX_MESSAGE_BYTES
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.inventory.gpu import Gpu, GpuUse
-from gpu_acceptance.record.figure import MOST_CURVES, NONE, Curve, Figure, Labels, curve_of, make_figure
+from gpu_acceptance.record.figure import MOST_CURVES, Curve, Figure, curve_of, make_figure
 from gpu_acceptance.record.gpu_telemetry import GpuTelemetry
 from gpu_acceptance.thresholds.limit import COUNTERS, Value, subject_of_metric
 from gpu_acceptance.worker.messages import Place, RunFacts
@@ -44,21 +44,11 @@ class Figures:
         self._taken: list[Figure] | None = []
         self.curves: list[Curve] = []
 
-    def add(
-        self,
-        metric: str,
-        value: object,
-        unit: str,
-        *,
-        judged: bool,
-        spread_percent: float | None = None,
-        detail: str = "",
-        labels: Labels = NONE,
-    ) -> None:
-        """Note a figure. Never raises over a value, never communicates. `detail`: the part of the machine that was measured."""
+    def add(self, metric: str, value: object, unit: str, **about: Any) -> None:
+        """Note a figure (see make_figure). Never raises over a value, never communicates."""
         if subject_of_metric(str(metric)) == COUNTERS:
             raise ValueError(f"{metric}: what rises on a GPU is read by its supervisor; a validation measures under its own subject")
-        figure = make_figure(metric, value, unit, judged=judged, spread_percent=spread_percent, detail=detail, labels=labels)
+        figure = make_figure(metric, value, unit, **about)
         if self._taken is None:
             self._late.append(f"{self._nodeid} gave {metric} after it had ended")
         elif len(self._taken) >= MOST_FIGURES:

@@ -95,8 +95,7 @@ def _problem(content: JournalContent, identity: RankIdentity, record: RunRecord)
         identity = told.model_copy(update={"gpu_uuid": told.gpu_uuid or kept.gpu_uuid, "versions": versions})
     if unlike := _unlike_fields(content.identity, identity):
         return f"gives its rank another {unlike}"
-    unlike = _unlike_fields(content.plan, record.plan)
-    return f"has a plan with another {unlike}" if unlike else ""
+    return f"has a plan with another {unlike}" if (unlike := _unlike_fields(content.plan, record.plan)) else ""
 
 
 def _closed_otherwise(contents: Mapping[int, JournalContent], record: RunRecord, *, has_closed_all: bool) -> Iterator[Unlike]:
@@ -144,7 +143,7 @@ def _unlike_records(contents: Mapping[int, JournalContent], record: RunRecord) -
         if absent := [key for key in heard if key not in of_rank]:
             yield Unlike(rank, f"lacks what results.json tells of it: {_attempts(absent)}")
         pairs = ((key, due[key].get(rank, of_rank[key]), told[key].get(rank)) for key in of_rank if key in told)
-        if different := {key: _difference(one, other) for key, one, other in pairs if other is None or _facts(one) != _facts(other)}:
+        if different := {key: text for key, one, other in pairs if (text := _difference(one, other))}:
             yield Unlike(rank, f"tells otherwise than results.json: {_attempts(list(different))}: {next(iter(different.values()))}")
         is_closed = contents[rank].closing is not None and not record.rebuilt
         if untold := [key for key, one in of_rank.items() if key not in told and not _may_be_untold(one, record, is_closed=is_closed)]:
@@ -153,10 +152,8 @@ def _unlike_records(contents: Mapping[int, JournalContent], record: RunRecord) -
 
 def _believed(told: RankRecord, kept: RankRecord | None) -> RankRecord:
     """Return the journal's record, unless the reporter never heard it: of a rank that it gave up, or too large to be sent."""
-    if kept is None or told.outcome is Outcome.LOST:
-        return told
-    is_too_large = told.outcome is Outcome.ERROR and not told.figures and kept.outcome is Outcome.PASSED
-    return told if is_too_large else kept
+    is_too_large = kept is not None and told.outcome is Outcome.ERROR and not told.figures and kept.outcome is Outcome.PASSED
+    return told if kept is None or told.outcome is Outcome.LOST or is_too_large else kept
 
 
 def _may_be_untold(kept: RankRecord, record: RunRecord, *, is_closed: bool) -> bool:
@@ -166,14 +163,8 @@ def _may_be_untold(kept: RankRecord, record: RunRecord, *, is_closed: bool) -> b
     """
     if kept.nodeid == WORKER_END and kept.outcome in _WELL:
         return True
-    if is_closed:
-        return False
     outcomes = {one.outcome for row in record.rows for attempt in row.attempts for one in attempt.ranks}
-    return record.conclusion.exit_code in _BROKEN_OFF or Outcome.LOST in outcomes
-
-
-def _facts(record: RankRecord) -> RankRecord:
-    return record.model_copy(update=_WITHOUT_TEXTS)
+    return not is_closed and (record.conclusion.exit_code in _BROKEN_OFF or Outcome.LOST in outcomes)
 
 
 def _difference(kept: RankRecord, told: RankRecord | None) -> str:
@@ -186,7 +177,7 @@ def _difference(kept: RankRecord, told: RankRecord | None) -> str:
         for name in (field for field in Figure.__dataclass_fields__ if getattr(one, field) != getattr(other, field)):
             what = one.metric if name == "value" else f"{name} of {one.metric}"
             return f"{what} is {one_line(str(getattr(one, name)))} there and {one_line(str(getattr(other, name)))} in results.json"
-    return _unlike_fields(_facts(kept), _facts(told))
+    return _unlike_fields(*(one.model_copy(update=_WITHOUT_TEXTS) for one in (kept, told)))
 
 
 def _attempts(keys: Sequence[_Key]) -> str:

@@ -11,6 +11,7 @@ import stat
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import psutil
 from pydantic import BaseModel, ValidationError
@@ -140,16 +141,12 @@ class RunFiles:
             fsync_path(self.terminal)
 
 
-class _Written(BaseModel):
-    gpu_acceptance_version: str
-
-
 class _OtherSchema(BaseModel):
     """The part of a record that every schema has."""
 
     schema_version: int
-    plan: _Written | None = None
-    header: _Written | None = None  # schema 1
+    plan: dict[str, Any] = {}
+    header: dict[str, Any] = {}  # schema 1
 
 
 def write_results(run_dir: Path, record: RunRecord) -> Path:
@@ -186,8 +183,8 @@ def _of_other_version(data: bytes) -> str:
         found = _OtherSchema.model_validate_json(data)
     except ValidationError:
         return ""
-    by = found.plan or found.header
-    if found.schema_version == SCHEMA_VERSION or by is None:
+    version = (found.plan or found.header).get("gpu_acceptance_version")
+    if found.schema_version == SCHEMA_VERSION or not isinstance(version, str):
         return ""
-    written = f"schema_version {found.schema_version}, by gpu-acceptance {by.gpu_acceptance_version}, which reads it"
+    written = f"schema_version {found.schema_version}, by gpu-acceptance {version}, which reads it"
     return f"{written}; this version reads {SCHEMA_VERSION}: without results.json, `report build` makes a record of its journals"

@@ -114,32 +114,29 @@ def _one_per_rank(contents: Sequence[JournalContent]) -> list[tuple[JournalConte
 
 def _agreed_plan(usable: Sequence[tuple[JournalContent, RankIdentity]]) -> RunPlan:
     """Return the plan that all journals share. A rank that was lost before it wrote the plan has none."""
-    planned = [(content, content.plan) for content, _ in usable if content.plan]
-    if not planned:
+    first, plan = next(((content, content.plan) for content, _ in usable if content.plan), (None, None))
+    if first is None or plan is None:
         raise RecordError("no journal has a plan: the run ended before it was agreed what to run, and there is nothing to judge")
-    (first, plan), *others = planned
-    for content, other in others:
-        if difference := _difference(plan, other):
-            raise RecordError(f"{first.path} and {content.path}: journals of different runs: {difference}")
     for content, identity in usable:
-        if identity.run_id != plan.run_id:
-            raise RecordError(f"{first.path} and {content.path}: journals of different runs: run_id {plan.run_id} and {identity.run_id}")
+        other = content.plan or plan
+        unlike = [name for name in RunPlan.model_fields if getattr(plan, name) != getattr(other, name)]
+        if other_ids := {other.run_id, identity.run_id} - {plan.run_id}:
+            difference = f"run_id {plan.run_id} and {other_ids.pop()}"
+        elif plan.profile.digest != other.profile.digest:
+            difference = f"profile digest {plan.profile.digest} and {other.profile.digest}"
+        elif unlike:
+            difference = f"their plans differ in {', '.join(unlike)}"
+        else:
+            continue
+        raise RecordError(f"{first.path} and {content.path}: journals of different runs: {difference}")
     return plan
-
-
-def _difference(plan: RunPlan, other: RunPlan) -> str:
-    if plan.run_id != other.run_id:
-        return f"run_id {plan.run_id} and {other.run_id}"
-    if plan.profile.digest != other.profile.digest:
-        return f"profile digest {plan.profile.digest} and {other.profile.digest}"
-    names = [name for name in RunPlan.model_fields if getattr(plan, name) != getattr(other, name)]
-    return f"their plans differ in {', '.join(names)}" if names else ""
 
 
 def _validations(plan: RunPlan, records: Records) -> list[PlannedValidation]:
     """Return row 0, then the plan's order, then all else that was attempted: nothing found is left out."""
     planned = {validation.nodeid: validation for validation in plan.validations}
-    nodeids = dict.fromkeys([*([FORMATION] if FORMATION in {*planned, *records} else []), *planned, *sorted(records)])
+    nodeids = [*planned, *sorted(records.keys() - planned.keys())]
+    nodeids.sort(key=lambda nodeid: nodeid != FORMATION)
     return [planned.get(nodeid) or PlannedValidation(nodeid=nodeid, deadline_s=plan.profile.deadline_s) for nodeid in nodeids]
 
 
@@ -153,19 +150,12 @@ def _row(validation: PlannedValidation, records: dict[int, list[RankRecord]], pl
 
 def _attempt(nodeid: str, number: int, found: Sequence[RankRecord], job: Job) -> Attempt:
     """Return one attempt with a record for every rank: those that left none are lost."""
-    generation = max(record.generation for record in found)
-    lost = [
-        RankRecord(
-            nodeid=nodeid,
-            attempt=number,
-            generation=generation,
-            rank=rank,
-            outcome=Outcome.LOST,
-            message="no record of it in its journal" if rank in job.by_rank else "no journal of this rank",
-        )
-        for rank in sorted(set(range(job.world_size)) - {record.rank for record in found})
-    ]
-    return Attempt(number=number, ranks=causes_before_victims(sorted([*found, *lost], key=lambda record: record.rank)))
+    lost = RankRecord(nodeid=nodeid, attempt=number, generation=max(one.generation for one in found), rank=0, outcome=Outcome.LOST)
+    records = [*found]
+    for rank in set(range(job.world_size)) - {record.rank for record in found}:
+        why = "no record of it in its journal" if rank in job.by_rank else "no journal of this rank"
+        records.append(lost.model_copy(update={"rank": rank, "message": why}))
+    return Attempt(number=number, ranks=causes_before_victims(sorted(records, key=lambda record: record.rank)))
 
 
 def find_journals(folders: Sequence[Path]) -> dict[str, Path]:

@@ -24,6 +24,7 @@ from gpu_acceptance.measure.lora.calls import (
 ADD = Call("add", {"a": 1, "b": [2.5, None, True]})
 ADD_TEXT = '{"name": "add", "arguments": {"a": 1, "b": [2.5, null, true]}}'
 SAY = Call("say", {"text": "it's"})
+NO_CALLS = ("", "It is 4.", "{4}", '{"name": "Ada"}', '{"answer": 4}', "a < tool_call >", 'The {"name": "add", "arguments": {}}')
 
 
 @pytest.mark.parametrize(
@@ -42,21 +43,12 @@ SAY = Call("say", {"text": "it's"})
         ('{"name": "add", "parameters": {"a": 1, "b": [2.5, null, true]}}<|eot_id|>', [ADD]),
         ('<|python_tag|>{"type": "function", "name": "say", "parameters": {"text": "it\'s"}}<|eom_id|>', [SAY]),
         ('{"name": "stop", "arguments": {}}', [Call("stop", {})]),
+        *((text, []) for text in NO_CALLS),
     ],
 )
 def test_calls(text, calls):
     found = find_calls(text)
-    assert (list(found.calls), found.problem) == (calls, "")
-    assert found.is_attempt
-
-
-@pytest.mark.parametrize(
-    "text", ["", "It is 4.", "{4}", '{"name": "Ada"}', '{"answer": 4}', "a < tool_call >", 'The {"name": "add", "arguments": {}}']
-)
-def test_what_means_no_call(text):
-    found = find_calls(text)
-    assert (found.calls, found.problem) == ((), "")
-    assert not found.is_attempt
+    assert (list(found.calls), found.problem, found.is_attempt) == (calls, "", bool(calls))
 
 
 @pytest.mark.parametrize(
@@ -87,26 +79,10 @@ def test_what_means_no_call(text):
 )
 def test_what_is_meant_for_a_call_and_is_none(text, problem):
     found = find_calls(text)
-    assert (found.calls, found.problem) == ((), problem)
-    assert found.is_attempt
+    assert (found.calls, found.problem, found.is_attempt) == ((), problem, True)
 
 
-PIECES = (
-    "<tool_call>",
-    "</tool_call>",
-    "<functioncall>",
-    "<|endoftext|>",
-    ADD_TEXT,
-    '{"name": "',
-    '", "arguments": ',
-    "'{",
-    "}'}",
-    "\\",
-    "'",
-    '"',
-    "{",
-    "}",
-)
+PIECES = ["<tool_call>", "</tool_call>", "<functioncall>", "<|endoftext|>", ADD_TEXT, '{"name": "', '", "arguments": ', *"\\'\"{}"]
 
 
 @given(st.one_of(st.text(), st.lists(st.sampled_from(PIECES), max_size=12).map("".join)))
@@ -138,15 +114,13 @@ def as_glaive(calls):
     return "".join(f'<functioncall> {{"name": {json.dumps(call.name)}, "arguments": \'{json.dumps(call.arguments)}\'}} ' for call in calls)
 
 
-@given(st.lists(CALLS, min_size=1, max_size=3), st.sampled_from([as_qwen, as_glaive]))
+def bare(calls):
+    return json.dumps({"name": calls[0].name, "parameters": calls[0].arguments}, ensure_ascii=False) if len(calls) == 1 else as_qwen(calls)
+
+
+@given(st.lists(CALLS, min_size=1, max_size=3), st.sampled_from([as_qwen, as_glaive, bare]))
 def test_what_a_template_prints_is_found(calls, printed):
     assert list(find_calls(printed(calls)).calls) == calls
-
-
-@given(CALLS, st.sampled_from(["arguments", "parameters"]), st.booleans())
-def test_what_a_template_prints_without_fences_is_found(call, key, keeps_letters):
-    text = json.dumps({"name": call.name, key: call.arguments}, ensure_ascii=not keeps_letters)
-    assert find_calls(text).calls == (call,)
 
 
 NONE = Message("assistant", "No.")
@@ -220,25 +194,25 @@ def test_several_calls_are_right_in_any_order_and_as_often():
     assert scored([wanted], [one + two])["right_function"] == 0
 
 
-def test_nothing_expected_is_no_score():
-    with pytest.raises(ScoreError, match=r"^none of 2 prompts expects a call: there is nothing to score$"):
-        scored([NONE, NONE], [RIGHT, "No."])
-    with pytest.raises(ScoreError, match=r"^none of 0 prompts expects"):
-        scored([], [])
-
-
-def test_no_parsed_call_is_no_score():
-    text = "no call could be parsed, 1 of 3 answers try to call; 2 calls were expected: there is nothing to score"
+@pytest.mark.parametrize(
+    ("expected", "answers", "text"),
+    [
+        ([NONE, NONE], [RIGHT, "No."], "none of 2 prompts expects a call: there is nothing to score"),
+        ([], [], "none of 0 prompts expects a call: there is nothing to score"),
+        (
+            [ADD_FUNCTIONAL, ADD_FUNCTIONAL, NONE],
+            ["No.", BROKEN, "No."],
+            "no call could be parsed, 1 of 3 answers try to call; 2 calls were expected: there is nothing to score",
+        ),
+    ],
+)
+def test_nothing_to_score(expected, answers, text):
     with pytest.raises(ScoreError, match=f"^{text}$"):
-        scored([ADD_FUNCTIONAL, ADD_FUNCTIONAL, NONE], ["No.", BROKEN, "No."])
+        scored(expected, answers)
 
 
-def test_a_tally_may_be_of_nothing():
+def test_a_tally_has_as_many_answers_as_prompts_and_none_may_call():
     assert tally([ADD_FUNCTIONAL, NONE], ["No.", "No."]).num_right == 1
-    assert tally([], []).num_prompts == 0
-
-
-def test_as_many_answers_as_prompts():
     with pytest.raises(ValueError, match=r"zip\(\) argument 2 is shorter"):
         tally([ADD_FUNCTIONAL, NONE], ["No."])
 
@@ -257,42 +231,35 @@ def lines(dialogues):
     return [one.line for one in dialogues]
 
 
-def test_each_is_on_one_side_in_its_order_and_about_the_part_is_held_out():
-    train, held_out = split(MANY, 0.1)
-    assert lines(train) == sorted(lines(train))
-    assert sorted(lines(train) + lines(held_out)) == list(range(1000))
+def test_each_is_on_one_side_whatever_else_is_there():
+    """Both sides are in order. A larger part holds out more beside the same ones."""
+    train, held_out = map(lines, split(MANY, 0.1))
+    assert train == sorted(train)
+    assert sorted(train + held_out) == list(range(1000))
     assert 70 < len(held_out) < 130
-
-
-def test_the_side_does_not_depend_on_what_else_is_there_or_in_which_order():
-    _, held_out = split(MANY, 0.1)
-    _, of_half = split(MANY[::-2], 0.1)
-    assert set(lines(of_half)) == set(lines(held_out)) & set(range(1, 1000, 2))
-
-
-def test_more_held_out_are_held_out_still_where_the_part_is_larger():
-    assert set(lines(split(MANY, 0.1)[1])) < set(lines(split(MANY, 0.3)[1]))
+    assert set(lines(split(MANY[::-2], 0.1)[1])) == set(held_out) & set(range(1, 1000, 2))
+    assert set(held_out) < set(lines(split(MANY, 0.3)[1]))
 
 
 def test_one_prompt_is_never_on_both_sides():
     """However it is spaced, answered, continued, or offered functions with."""
-    copies = [
-        dialogue(f" number  {number}\n", number, ({"type": "function"},), Message("assistant", "no"), [ANSWER]) for number in range(1000)
-    ]
-    train, held_out = split([*MANY, *copies], 0.1)
-    assert set(lines(train)).isdisjoint(lines(held_out))
-    assert len(train) == 2 * len(set(lines(train)))
+    no = Message("assistant", "no")
+    copies = [dialogue(f" number  {number}\n", number, ({"type": "function"},), no, [ANSWER]) for number in range(1000)]
+    train, held_out = map(lines, split([*MANY, *copies], 0.1))
+    assert set(train).isdisjoint(held_out)
+    assert len(train) == 2 * len(set(train))
 
 
-def test_a_side_without_a_call():
-    told = [dialogue(f"number {number}", answer=Message("assistant", "no")) for number in range(100)]
-    text = "100 dialogues, [678][0-9] of them to train, and no call in those: more dialogues are needed"
-    with pytest.raises(DialogueError, match=f"^{text}$"):
-        split(told, 0.3)
-    with pytest.raises(
-        DialogueError, match=r"^1 dialogues, 0 of them (to train|held out), and no call in those: more dialogues are needed$"
-    ):
-        split(MANY[:1], 0.3)
+@pytest.mark.parametrize(
+    ("dialogues", "seen"),
+    [
+        ([dialogue(f"number {number}", answer=NONE) for number in range(100)], "100 dialogues, [678][0-9] of them to train"),
+        (MANY[:1], "1 dialogues, 0 of them (to train|held out)"),
+    ],
+)
+def test_a_side_without_a_call(dialogues, seen):
+    with pytest.raises(DialogueError, match=f"^{seen}, and no call in those: more dialogues are needed$"):
+        split(dialogues, 0.3)
 
 
 def test_a_chat_template_takes_the_messages_of_a_dialogue():

@@ -67,14 +67,11 @@ def test_arguments_may_be_the_text_of_an_object(read_lines):
     assert dialogue.messages[1].calls == (Call("add", {"a": 3}),)
 
 
-def test_blank_lines_are_no_lines_and_the_others_keep_their_numbers(read_lines):
-    found = read_lines(GOOD, b"", b"  \r", {"messages": [ASKED, SAID]})
+def test_blank_lines_are_no_lines_and_a_file_is_known_by_its_hash(read_lines):
+    content = json.dumps(GOOD).encode()
+    found = read_lines(content, b"", b"  \r", {"messages": [ASKED, SAID]})
     assert [dialogue.line for dialogue in found.dialogues] == [1, 4]
     assert found.num_lines == 2
-
-
-def test_a_file_is_known_by_its_hash(read_lines):
-    content = json.dumps(GOOD).encode()
     assert read_lines(content).sha256 == hashlib.sha256(content + b"\n").hexdigest()
 
 
@@ -168,14 +165,10 @@ def test_a_dialogue_of_glaive(read_lines):
 
 
 def test_a_dialogue_of_glaive_without_functions(read_lines):
-    line = {
-        "system": "SYSTEM: You are a helpful assistant, with no access to external functions.\n",
-        "chat": "USER: Hi\n\n\nASSISTANT: Hello",
-    }
-    _, dialogue = read_lines(GOOD, line).dialogues
+    said = "You are a helpful assistant, with no access to external functions."
+    _, dialogue = read_lines(GOOD, {"system": f"SYSTEM: {said}\n", "chat": "USER: Hi\n\n\nASSISTANT: Hello"}).dialogues
     assert dialogue.tools == ()
-    said = Message("system", "You are a helpful assistant, with no access to external functions.")
-    assert dialogue.messages == (said, Message("user", "Hi"), Message("assistant", "Hello"))
+    assert dialogue.messages == (Message("system", said), Message("user", "Hi"), Message("assistant", "Hello"))
 
 
 @pytest.mark.parametrize(
@@ -227,44 +220,43 @@ def test_a_list_of_all_is_told_how_to_become_lines(error_of):
     assert error_of(b"[", GOOD, b"]") == f"calls.jsonl, line 1: a list; {WANTED}; from one list: jq -c '.[]' calls.jsonl > lines.jsonl"
 
 
-def test_a_line_that_is_too_long(error_of, monkeypatch):
+def test_a_line_and_a_file_that_is_too_long(error_of, monkeypatch):
     monkeypatch.setattr(reading, "MOST_LINE_BYTES", 1000)
     assert error_of(GOOD, b"x" * 999, b"") == f"calls.jsonl, line 2: column 1: Expecting value; {WANTED}"
     assert error_of(GOOD, b"x" * 1000) == f"calls.jsonl, line 2: longer than 1,000 bytes; {WANTED}"
-
-
-def test_a_file_that_is_too_large(error_of, monkeypatch):
     monkeypatch.setattr(reading, "MOST_BYTES", 1000)
     assert error_of(b" " * 1500) == "calls.jsonl: 1,501 bytes; wanted: at most 1,000, a part of it will do"
 
 
-def test_nothing_to_learn_from(error_of):
-    assert error_of() == f"calls.jsonl: 0 lines, and no dialogue to learn from; {WANTED}"
-    reasons = "no answer (2), neither messages, nor system and chat (1)"
-    only = {"messages": [ASKED]}
-    assert error_of({"a": 1}, only, only) == f"calls.jsonl: 3 lines, and no dialogue to learn from: {reasons}; {WANTED}"
+ONLY, PLAIN = {"messages": [ASKED]}, {"messages": [ASKED, SAID]}
 
 
-def test_no_call_in_all_of_it(error_of):
-    said = {"messages": [ASKED, SAID]}
-    assert error_of(said, said) == "calls.jsonl: no call in 2 dialogues: nothing to learn about calling functions"
-    reasons = "a call of a function that is not offered (1)"
-    assert (
-        error_of(said, {**GOOD, "tools": []}) == f"calls.jsonl: no call in 1 dialogues: {reasons}: nothing to learn about calling functions"
-    )
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ((), f"0 lines, and no dialogue to learn from; {WANTED}"),
+        (
+            ({"a": 1}, ONLY, ONLY),
+            f"3 lines, and no dialogue to learn from: no answer (2), neither messages, nor system and chat (1); {WANTED}",
+        ),
+        ((PLAIN, PLAIN), "no call in 2 dialogues: nothing to learn about calling functions"),
+        (
+            (PLAIN, {**GOOD, "tools": []}),
+            "no call in 1 dialogues: a call of a function that is not offered (1): nothing to learn about calling functions",
+        ),
+    ],
+)
+def test_nothing_to_learn_from(error_of, lines, said):
+    assert error_of(*lines) == f"calls.jsonl: {said}"
 
 
 def test_what_is_no_file(tmp_path):
-    def problem(name):
+    os.mkfifo(tmp_path / "pipe")
+    faults = {"pipe": "not a file", ".": "not a file", "no": "cannot be read: No such file or directory"}
+    for name, said in {**faults, "x" * 300: "cannot be read: File name too long"}.items():
         with pytest.raises(DialogueError) as caught:
             read(tmp_path / name)
-        return str(caught.value).removeprefix(f"{tmp_path}/")
-
-    os.mkfifo(tmp_path / "pipe")
-    assert problem("pipe") == f"pipe: not a file; {ON_EVERY_NODE}"
-    assert problem(".") == f"{tmp_path}: not a file; {ON_EVERY_NODE}"
-    assert problem("no") == f"no: cannot be read: No such file or directory; {ON_EVERY_NODE}"
-    assert problem("x" * 300) == f"{'x' * 300}: cannot be read: File name too long; {ON_EVERY_NODE}"
+        assert str(caught.value) == f"{tmp_path / name}: {said}; {ON_EVERY_NODE}"
 
 
 @given(st.lists(st.one_of(st.binary(), st.text().map(str.encode)), max_size=3).map(b"\n".join))

@@ -1,5 +1,6 @@
 """One rank whose figures of acceptance/test_lora_convergence.py are printed as JSON: `sound`, of three ranks, then the first two of them
-without the third, and the third alone; or of two ranks with each of the `faults`. Started by test_convergence.py.
+without the third, and the third alone; or of two ranks with each of the `faults`, and a small model that trains in the other ways.
+Started by test_convergence.py.
 """
 
 import json
@@ -16,6 +17,7 @@ import torch
 import torch.distributed as dist
 from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
 
 sys.path.append(str(Path(__file__).parents[3]))
 
@@ -23,7 +25,8 @@ from acceptance.test_lora_convergence import test_training
 from fixtures import lora, training
 from gpu_acceptance.measure.lora import convergence
 from gpu_acceptance.measure.train import adapters
-from gpu_acceptance.measure.train.models import CrossEntropy
+from gpu_acceptance.measure.train.models import CrossEntropy, Sharding
+from gpu_acceptance.measure.train.shapes import Adapter, Decoder, Workload
 from gpu_acceptance.measure.train.step import Schedule, TrainStep
 from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
 
@@ -159,12 +162,56 @@ def sound(rank: int, store_file: str) -> dict[str, object]:
     return found
 
 
+# --- other ways, of a smaller model ----------------------------------------------------------------------------------------------
+
+SMALL = Workload("qwen2", Decoder("qwen2", 2, 128, 4, 256, 32, 2, 128, 0.1, Adapter(8, 16)), 2, "lora.batch_size")
+SCHEDULE = Schedule(16, 2, 5e-3)
+HOW: dict[str, Any] = {"num_parts": 4, "device": torch.device("cpu")}
+
+
+def tuned(**options: Any) -> convergence.LoraResult:
+    return convergence.measure(SMALL, SCHEDULE, compiled=False, **HOW, **options)
+
+
+def spoiled(load: Callable[..., None]) -> Callable[..., None]:
+    """One number of one adapter comes back as another."""
+
+    def faulty(module: torch.nn.Module, folder: Path, **how: bool) -> None:
+        load(module, folder, **how)
+        adapters.trained(module)[0].view(-1)[0] += 1
+
+    return faulty
+
+
+def modes(folder: Path) -> dict[str, object]:
+    sharding = Sharding(init_device_mesh("cpu", (dist.get_world_size(),)))
+    by_ddp = tuned()
+    ways = {"alone": tuned(alone=True), "fsdp": tuned(sharding=sharding), "recomputed": tuned(recomputes=True)}
+    with own_gradients(lambda gradient, _: gradient.add_(torch.randn_like(gradient))) if dist.get_rank() else nullcontext():
+        ways["noisy"] = tuned(alone=True)
+    for name in ("sound", "spoiled"):
+        (folder / name).mkdir(parents=True)
+    answer = {
+        "departures": {way: convergence.departure(found.trained.losses, by_ddp.trained.losses) for way, found in ways.items()},
+        "digests": {way: found.tuned.digest for way, found in ways.items()},
+        "scales": {way: found.tuned.scale for way, found in ways.items()},
+        "base_changed": [found.tuned.base_changed for found in ways.values()],
+        "optimizer_bytes": [by_ddp.trained.optimizer_bytes, ways["fsdp"].trained.optimizer_bytes],
+        "num_samples": {way: found.trained.workload.batch_size for way, found in ways.items()},
+        "saved": vars(convergence.measure_saved(SMALL, SCHEDULE, folder / "sound", **HOW)),
+        "files": sorted(path.name for path in (folder / "sound").iterdir()),
+    }
+    with patch.object(adapters, "load", spoiled(adapters.load)):
+        answer["spoiled"] = vars(convergence.measure_saved(SMALL, SCHEDULE, folder / "spoiled", **HOW))
+    return answer
+
+
 def main(rank: int, store_file: str, what: str) -> None:
     if what == "sound":
         print(json.dumps(sound(rank, store_file)))
         return
     with world(store_file, "two", rank, 2):
-        print(json.dumps(faults(rank)))
+        print(json.dumps({**faults(rank), "modes": modes(Path(f"{store_file}.{rank}"))}))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""LoRA on real ranks (gloo), judged by the shipped limits for CPUs: sound, and with each fault."""
+"""LoRA on real ranks (gloo), judged by the shipped limits for CPUs, sound and with each fault; and its other ways beside DDP."""
 
 import math
 
@@ -138,3 +138,54 @@ def test_a_shape_without_an_adapter():
     bare = Workload("small", Decoder("qwen2", 1, 8, 1, 64, 4), 1)
     with pytest.raises(ValueError, match=r"^small has no adapter: its shape must name one$"):
         measure(bare, Schedule(20, 2, 0.1), num_parts=1, compiled=False, device=torch.device("cpu"))
+
+
+# --- alone, sharded, with recomputed activations, and saved ----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def modes(faults):
+    return [answer["modes"] for answer in faults]
+
+
+@pytest.mark.parametrize("way", ["alone", "fsdp", "recomputed"])
+def test_a_way_comes_to_the_curve_of_ddp(modes, way):
+    for answer in modes:
+        assert 0 <= answer["departures"][way] < 0.01
+        assert answer["scales"][way] == pytest.approx(2, rel=0.01)
+    assert not any(changed for answer in modes for changed in answer["base_changed"])
+
+
+@pytest.mark.parametrize("way", ["fsdp", "recomputed"])
+def test_its_ranks_come_to_the_same_adapters(modes, way):
+    assert modes[0]["digests"][way] == modes[1]["digests"][way]
+
+
+def test_a_rank_that_computes_otherwise_by_itself_is_told_alone(modes):
+    sound, noisy = (answer["departures"]["noisy"] for answer in modes)
+    assert sound < 0.01
+    assert noisy > 0.05
+
+
+def test_alone_a_rank_trains_the_share_of_all(modes):
+    for answer in modes:
+        assert answer["num_samples"]["alone"] == 2 * answer["num_samples"]["fsdp"] == 8
+
+
+def test_fsdp_holds_half_of_the_moments(modes):
+    for whole, part in (answer["optimizer_bytes"] for answer in modes):
+        assert part == pytest.approx(whole / 2, rel=0.05)
+
+
+def test_adapters_that_were_loaded_predict_as_those_that_were_saved(modes):
+    for answer in modes:
+        saved = answer["saved"]
+        assert saved["loaded_loss"] == saved["loss"] < 0.9 * saved["base_loss"]
+        assert {"adapter_config.json", "adapter_model.safetensors"} <= set(answer["files"])
+        assert not [name for name in answer["files"] if name.endswith((".bin", ".pt", ".pkl"))]
+
+
+def test_one_number_that_comes_back_as_another_is_told(modes):
+    for answer in modes:
+        spoiled = answer["spoiled"]
+        assert abs(spoiled["loaded_loss"] / spoiled["loss"] - 1) > 1e-6

@@ -10,7 +10,7 @@ from needs import is_privileged
 pytestmark = pytest.mark.slow
 
 WAYS = ("ddp", "fsdp", "lora")
-NUM_PARAMETERS = 118_528  # test_ddp.py counts them; the tied head is saved a second time
+NUM_PARAMETERS = 118_528  # test_throughput.py counts them; the tied head is saved a second time
 AT_LEAST_BYTES = 3 * 4 * NUM_PARAMETERS + 4 * 256 * 64
 
 

@@ -148,19 +148,14 @@ def find_calls(text: str) -> Found:
     """Parse all calls of a text. If one of several cannot be parsed, the result has no calls but a problem. Never raises."""
     if len(text) > MOST_TEXT:
         return Found(problem=f"longer than {MOST_TEXT} characters")
+    text = _END.split(text, maxsplit=1)[0].strip().removeprefix(_BEGIN).strip()
+    fences = next(((begin, end) for begin, end in _FENCES if begin in text or end in text), None)
+    is_meant = text.startswith("{") and '"name"' in text and ('"arguments"' in text or '"parameters"' in text)
     try:
-        calls = _calls(_END.split(text, maxsplit=1)[0].strip().removeprefix(_BEGIN).strip())
+        calls = tuple(map(_call, _fenced(text, *fences) if fences else [text] * is_meant))
     except _NoCallError as error:
         return Found(problem=str(error))
     return Found(calls) if len(calls) <= MOST_CALLS else Found(problem=f"more than {MOST_CALLS} calls")
-
-
-def _calls(text: str) -> tuple[Call, ...]:
-    for begin, end in _FENCES:
-        if begin in text or end in text:
-            return tuple(map(_call, _fenced(text, begin, end)))
-    is_meant = text.startswith("{") and '"name"' in text and ('"arguments"' in text or '"parameters"' in text)
-    return (_call(text),) if is_meant else ()
 
 
 def _fenced(text: str, begin: str, end: str) -> list[str]:
@@ -259,8 +254,8 @@ def tally(expected: Sequence[Message], generated: Sequence[str]) -> Tally:
             counts["num_parseable"] += bool(found.calls)
             counts["num_right_function"] += Counter(call.name for call in message.calls) == Counter(call.name for call in found.calls)
             counts["num_right_arguments"] += is_right
-    names = [field.name for field in fields(Tally)]
-    return Tally(**{**{name: counts[name] for name in names}, "num_prompts": len(generated)})
+    counts["num_prompts"] = len(generated)
+    return Tally(*(counts[field.name] for field in fields(Tally)))
 
 
 def _canonical(call: Call) -> str:

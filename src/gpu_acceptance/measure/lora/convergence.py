@@ -18,7 +18,7 @@ from gpu_acceptance.measure.collectives import all_gather, over_ranks
 from gpu_acceptance.measure.lora.tuning import Share, Tuned, tune
 from gpu_acceptance.measure.timing import cv_percent
 from gpu_acceptance.measure.train import adapters
-from gpu_acceptance.measure.train.data import NUM_SUCCESSORS, SYNTHETIC, Batch, chained, num_symbols
+from gpu_acceptance.measure.train.data import NUM_SUCCESSORS, SYNTHETIC, Batch, chained, draw
 from gpu_acceptance.measure.train.models import Sharding, build, compile_by_blocks, replicated, sharded
 from gpu_acceptance.measure.train.shapes import Adapter, Decoder, Workload
 from gpu_acceptance.measure.train.step import Part, Schedule, tuned
@@ -156,13 +156,8 @@ def steps(shape: Decoder, batch_size: int, num_steps: int, share: Share) -> list
 
 def drawn(shape: Decoder, numbers: Sequence[int]) -> Batch:
     """Return samples by their numbers: tokens [B, sequence], and the next ones."""
-    draws = []
-    for number in numbers:
-        generator = torch.Generator().manual_seed(_SEED + number)
-        draws_T = torch.randint(NUM_SUCCESSORS, (shape.sequence + 1,), generator=generator)
-        draws_T[0] = torch.randint(num_symbols(shape), (), generator=generator)
-        draws.append(draws_T)
-    return chained(shape, torch.stack(draws))
+    generators = (torch.Generator().manual_seed(_SEED + number) for number in numbers)
+    return chained(shape, torch.cat([draw(shape, 1, generator, torch.device("cpu")) for generator in generators]))
 
 
 def num_distinct(steps: Sequence[Sequence[Part]], device: torch.device) -> int:

@@ -83,15 +83,8 @@ def scale(module: nn.Module, blocks: Sequence[nn.Module]) -> float:
     Collective where the blocks are sharded one by one.
     """
     block = next(iter(blocks), module)  # other architectures are not sharded
-    if not isinstance(block, FSDPModule):
-        return _scale(block)
-    block.unshard()
-    found = _scale(block)
-    block.reshard()
-    return found
-
-
-def _scale(block: nn.Module) -> float:
+    if isinstance(block, FSDPModule):
+        block.unshard()
     layer = next(part for part in block.modules() if isinstance(part, LoraLayer))
     (name,) = layer.lora_A.keys()
     down, up = (cast(Tensor, matrices[name].weight).double() for matrices in (layer.lora_A, layer.lora_B))
@@ -100,4 +93,7 @@ def _scale(block: nn.Module) -> float:
     rounded = inputs.to(base.weight.dtype)
     added = cast(Tensor, cast(nn.Module, layer)(rounded)).double() - base(rounded).double()
     promised = inputs.double() @ down.T @ up.T
-    return float((added * promised).sum() / promised.square().sum())
+    found = float((added * promised).sum() / promised.square().sum())
+    if isinstance(block, FSDPModule):
+        block.reshard()
+    return found

@@ -34,22 +34,19 @@ def batches(shape: Shape, batch_size: int, num_batches: int, *, seed: int, devic
     generator = torch.Generator(device).manual_seed(seed)
     if isinstance(shape, ResNet):
         return [_images(shape, batch_size, generator, device) for _ in range(num_batches)]
-    return [_tokens(shape, batch_size, generator, device) for _ in range(num_batches)]
+    return [chained(shape, draw(shape, batch_size, generator, device)) for _ in range(num_batches)]
 
 
-def _tokens(shape: Decoder, batch_size: int, generator: torch.Generator, device: torch.device) -> Batch:
+def draw(shape: Decoder, batch_size: int, generator: torch.Generator, device: torch.device) -> torch.Tensor:
+    """Draw samples of the chain: the first number is a symbol, each later one chooses a successor."""
     draws_BT = torch.randint(NUM_SUCCESSORS, (batch_size, shape.sequence + 1), generator=generator, device=device)
-    draws_BT[:, 0] = torch.randint(num_symbols(shape), (batch_size,), generator=generator, device=device)
-    return chained(shape, draws_BT)
-
-
-def num_symbols(shape: Decoder) -> int:
-    return min(_NUM_SYMBOLS, shape.vocabulary)
+    draws_BT[:, 0] = torch.randint(min(_NUM_SYMBOLS, shape.vocabulary), (batch_size,), generator=generator, device=device)
+    return draws_BT
 
 
 def chained(shape: Decoder, draws_BT: torch.Tensor) -> Batch:
-    """Return samples of the chain: the first draw is a symbol, each later one chooses a successor. Symbols spread over the vocabulary."""
-    generator, number = torch.Generator().manual_seed(_CHAIN_SEED), num_symbols(shape)
+    """Return samples of the chain as they were drawn. Symbols spread over the vocabulary."""
+    generator, number = torch.Generator().manual_seed(_CHAIN_SEED), min(_NUM_SYMBOLS, shape.vocabulary)
     # The successors of a symbol are all different; drawn on the CPU, so that they are the same everywhere.
     successors = [torch.randperm(number, generator=generator)[:NUM_SUCCESSORS] for _ in range(number)]
     successors_AK = torch.stack(successors).to(draws_BT.device)

@@ -1,4 +1,4 @@
-"""One rank of two that read data with torch's DistributedSampler on gloo; prints what it found as JSON. Started by test_sampler.py."""
+"""One rank of two that read data with torch's DistributedSampler on gloo; prints what it found as JSON. Started by test_loader.py."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from gpu_acceptance.measure.train.shapes import Decoder, Workload
 
 CPU = torch.device("cpu")
 SMALL = Workload("gpt2", Decoder("gpt2", num_layers=2, width=64, num_heads=2, vocabulary=256, sequence=32), 4)
-NUM_WORKERS, SLOW_S = 2, 0.4  # of a sample
+NUM_WORKERS, SLOW_S = 2, 0.3  # of a sample
 _torch_iterates = DistributedSampler.__iter__
 
 
@@ -74,7 +74,7 @@ def with_loaded_data() -> dict[str, Any]:
     from gpu_acceptance.measure.train.throughput import Times
 
     def measured() -> dict[str, Any]:
-        times = Times(warmup_s=0.0, block_s=0.0, num_blocks=2, min_iterations=2)
+        times = Times(warmup_s=0.0, block_s=0.0, num_blocks=2, min_iterations=1)
         found = throughput.measure_ddp(SMALL, device=CPU, compiled=False, times=times, feed=loader.by_workers(NUM_WORKERS))
         return {"phases": asdict(found.phases), "waits": found.data_wait_fraction, "num_steps": len(found.trained.losses)}
 

@@ -72,7 +72,7 @@ def test_each_epoch_that_has_an_order_again_counts():
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory):
-    return answers_of("train/sampler_ranks.py", 2, tmp_path_factory.mktemp("ranks"))
+    return answers_of("train/loader_ranks.py", 2, tmp_path_factory.mktemp("ranks"))
 
 
 def test_every_sample_is_read_once_over_all_ranks_by_workers_that_end(answers):
@@ -112,7 +112,7 @@ def test_workers_that_never_began_say_nothing_about_samples(answers):
 
 
 def test_data_that_come_too_late_are_told_from_training(answers):
-    """Two workers that take 1.6 s for a batch give one each 0.8 s."""
+    """Two workers that take 1.2 s for a batch give one each 0.6 s."""
     for answer in answers:
         sound, slow = answer["loaded"]["sound"], answer["loaded"]["slow"]
         assert 0 < sound["waits"] < slow["waits"]

@@ -1,4 +1,4 @@
-"""One rank of two that train on files with DDP and FSDP on gloo, and each alone; prints what it found as JSON. Started by test_real.py."""
+"""One rank of two that train on files with DDP and FSDP on gloo, and each alone; prints it as JSON. Started by test_data_files.py."""
 
 import json
 import sys

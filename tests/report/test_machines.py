@@ -47,7 +47,7 @@ def test_nodes_that_are_alike_are_one_line_and_one_table():
     found = inventory(record_of({}, {}, {}))
     assert [fact.name for fact in found.facts] == ["cpu", "kernel", "mounts"]
     assert all(fact.usual and not fact.others for fact in found.facts)
-    assert found.odd_nodes == []
+    assert [node.odd for node in found.nodes] == [[], [], []]
     text = text_of({}, {}, {})
     assert "All nodes are alike in all that is compared below." in text
     assert text.count("6.8.0-45-generic") == 1
@@ -66,7 +66,7 @@ def test_a_nodes_own_serial_numbers_and_clock_are_no_difference():
 def test_the_odd_node_is_named_with_both_values():
     kernel = fact_of("kernel", {}, OTHER, {})
     assert (kernel.usual, kernel.others) == ("6.8.0-45-generic", ("node 1 (node-02.example): 6.8.0-99-generic",))
-    assert inventory(record_of({}, OTHER, {})).odd_nodes == ["node 1 (node-02.example): kernel"]
+    assert [node.odd for node in inventory(record_of({}, OTHER, {})).nodes] == [[], [("kernel", OTHER["kernel"])], []]
     text = text_of({}, OTHER, {})
     assert "! DIFFERS: node 1 (node-02.example): kernel." in text
     assert "kernel 6.8.0-45-generic! DIFFERS: node 1 (node-02.example): 6.8.0-99-generic" in text
@@ -99,7 +99,7 @@ def test_a_run_without_a_comparison_says_so(changes, text):
 
 def test_a_node_that_told_nothing_is_left_out_of_the_comparison():
     found = inventory(record_of({}, None, {}))
-    assert found.odd_nodes == []
+    assert [node.odd for node in found.nodes] == [[], []]
     assert [node.name for node in found.nodes] == ["node 0 (node-01.example)", "node 2 (node-03.example)"]
 
 

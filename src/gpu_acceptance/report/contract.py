@@ -1,16 +1,16 @@
 """The run by the lines of a contract: met, missed or not tested, with the figures behind each. Without one: by the shipped questions."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from math import inf
 from pathlib import Path
 
 from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.record.row import Judgement
 from gpu_acceptance.record.run_record import RunPlan, RunRecord
 from gpu_acceptance.report.words import Mark, count
-from gpu_acceptance.thresholds.contract import Contract, JudgedContract, JudgedLine, LineState
+from gpu_acceptance.thresholds.contract import JudgedContract, JudgedLine, LineState
 from gpu_acceptance.thresholds.contract_file import read_contract
 from gpu_acceptance.thresholds.limit import LEVELS, subject_of_metric
 from gpu_acceptance.verdict.coverage import judge_contract, limits_of
@@ -22,17 +22,15 @@ _STATE = {
     LineState.NOT_TESTED: Mark("○", "NOT TESTED", "open"),
 }
 _ANSWER = {LineState.MET: Mark("✓", "answered", "good"), LineState.MISSED: Mark("✗", "answered: NO", "bad")}
-_MOST_FIGURES = 6  # in one line; the others are counted
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line of the contract, or a question, and the figures behind it."""
+    """A line of the contract, or a question, and the figures behind it: what missed first, what held last."""
 
     judged: JudgedLine
     mark: Mark
-    figures: tuple[Judgement, ...]
-    num_more: int  # figures that are not shown
+    figures: list[Judgement]
 
 
 @dataclass(frozen=True)
@@ -42,30 +40,31 @@ class View:
     contract: JudgedContract
     is_ours: bool
     counts: str
-    lines: tuple[Line, ...]
+    lines: list[Line]
 
 
 def contract_view(record: RunRecord) -> View:
     """Return the contract of the run; without one the shipped questions, each with what an answer still needs."""
     limits, coverage, profile = record.conclusion.limits, record.conclusion.coverage, record.plan.profile
     if contract := record.conclusion.contract:
-        lines = tuple(_line(one, limits, _STATE[one.state]) for one in contract.lines)
-        return View(contract, is_ours=False, counts=contract.counts, lines=lines)
-    judged = judge_contract(_questions(has_gpus=coverage.gpus_existing > 0), limits, coverage.nodes, profile.not_applicable)
-    lines = tuple(_line(one, limits, _answer(one, limits, record.plan)) for one in judged.lines)
-    words = Counter(line.mark.word for line in lines)
-    counts = f"{count(len(lines), 'question')}: {', '.join(f'{number} {word}' for word, number in words.items())}"
-    return View(judged, is_ours=True, counts=counts, lines=lines)
+        return View(contract, is_ours=False, counts=contract.counts, lines=_lines(contract, limits, lambda one: _STATE[one.state]))
+    questions = read_contract(BRING_UP_FILE)
+    if not coverage.gpus_existing:  # all are about a cluster of GPUs
+        lines = tuple(line.model_copy(update={"not_tested": line.not_tested or "no GPU was tested"}) for line in questions.lines)
+        questions = questions.model_copy(update={"lines": lines})
+    judged = judge_contract(questions, limits, coverage.nodes, profile.not_applicable)
+    answered = _lines(judged, limits, lambda one: _answer(one, limits, record.plan))
+    words = Counter(line.mark.word for line in answered)
+    counts = f"{count(len(answered), 'question')}: {', '.join(f'{number} {word}' for word, number in words.items())}"
+    return View(judged, is_ours=True, counts=counts, lines=answered)
 
 
-@cache
-def _questions(*, has_gpus: bool) -> Contract:
-    """Return the shipped questions. All are about a cluster of GPUs: without one, none is answered."""
-    contract = read_contract(BRING_UP_FILE)
-    if has_gpus:
-        return contract
-    lines = tuple(line.model_copy(update={"not_tested": line.not_tested or "no GPU was tested"}) for line in contract.lines)
-    return contract.model_copy(update={"lines": lines})
+def _lines(contract: JudgedContract, limits: Sequence[Judgement], mark_of: Callable[[JudgedLine], Mark]) -> list[Line]:
+    def order(one: Judgement) -> tuple[bool, bool, float, str]:
+        return one.status is not Status.MISSED, one.status is Status.HELD, inf if one.margin is None else one.margin, one.metric
+
+    found = ((one, [] if one.declared else sorted(limits_of(one.line, limits), key=order)) for one in contract.lines)
+    return [Line(one, mark_of(one), figures) for one, figures in found]
 
 
 def _answer(judged: JudgedLine, limits: Sequence[Judgement], plan: RunPlan) -> Mark:
@@ -91,14 +90,3 @@ def unanswered(record: RunRecord) -> list[tuple[str, str]]:
     """Return the lines of the run's own contract that were not met: `MISSED contract line 8.2`, and the line with the reason."""
     lines = record.conclusion.contract.unanswered if record.conclusion.contract else ()
     return [(f"{_STATE[one.state].word} contract line {one.line.number}", f"{one.line.text}: {'; '.join(one.reasons)}") for one in lines]
-
-
-def _line(judged: JudgedLine, limits: Sequence[Judgement], mark: Mark) -> Line:
-    named = [] if judged.declared else sorted(limits_of(judged.line, limits), key=_telling)
-    return Line(judged, mark, tuple(named[:_MOST_FIGURES]), max(len(named) - _MOST_FIGURES, 0))
-
-
-def _telling(judgement: Judgement) -> tuple[int, float, str]:
-    """Sort what missed first, then what else did not hold, then the smallest margin."""
-    order = 0 if judgement.status is Status.MISSED else 2 if judgement.status is Status.HELD else 1
-    return order, float("inf") if judgement.margin is None else judgement.margin, judgement.metric

@@ -129,50 +129,38 @@ class InventoryNode:
     """One node: its serial numbers and clock, and the facts that it does not share with most."""
 
     name: str
-    own: tuple[tuple[str, str], ...]
-    odd: tuple[tuple[str, str], ...]
+    own: list[tuple[str, str]]
+    odd: list[tuple[str, str]]
 
 
 @dataclass(frozen=True)
 class Inventory:
     """All facts that nodes told about themselves."""
 
-    facts: tuple[Fact, ...]
-    nodes: tuple[InventoryNode, ...]
-
-    @property
-    def odd_nodes(self) -> list[str]:
-        """`node 3 (node-03): kernel, memlock`, for each node that is not like most."""
-        return [f"{node.name}: {', '.join(name for name, _ in node.odd)}" for node in self.nodes if node.odd]
+    facts: list[Fact]
+    nodes: list[InventoryNode]
 
 
 def inventory(record: RunRecord) -> Inventory:
-    members = {
-        number: next((identity for identity in ranks if identity.inventory), ranks[0]) for number, ranks in by_node(record.ranks).items()
-    }
-    names = {number: f"node {number} ({identity.node_place})" for number, identity in members.items()}
-    told = {number: identity.inventory for number, identity in members.items() if identity.inventory}
-    facts, inventory_nodes = [], []
-    for name in dict.fromkeys(name for table in told.values() for name in table if name not in _OWN):
-        values = {number: table.get(name, _NOT_TOLD) for number, table in told.items()}
-        usual = _usual(values.values())
+    nodes, tables, facts = list[InventoryNode](), list[dict[str, str]](), list[Fact]()
+    for number, ranks in by_node(record.ranks).items():
+        identity = next((identity for identity in ranks if identity.inventory), None)
+        if identity:
+            clock = "that of node 0, to which the others are compared" if number == 0 else clock_offset(identity.clock_ahead_s)
+            own = [*((name, identity.inventory.get(name, _NOT_TOLD)) for name in _OWN), ("clock", clock)]
+            nodes.append(InventoryNode(f"node {number} ({identity.node_place})", own, []))
+            tables.append(identity.inventory)
+    for name in dict.fromkeys(name for table in tables for name in table if name not in _OWN):
+        values = [table.get(name, _NOT_TOLD) for table in tables]
+        (first, number), *rest = Counter(values).most_common(2)
+        usual = "" if rest and rest[0][1] == number else first
         others = defaultdict[str, list[str]](list)
-        for number, value in values.items():
+        for node, value in zip(nodes, values, strict=True):
             if value != usual:
-                others[value].append(names[number])
+                others[value].append(node.name)
+                node.odd.append((name, value))
         facts.append(Fact(name, usual, tuple(f"{', '.join(odd)}: {value}" for value, odd in others.items())))
-    for number, table in told.items():
-        clock = "that of node 0, to which the others are compared" if number == 0 else clock_offset(members[number].clock_ahead_s)
-        own = (*((name, table.get(name, _NOT_TOLD)) for name in _OWN), ("clock", clock))
-        odd = tuple((one.name, table.get(one.name, _NOT_TOLD)) for one in facts if table.get(one.name, _NOT_TOLD) != one.usual)
-        inventory_nodes.append(InventoryNode(names[number], own, odd))
-    return Inventory(tuple(facts), tuple(inventory_nodes))
-
-
-def _usual(values: Iterable[str]) -> str:
-    """Return the value that more nodes have than any other; empty where there is no such value."""
-    (first, number), *rest = Counter(values).most_common(2)
-    return "" if rest and rest[0][1] == number else first
+    return Inventory(facts, nodes)
 
 
 def fabric(record: RunRecord) -> str:
@@ -280,10 +268,10 @@ def _draw_rank(place: Place, name: str, y: float) -> Iterator[Markup]:
         yield path(style, f"M360 {y}H430")
         yield words("across", 395, y - 4, place.distance)
         yield rect("outline", 430, y - 12, 160, 24)
-    yield rect("box", 10, y - 12, 120, 24)
-    yield words("across", 70, y + 4, name)
-    yield rect("box", 160, y - 12, 200, 24)
-    yield words("across", 260, y + 4, _short(f"{place.gpu}, {bus}" if bus else place.gpu, 20))
+    gpu = _short(f"{place.gpu}, {bus}" if bus else place.gpu, 20)
+    for x, width, text in ((10, 120, name), (160, 200, gpu)):
+        yield rect("box", x, y - 12, width, 24)
+        yield words("across", x + width // 2, y + 4, text)
     yield words("across", 510, y + 4, _short(place.card, 15) if place.distance else "none told")
 
 

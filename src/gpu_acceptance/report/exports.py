@@ -10,8 +10,6 @@ from xml.etree import ElementTree
 
 from gpu_acceptance.base.files import write_atomically
 from gpu_acceptance.base.text import clip, one_line, visible
-from gpu_acceptance.record.figure import Figure
-from gpu_acceptance.record.job import RankIdentity
 from gpu_acceptance.record.outcome import Means, Outcome, Status
 from gpu_acceptance.record.row import Judgement, Row
 from gpu_acceptance.record.run_record import RunRecord
@@ -30,6 +28,7 @@ COLUMNS = (
     *("value", "text", "unit", "judged", "spread_percent", "anomaly", "detail", "labels"),
     *("bound", "at_least", "at_most", "status", "named", "source"),
 )
+_OF_FIGURE = ("metric", "unit", "judged", "spread_percent", "anomaly", "detail")
 _BEGINS_FORMULA = frozenset("=+-@\uff1d\uff0b\uff0d\uff20")  # the last four: full-width forms, which some spreadsheets read alike
 _NUMBER = re.compile(r"[\d.,]*\d[\d.,]*([eE][+-]?\d+)?%?")
 _BAD = frozenset({Status.MISSED, Status.INVALID, Status.UNSTABLE})
@@ -92,10 +91,9 @@ def _names(row: Row) -> tuple[str, str]:
 
 def _case_of_row(row: Row) -> ElementTree.Element:
     case = _case(*_names(row), row.duration_s)
-    if row.outcome is Outcome.NOT_APPLICABLE:
-        _add(case, "skipped", row.outcome, row.message)
-    elif row.outcome is not Outcome.PASSED:
-        _add(case, "failure" if row.outcome.means is Means.REJECTS else "error", row.outcome, row.message)
+    if row.outcome is not Outcome.PASSED:
+        tags = {Outcome.NOT_APPLICABLE: "skipped"} | {one: "failure" for one in Outcome if one.means is Means.REJECTS}
+        _add(case, tags.get(row.outcome, "error"), row.outcome, row.message)
     if figures := [f"{name}: {text}" for name, text in figure_properties(row).items()]:
         ElementTree.SubElement(case, "system-out").text = "\n".join(figures)
     return case
@@ -138,17 +136,24 @@ def _cell(value: Value | None) -> str:
 
 def _rows(record: RunRecord) -> Iterator[Cells]:
     """Yield a row for each figure of each rank, and one for each limit without a figure, or whose counter never rose."""
-    places = {identity.rank: _place(identity) for identity in record.ranks}
+    places: dict[int, Cells] = {}
+    for identity in record.ranks:
+        places[identity.rank] = {"rank": identity.rank, "node": identity.node, "host": identity.host, "rack": identity.rack}
+        if gpu := identity.gpu:
+            places[identity.rank] |= {"gpu_index": gpu.index, "gpu_serial": gpu.serial, "gpu_uuid": gpu.uuid}
     told, run_id = set[str](), record.plan.run_id
     for row in record.rows:
         judgements = _by_metric(row.judgements)
         for attempt in row.attempts:
             where: Cells = {"run_id": run_id, "validation": row.nodeid, "subject": row.subject, "attempt": attempt.number}
             for rank in attempt.ranks:
+                of_rank = {**where, **places.get(rank.rank, {"rank": rank.rank})}
                 for figure in shown_figures(rank):
                     told.add(figure.metric)
+                    of_figure: Cells = {name: getattr(figure, name) for name in _OF_FIGURE}
+                    labels = " ".join(f"{name}={value}" for name, value in (figure.labels or {}).items())
                     of_limits = _of_limits(judgements.get(figure.metric, []), rank.rank)
-                    yield {**where, "rank": rank.rank, **places.get(rank.rank, {}), **_of_figure(figure), **of_limits}
+                    yield {**of_rank, **of_figure, **_measured(figure.value), "labels": labels, **of_limits}
     for metric, limits in _by_metric(record.conclusion.limits).items():
         if metric not in told:
             yield {"run_id": run_id, "metric": metric, **_measured(limits[0].value), "unit": limits[0].unit, **_of_limits(limits, None)}
@@ -159,18 +164,6 @@ def _by_metric(judgements: Iterable[Judgement]) -> dict[str, list[Judgement]]:
     for judgement in judgements:
         found[judgement.metric].append(judgement)
     return found
-
-
-def _place(identity: RankIdentity) -> Cells:
-    gpu = identity.gpu
-    of_gpu: Cells = {"gpu_index": gpu.index, "gpu_serial": gpu.serial, "gpu_uuid": gpu.uuid} if gpu else {}
-    return {"node": identity.node, "host": identity.host, "rack": identity.rack, **of_gpu}
-
-
-def _of_figure(figure: Figure) -> Cells:
-    same: Cells = {name: getattr(figure, name) for name in ("metric", "unit", "judged", "spread_percent", "anomaly", "detail")}
-    labels = " ".join(f"{name}={value}" for name, value in (figure.labels or {}).items())
-    return {**same, **_measured(figure.value), "labels": labels}
 
 
 def _measured(value: Value | None) -> Cells:
@@ -200,7 +193,8 @@ def build_metrics(record: RunRecord) -> str:
     for name, about, samples in _families(record):
         series: dict[str, float | int] = {}
         for labels, value in samples:
-            text = ",".join(f'{label}="{_escape(word)}"' for label, word in labels.items())
+            escaped = {label: one_line(word).replace("\\", "\\\\").replace('"', '\\"') for label, word in labels.items()}
+            text = ",".join(f'{label}="{word}"' for label, word in escaped.items())
             series.setdefault(f"{{{text}}}" if text else "", value)
         if series:
             lines += [f"# HELP {_OWN}_{name} {about}", f"# TYPE {_OWN}_{name} gauge"]
@@ -208,56 +202,42 @@ def build_metrics(record: RunRecord) -> str:
     return "".join(f"{line}\n" for line in [*lines, "# EOF"])
 
 
-def _escape(value: str) -> str:
-    return one_line(value).replace("\\", "\\\\").replace('"', '\\"')
-
-
 def _families(record: RunRecord) -> Iterator[tuple[str, str, list[Sample]]]:
     plan, conclusion, cover = record.plan, record.conclusion, record.conclusion.coverage
     about = {"run_id": plan.run_id, "profile": plan.profile.name, "level": plan.profile.level, "version": plan.gpu_acceptance_version}
     ended = parse_moment(record.ended_at)
-    outcomes = Counter(row.outcome for row in record.rows)
     yield "run_info", "Which run this is of; always 1.", [(about, 1)]
     yield "run_ended_timestamp_seconds", "When the run ended, in Unix time.", [({}, ended.timestamp())] if ended else []
-    yield (
-        "verdict",
-        "1 for the verdict of the run, 0 for the others.",
-        [({"verdict": one}, int(one == conclusion.verdict)) for one in VERDICT],
-    )
+    verdicts = {one: int(one == conclusion.verdict) for one in VERDICT}
+    yield "verdict", "1 for the verdict of the run, 0 for the others.", _samples("verdict", verdicts)
     yield "exit_code", "Exit code of the run.", [({}, conclusion.exit_code)]
     yield "nodes", "Nodes in the run.", [({}, cover.nodes)]
     yield "ranks", "Ranks in the run.", [({}, cover.ranks)]
     gpus = {"existing": cover.gpus_existing, "tested": cover.gpus_tested}
-    yield "gpus", "GPUs that exist on the nodes, and those tested.", _states(gpus)
+    yield "gpus", "GPUs that exist on the nodes, and those tested.", _samples("state", gpus)
     limits = {"expected": cover.limits_expected, "judged": cover.limits_judged, "held": cover.limits_held}
-    yield "limits", "Bounds that had to be judged, that were, and that held.", _states(limits)
+    yield "limits", "Bounds that had to be judged, that were, and that held.", _samples("state", limits)
     if contract := conclusion.contract:
         lines = {str(state): len(contract.of_state(state)) for state in LineState}
-        yield "contract_lines", "Lines of the contract by what the run says to them.", _states(lines)
-    yield "validations", "Validations by outcome.", [({"outcome": outcome}, outcomes[outcome]) for outcome in Outcome]
+        yield "contract_lines", "Lines of the contract by what the run says to them.", _samples("state", lines)
+    outcomes = Counter(row.outcome for row in record.rows)
+    yield "validations", "Validations by outcome.", _samples("outcome", {str(one): outcomes[one] for one in Outcome})
     ends: list[Sample] = [({"validation": row.nodeid, "outcome": row.outcome}, 1) for row in record.rows]
     yield "validation_outcome", "How each validation ended; always 1.", ends
-    yield from _families_of_limits(record)
-
-
-def _states(numbers: Mapping[str, int]) -> list[Sample]:
-    return [({"state": state}, number) for state, number in numbers.items()]
-
-
-def _families_of_limits(record: RunRecord) -> Iterator[tuple[str, str, list[Sample]]]:
-    limits = [(one, {"metric": one.metric, "bound": one.bound}) for one in record.conclusion.limits]
-    yield (
-        "limit_status",
-        "How each bound fared over the whole run; always 1.",
-        [({**bound, "status": one.status}, 1) for one, bound in limits],
-    )
+    bounds = [(one, {"metric": one.metric, "bound": one.bound}) for one in conclusion.limits]
+    statuses: list[Sample] = [({**bound, "status": one.status}, 1) for one, bound in bounds]
+    yield "limit_status", "How each bound fared over the whole run; always 1.", statuses
     place_of = _find_places(record)
-    figures: list[Sample] = [({**bound, "unit": one.unit, **place_of(one)}, one.value) for one, bound in limits if is_number(one.value)]
+    figures: list[Sample] = [({**bound, "unit": one.unit, **place_of(one)}, one.value) for one, bound in bounds if is_number(one.value)]
     yield "figure", "The worst figure that was judged against each bound, and the host and GPU that it is of.", figures
-    bounds: list[Sample] = [({**bound, "unit": one.unit}, number) for one, bound in limits if (number := one.asked_number) is not None]
-    yield "limit", "Each bound that is one number, as the report prints it.", bounds
-    margins: list[Sample] = [(bound, one.margin) for one, bound in limits if one.margin is not None]
+    asked: list[Sample] = [({**bound, "unit": one.unit}, number) for one, bound in bounds if (number := one.asked_number) is not None]
+    yield "limit", "Each bound that is one number, as the report prints it.", asked
+    margins: list[Sample] = [(bound, one.margin) for one, bound in bounds if one.margin is not None]
     yield "margin_ratio", "Distance of each figure to its bound as a part of it; negative: missed.", margins
+
+
+def _samples(label: str, numbers: Mapping[str, int]) -> list[Sample]:
+    return [({label: word}, number) for word, number in numbers.items()]
 
 
 def _find_places(record: RunRecord) -> Callable[[Judgement], Labels]:

@@ -51,7 +51,7 @@ _FORMATS: dict[str, str] = {
 _IPV4 = ipaddress.IPv4Network("192.0.2.0/24")  # RFC 5737: addresses for documents
 _MORE_IPV4 = ipaddress.IPv4Network("198.18.0.0/15")  # RFC 2544: for benchmarks, where a run has more than 254
 _IPV6 = ipaddress.IPv6Network("2001:db8::/32")  # RFC 3849: for documents
-EXAMPLES = (_IPV4, _MORE_IPV4, _IPV6)
+_EXAMPLES = (_IPV4, _MORE_IPV4, _IPV6)
 _PATTERNS: dict[Kind, re.Pattern[str]] = {
     "uuid": re.compile(r"(?<![0-9a-f])(?!00000000-0000-)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?![0-9a-f-])", re.IGNORECASE),
     "ipv4": re.compile(r"(?<![\w.-])\d{1,3}(?:\.\d{1,3}){3}(?![\w-]|\.\d)"),
@@ -69,26 +69,25 @@ _BREAKS = re.compile(r'["\n]')  # no name has one in it
 _USER = re.compile(r"(?<![\w.])/(?:home|Users)/([A-Za-z_][\w.-]{2,31})(?![\w.-])")
 _COMMON_USERS = {"admin", "nvidia", "python", "root", "runner", "test", "torch", "ubuntu", "user"}  # in many texts
 _NODES = {"kubernetes.node.name", "kubernetes.nodes.untested_names", "slurm.partition.untested_nodes"}
-STEERS = re.compile(r"((?:\x1b|\\x1b|\\u001b)\[[0-9;?]*[A-Za-z]|\\[nrt])")  # its last letter does not belong to the word that follows
+_STEERS = re.compile(r"((?:\x1b|\\x1b|\\u001b)\[[0-9;?]*[A-Za-z]|\\[nrt])")  # its last letter does not belong to the word that follows
 
 
 @cache
 def closed_values() -> Mapping[str, frozenset[str]]:
     """Return the texts that a field may have, by its name, over all records of a run."""
     schema = TypeAdapter(RunRecord | RankIdentity | RankRecord | RankFacts | RunPlan).json_schema()
+
+    def choices(field: Mapping[str, Any]) -> set[str]:
+        if "$ref" in field:
+            return choices(schema["$defs"][field["$ref"].rpartition("/")[2]])
+        own = {value for value in (*field.get("enum", ()), field.get("const")) if isinstance(value, str)}
+        return own.union(*map(choices, field.get("anyOf", ())))
+
     found = defaultdict[str, set[str]](set)
     for model in schema["$defs"].values():
         for name, field in model.get("properties", {}).items():
-            found[name].update(_choices(field, schema["$defs"]))
+            found[name] |= choices(field)
     return {name: frozenset(values) for name, values in found.items() if values}
-
-
-def _choices(field: Mapping[str, Any], definitions: Mapping[str, Any]) -> Iterator[str]:
-    if "$ref" in field:
-        yield from _choices(definitions[field["$ref"].rpartition("/")[2]], definitions)
-    for one in field.get("anyOf", ()):
-        yield from _choices(one, definitions)
-    yield from (value for value in (*field.get("enum", ()), field.get("const")) if isinstance(value, str))
 
 
 class Name(Model):
@@ -118,29 +117,18 @@ class StandIns:
     def __init__(self, names: tuple[Name, ...] = ()) -> None:
         self.names = {one.name: one for one in names}
         self.used: set[str] = set()  # names that this run has
-        self._taken: dict[str, set[str]] = {}  # stand-ins by kind
+        self._taken = defaultdict[str, set[str]](set)  # stand-ins by kind
         for one in names:
-            self._taken.setdefault(one.kind, set()).add(one.stand_in)
+            self._taken[one.kind].add(one.stand_in)
 
     def add(self, kind: Kind | PathKind, name: str, stand_in: str = "") -> str:
         """Return the stand-in for this name from now on: `stand_in`, or the next number of its kind."""
         if name not in self.names:
-            taken = self._taken.setdefault(kind, set())
-            stand_in = stand_in or _numbered(kind, len(taken))
-            taken.add(stand_in)
+            stand_in = stand_in or _numbered(kind, len(self._taken[kind]))
+            self._taken[kind].add(stand_in)
             self.names[name] = Name(kind=kind, name=name, stand_in=stand_in, salt=secrets.token_hex(16))
         self.used.add(name)
         return self.names[name].stand_in
-
-
-def read_stand_ins(path: Path) -> StandIns:
-    """Read the owner's file; there are none where it does not exist yet. Raises RecordError."""
-    if not path.exists():
-        return StandIns()
-    try:
-        return StandIns(NamesFile.model_validate_json(read_regular(path)).names)
-    except ValidationError as error:
-        raise RecordError(f"{path}: {first_problem(error)}") from None
 
 
 def _numbered(kind: str, number: int) -> str:
@@ -164,9 +152,16 @@ def learn_record(record: RunRecord, stand_ins: StandIns) -> None:
         if domain and re.search(r"\d", first):
             stand_ins.add("host", first, stand_in)
     for identity in record.ranks:
-        for text in (identity.chassis_serial, identity.inventory.get("chassis_serial", "")):
-            _learn_serial("chassis serial", text, stand_ins)
-        _learn_serial("product serial", identity.inventory.get("product_serial", ""), stand_ins)
+        told = identity.inventory
+        chassis, product = told.get("chassis_serial", ""), told.get("product_serial", "")
+        serials: tuple[tuple[Kind, str], ...] = (
+            ("chassis serial", identity.chassis_serial),
+            ("chassis serial", chassis),
+            ("product serial", product),
+        )
+        for kind, text in serials:
+            if text and not text.startswith(tuple(Why)):  # a machine that does not tell its own has the reason in this place
+                stand_ins.add(kind, text)
         for gpu in identity.gpus:
             if gpu.serial:
                 stand_ins.add("gpu serial", gpu.serial)
@@ -186,7 +181,7 @@ def _nodes_of_a_cluster(record: RunRecord) -> Iterator[str]:
 def learn_texts(texts: Iterable[str], stand_ins: StandIns) -> None:
     """Learn names that stand in the texts and not in the record. A version of four numbers is taken for an address."""
     pieces = dict.fromkeys(piece for text in texts for piece in _BREAKS.split(text))  # each once: most are the same on every rank
-    everything = STEERS.sub("\n", "\n".join(pieces))
+    everything = _STEERS.sub("\n", "\n".join(pieces))
     for kind, pattern in _PATTERNS.items():
         for found in dict.fromkeys(pattern.findall(everything)):
             if _names_something(kind, found):
@@ -209,11 +204,6 @@ def learn_texts(texts: Iterable[str], stand_ins: StandIns) -> None:
             stand_ins.add("path", path)
 
 
-def _learn_serial(kind: Kind, text: str, stand_ins: StandIns) -> None:
-    if text and not text.startswith(tuple(Why)):  # a machine that does not tell its own has the reason in this place
-        stand_ins.add(kind, text)
-
-
 def _names_something(kind: Kind, text: str) -> bool:
     if kind not in {"ipv4", "ipv6"}:
         return True
@@ -221,7 +211,7 @@ def _names_something(kind: Kind, text: str) -> bool:
         address = ipaddress.ip_address(text)
     except ValueError:
         return False
-    if address.is_loopback or address.is_unspecified or any(address in network for network in EXAMPLES):
+    if address.is_loopback or address.is_unspecified or any(address in network for network in _EXAMPLES):
         return False
     return kind == "ipv4" or len([part for part in text.split(":") if part]) > 2  # `c10d::add` is a function
 
@@ -234,13 +224,6 @@ _WORD = re.compile(r"[^\W_]+")
 _LINK = re.compile(r'<a href="https?:[^"]*">(.*?)</a>')
 
 
-class Replaced(Model):
-    """A stand-in, and the digest of salt and name."""
-
-    stand_in: str
-    sha256: str
-
-
 class Redaction(Model):
     """`redaction.json` of a redacted run: the run it was made from, and the digest of each name that was replaced."""
 
@@ -248,7 +231,7 @@ class Redaction(Model):
     run_id: str
     manifest_sha256: str  # empty where the run had no manifest
     results_sha256: str
-    replaced: tuple[Replaced, ...]
+    replaced: tuple[dict[Literal["stand_in", "sha256"], str], ...]  # `sha256`: the digest of salt and name
 
 
 class Redactor:
@@ -262,7 +245,7 @@ class Redactor:
         self._replaced: dict[str, str] = {}  # values, most of which every rank has again
         for name, one in stand_ins.names.items():
             for form in _forms(name):
-                if STEERS.search(form):
+                if _STEERS.search(form):
                     self._steering.append((form, one.stand_in))
                 elif word := _WORD.search(form):
                     self._names.setdefault(form, one.stand_in)
@@ -273,37 +256,34 @@ class Redactor:
         """Replace each name that no letter or digit touches: a host `vm` is not replaced in `nvml`."""
         for name, stand_in in self._steering:
             text = text.replace(name, stand_in)
-        return "".join(part if number % 2 else self._part(part) for number, part in enumerate(STEERS.split(text)))
+        return "".join(part if number % 2 else self._part(part) for number, part in enumerate(_STEERS.split(text)))
 
-    def value(self, value: Any) -> Any:
+    def value(self, value: Any, key: str = "") -> Any:
         """Replace names in all texts of a JSON value, but not in keys of ours, nor in fields with a closed list of values.
 
         Where a host is named `rank`, the scope of a limit stays that word.
         """
         if isinstance(value, str):
+            if value in self._closed.get(key, ()):
+                return value
             if value not in self._replaced:
                 self._replaced[value] = self.text(value)
             return self._replaced[value]
         if isinstance(value, dict):
-            return {key if key.isidentifier() else self.text(key): self._of_field(key, one) for key, one in value.items()}
+            return {key if key.isidentifier() else self.text(key): self.value(one, key) for key, one in value.items()}
         return [self.value(one) for one in value] if isinstance(value, list) else value
 
-    def _of_field(self, key: str, value: Any) -> Any:
-        return value if isinstance(value, str) and value in self._closed.get(key, ()) else self.value(value)
-
     def file(self, name: str, text: str) -> str:
-        if name.endswith((".json", ".jsonl")):
-            return "\n".join(map(self._line, text.split("\n")))
-        if name.endswith(".html"):
-            text = _LINK.sub(r"\1", text)
-        return self.text(text)
-
-    def _line(self, line: str) -> str:
-        """Replace names in one value of JSON. A line that is not one, because it was cut off, is a text."""
-        try:
-            return json.dumps(self.value(parse(line)), ensure_ascii=False, separators=(",", ":")) if line else ""
-        except StrictJsonError:
-            return self.text(line)
+        """Replace names in a file. A line of JSON that is not one, because it was cut off, is a text."""
+        if not name.endswith((".json", ".jsonl")):
+            return self.text(_LINK.sub(r"\1", text) if name.endswith(".html") else text)
+        lines = text.split("\n")
+        for number, line in enumerate(lines):
+            try:
+                lines[number] = json.dumps(self.value(parse(line)), ensure_ascii=False, separators=(",", ":")) if line else ""
+            except StrictJsonError:
+                lines[number] = self.text(line)
+        return "\n".join(lines)
 
     def _part(self, text: str) -> str:
         pieces, done = list[str](), 0
@@ -330,8 +310,15 @@ def _touches(text: str, start: int, end: int) -> bool:
 
 def redact_run(run_dir: Path, out: Path, names: Path) -> Manifest:
     """Make the folder `out`, whole or not at all, after the owner's file of names was written. Raises RecordError, OSError."""
-    record, stand_ins = read_results(run_dir), read_stand_ins(names)
-    texts = {name: read_regular(run_dir / name).decode("utf-8", "replace") for name in _names_of_texts(run_dir)}
+    record = read_results(run_dir)
+    try:
+        stand_ins = StandIns(NamesFile.model_validate_json(read_regular(names)).names if names.exists() else ())
+    except ValidationError as error:
+        raise RecordError(f"{names}: {first_problem(error)}") from None
+    there = [Path(folder, name) for folder, _, found in os.walk(run_dir) for name in found]
+    given = sorted(path.relative_to(run_dir) for path in there if path.is_file() and not path.is_symlink())
+    given = [name for name in given if name.parts[0] != event_files.FOLDER and name.as_posix() not in _LEFT_OUT]
+    texts = {name: read_regular(run_dir / name).decode("utf-8", "replace") for name in given}
     learn_record(record, stand_ins)
     learn_texts((html.unescape(text) if name.suffix == ".html" else text for name, text in texts.items()), stand_ins)
     owned = sorted(stand_ins.names.values(), key=lambda one: (one.kind, one.stand_in, one.name))
@@ -353,13 +340,6 @@ def redact_run(run_dir: Path, out: Path, names: Path) -> Manifest:
     return manifest
 
 
-def _names_of_texts(run_dir: Path) -> list[Path]:
-    """Return the files to give away, relative to the folder of the run. Links are left out."""
-    there = [Path(folder, name) for folder, _, names in os.walk(run_dir) for name in names]
-    files = sorted(path.relative_to(run_dir) for path in there if path.is_file() and not path.is_symlink())
-    return [name for name in files if name.parts[0] != event_files.FOLDER and name.as_posix() not in _LEFT_OUT]
-
-
 def _redaction(run_dir: Path, record: RunRecord, stand_ins: StandIns) -> Redaction:
     manifest = find_manifest(run_dir)
     replaced = sorted({(one.stand_in, one.sha256) for one in map(stand_ins.names.__getitem__, stand_ins.used)})
@@ -367,5 +347,5 @@ def _redaction(run_dir: Path, record: RunRecord, stand_ins: StandIns) -> Redacti
         run_id=record.plan.run_id,
         manifest_sha256=manifest.sha256 if manifest else "",
         results_sha256=sha256_of(read_regular(run_dir / RESULTS)),
-        replaced=tuple(Replaced(stand_in=stand_in, sha256=sha256) for stand_in, sha256 in replaced),
+        replaced=tuple({"stand_in": stand_in, "sha256": sha256} for stand_in, sha256 in replaced),
     )

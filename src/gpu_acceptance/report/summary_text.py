@@ -12,12 +12,11 @@ from gpu_acceptance.record.outcome import Means, Outcome, Status
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.contract import unanswered
 from gpu_acceptance.report.machines import gpu_models, own_version, places
-from gpu_acceptance.report.problems import JOB, Fault, Suspect, first_told, problems, reasons_of_the_job, suspects
+from gpu_acceptance.report.problems import JOB, Fault, first_told, problems, reasons_of_the_job, suspects
 from gpu_acceptance.report.remedies import Advice, advice_on_run, kinds_by, table
 from gpu_acceptance.report.untested import caveats
 from gpu_acceptance.report.words import (
     OUTCOME,
-    STATUS,
     VERDICT,
     WITHIN_NOISE,
     by_margin,
@@ -172,12 +171,23 @@ def _of_the_job(record: RunRecord) -> Iterator[str]:
 
 def build_summary(record: RunRecord) -> str:
     """Return the page as text, at most `MOST_LINES` lines of `COLUMNS` characters."""
+    plan, profile = record.plan, record.plan.profile
+    hosts = [members[0].node_place for members in by_node(record.ranks).values()]
+    identity = (
+        f"{plan.run_id}, {plan.started_at} to {record.ended_at}, gpu-acceptance {own_version(record)}",
+        f"profile {profile.name} (digest {profile.digest or 'unknown'}), level {level_text(profile.level, profile.parameters)}",
+        f"{count(len(hosts), 'node')}, {gpu_models(record)}: {', '.join(hosts)}",
+    )
+    margins = [
+        f"{percent(limit.margin or 0.0)}: held {limit.metric} = {figure_text(limit, exactly=True)}, need {limit.need}"
+        for limit in by_margin(record.conclusion.limits, Status.HELD)[:_MOST_MARGINS]
+    ]
     above = [
         *_entry(record.conclusion.line, 0),
-        *_section("run", [(2, text) for text in _identity(record)]),
+        *_section("run", [(2, text) for text in identity]),
         *_section("coverage", [(2, coverage_text(record))]),
     ]
-    below = _section("smallest margins of what held", [(2, text) for text in _margins(record)])
+    below = _section("smallest margins of what held", [(2, text) for text in margins])
     wrong, most = _section("what is wrong, by culprit", _wrong(record)), MOST_LINES - len(above) - len(below)
     if len(wrong) > most:
         wrong = [*wrong[: most - 1], f"  ... and {len(wrong) - most + 1} more lines, see report.html"]
@@ -203,14 +213,6 @@ def _entry(text: str, indent: int) -> list[str]:
     )
 
 
-def _identity(record: RunRecord) -> Iterator[str]:
-    plan, profile = record.plan, record.plan.profile
-    yield f"{plan.run_id}, {plan.started_at} to {record.ended_at}, gpu-acceptance {own_version(record)}"
-    yield f"profile {profile.name} (digest {profile.digest or 'unknown'}), level {level_text(profile.level, profile.parameters)}"
-    hosts = [members[0].node_place for members in by_node(record.ranks).values()]
-    yield f"{count(len(hosts), 'node')}, {gpu_models(record)}: {', '.join(hosts)}"
-
-
 def _wrong(record: RunRecord) -> Iterator[tuple[int, str]]:
     """Yield the reasons against the whole run, then each culprit with its faults and what to do."""
     found = suspects(problems(record), places(record))
@@ -218,7 +220,7 @@ def _wrong(record: RunRecord) -> Iterator[tuple[int, str]]:
     if whole := [*reasons_of_the_job(record), *(f"{title} ({text})" for title, text in unanswered(record))]:
         by_culprit[JOB] = whole
     for suspect in found:
-        by_culprit.setdefault(suspect.who, []).extend(_facts_of(suspect))
+        by_culprit.setdefault(suspect.who, []).extend(text for fact in suspect.facts for text in _fact(fact, suspect.who))
     told = {fault.line.judgement.metric for suspect in found for fault in suspect.faults if fault.line}
     never = [limit.metric for limit in record.conclusion.limits if limit.status is Status.NOT_MEASURED and limit.metric not in told]
     if never:
@@ -228,24 +230,17 @@ def _wrong(record: RunRecord) -> Iterator[tuple[int, str]]:
         yield from ((4, fact) for fact in dict.fromkeys(facts))
 
 
-def _facts_of(suspect: Suspect) -> Iterator[str]:
-    for fact in suspect.facts:
-        if isinstance(fact, Advice):
-            yield f"to do: {fact.remedy.do} (gpu-acceptance remedy {fact.kind})"
-        elif fact.line:
-            judged, margin = fact.line.judgement, margin_of(fact.line.judgement)
-            distance = "" if margin is None else f", {percent(margin)} from the bound"
-            yield f"{fact.mark.word} {judged.metric} = {figure_text(judged, exactly=True)}, need {judged.need or '–'}{distance}"
-            if judged.remedy:
-                yield f"to do: {judged.remedy}"
-        else:
-            yield f"{fact.mark.word} {'' if suspect.who == JOB else 'in '}{fact.nodeid}: {fact.message}"
-
-
-def _margins(record: RunRecord) -> Iterator[str]:
-    for limit in by_margin(record.conclusion.limits, Status.HELD)[:_MOST_MARGINS]:
-        figure = figure_text(limit, exactly=True)
-        yield f"{percent(limit.margin or 0.0)}: {STATUS[limit.status].word} {limit.metric} = {figure}, need {limit.need}"
+def _fact(fact: Fault | Advice, who: str) -> Iterator[str]:
+    if isinstance(fact, Advice):
+        yield f"to do: {fact.remedy.do} (gpu-acceptance remedy {fact.kind})"
+    elif fact.line:
+        judged, margin = fact.line.judgement, margin_of(fact.line.judgement)
+        distance = "" if margin is None else f", {percent(margin)} from the bound"
+        yield f"{fact.mark.word} {judged.metric} = {figure_text(judged, exactly=True)}, need {judged.need or '–'}{distance}"
+        if judged.remedy:
+            yield f"to do: {judged.remedy}"
+    else:
+        yield f"{fact.mark.word} {'' if who == JOB else 'in '}{fact.nodeid}: {fact.message}"
 
 
 # --- GitHub ---------------------------------------------------------------------------------------------------------------------
@@ -268,9 +263,17 @@ def annotations(record: RunRecord) -> Iterator[str]:
         more = f" and {count(len(problem.others), 'more validation')}" if problem.others else ""
         wrong.append((f"{OUTCOME[problem.row.outcome].word} {problem.row.nodeid}{more}", problem.row.message))
     weak = [("what weakens this verdict", ": ".join(filter(None, [one.text, "; ".join(one.parts)]))) for one in caveats(record)]
-    yield from _commands("error", wrong, "problem")
-    yield from _commands("warning", weak, "warning")
-    yield _command("notice", record.conclusion.verdict, record.conclusion.line)
+    verdict = [(record.conclusion.verdict, record.conclusion.line)]
+    for kind, found, what in (("error", wrong, "problem"), ("warning", weak, "warning"), ("notice", verdict, "verdict")):
+        shown = found if len(found) <= MOST_ANNOTATIONS else found[: MOST_ANNOTATIONS - 1]
+        if rest := len(found) - len(shown):
+            shown = [*shown, (f"and {count(rest, 'more ' + what)}", "see report.html")]
+        for title, text in shown:
+            yield f"::{kind} title={_escaped(title, _PROPERTY_ESCAPES)}::{_escaped(text, _ESCAPES)}"
+
+
+def _escaped(text: str, escapes: Mapping[str, str]) -> str:
+    return "".join(escapes.get(char, char) for char in one_line(clip(text, _MOST_NOTE)))
 
 
 def job_summary(record: RunRecord) -> str:
@@ -278,18 +281,3 @@ def job_summary(record: RunRecord) -> str:
     text = build_summary(record)
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
     return f"## {VERDICT[record.conclusion.verdict].symbol} GPU acceptance: {record.conclusion.verdict}\n\n{fence}text\n{text}{fence}\n"
-
-
-def _commands(kind: str, found: list[tuple[str, str]], what: str) -> Iterator[str]:
-    shown = found if len(found) <= MOST_ANNOTATIONS else found[: MOST_ANNOTATIONS - 1]
-    yield from (_command(kind, title, text) for title, text in shown)
-    if rest := len(found) - len(shown):
-        yield _command(kind, f"and {count(rest, 'more ' + what)}", "see report.html")
-
-
-def _command(kind: str, title: str, text: str) -> str:
-    return f"::{kind} title={_escaped(title, _PROPERTY_ESCAPES)}::{_escaped(text, _ESCAPES)}"
-
-
-def _escaped(text: str, escapes: Mapping[str, str]) -> str:
-    return "".join(escapes.get(char, char) for char in one_line(clip(text, _MOST_NOTE)))

@@ -1,4 +1,4 @@
-"""Samples, courses, predicted losses and statistics of a curve."""
+"""Samples, predicted losses and statistics of a curve."""
 
 import math
 from collections import Counter
@@ -10,17 +10,8 @@ from statistics import fmean
 import pytest
 import torch
 
-from gpu_acceptance.measure.lora.convergence import (
-    FLOOR,
-    departure,
-    drawn,
-    first_loss,
-    largest_rise,
-    last_mean,
-    num_not_finite,
-    plateau,
-    steps,
-)
+from gpu_acceptance.measure.lora import convergence
+from gpu_acceptance.measure.lora.convergence import FLOOR, departure, drawn, first_loss, largest_rise, last_mean, num_not_finite, plateau
 from gpu_acceptance.measure.lora.tuning import Share
 from gpu_acceptance.measure.train.data import NUM_SUCCESSORS
 from gpu_acceptance.measure.train.shapes import Decoder
@@ -42,7 +33,7 @@ def test_in_the_mean_over_ranks_each_part_counts_as_much_as_any_other(num_parts,
 def test_a_step_is_the_same_samples_on_any_number_of_ranks():
     def trained(world_size):
         """By step, each sample once."""
-        found = [steps(SHAPE, 2, 3, Share(4, rank, world_size)) for rank in range(world_size)]
+        found = [convergence.steps(SHAPE, 2, 3, Share(4, rank, world_size)) for rank in range(world_size)]
         return [{tuple(row.tolist()) for own in found for _, (inputs, _) in own[step] for row in inputs} for step in range(3)]
 
     alone = trained(1)
@@ -74,14 +65,6 @@ def test_each_symbol_has_four_successors_all_equally_likely():
 FALLING = [12 - 0.1 * step for step in range(40)]
 
 
-def test_the_mean_of_the_last_ten_counts():
-    assert last_mean([100.0] * 30 + [1.0, 2.0] * 5) == 1.5
-
-
-def test_what_is_not_finite_is_counted():
-    assert num_not_finite([1.0, math.nan, math.inf, -math.inf, 0.0]) == 3
-
-
 @pytest.mark.parametrize(
     ("losses", "rise"),
     [
@@ -90,32 +73,29 @@ def test_what_is_not_finite_is_counted():
         ([2.0, 8.0, 1.6, 1.2], 0.8),  # whatever it did while it warmed up
         ([4.0, 3.0, 1.0, 3.0, 1.0], 3.0),  # from the least after the warm-up too
         ([4.0, 3.0, math.inf, 1.0], math.inf),
+        ([4.0, 3.0, math.nan, 1.0], math.nan),
+        ([4.0, 3.0, 1.0, math.nan], math.nan),
     ],
 )
 def test_the_largest_rise_is_over_the_least_before_it(losses, rise):
-    assert largest_rise(losses, 2) == pytest.approx(rise)
-
-
-@pytest.mark.parametrize("losses", [[4.0, 3.0, math.nan, 1.0], [4.0, 3.0, 1.0, math.nan]])
-def test_a_rise_to_no_number_is_none(losses):
-    assert math.isnan(largest_rise(losses, 2))
+    assert largest_rise(losses, 2) == pytest.approx(rise, nan_ok=True)
 
 
 def test_a_curve_departs_by_its_means_of_ten_steps():
+    assert last_mean([100.0] * 30 + [1.0, 2.0] * 5) == 1.5
     assert departure(FALLING, FALLING) == 0
     assert departure([1.02 * loss for loss in FALLING], FALLING) == pytest.approx(0.02)
     one_off = [loss + 1 if step == 20 else loss for step, loss in enumerate(FALLING)]
     assert departure(one_off, FALLING) == pytest.approx(0.1 / (12 - 0.1 * 24.5))
+    with pytest.raises(ValueError, match="argument 2 is longer"):
+        departure(FALLING[:-1], FALLING)
 
 
 @pytest.mark.parametrize("step", [0, 20, 39])
-def test_a_departure_to_no_number_is_none(step):
-    assert math.isnan(departure([math.nan if at == step else loss for at, loss in enumerate(FALLING)], FALLING))
-
-
-def test_curves_of_other_lengths_are_not_compared():
-    with pytest.raises(ValueError, match="argument 2 is longer"):
-        departure(FALLING[:-1], FALLING)
+def test_no_number_is_counted_and_departs_from_any(step):
+    losses = [math.nan if at == step else loss for at, loss in enumerate(FALLING)]
+    assert math.isnan(departure(losses, FALLING))
+    assert num_not_finite([*losses, math.inf, -math.inf]) == 3
 
 
 QWEN2_7B = Decoder("qwen2", 28, 3_584, 28, 152_064, 2_048, num_kv_heads=4, mlp_width=18_944)
@@ -135,12 +115,8 @@ def loss_of(head_VD, states_BD):
     return float(losses_BV[:, SUCCESSORS].mean())
 
 
-def test_the_first_loss_of_qwen2_7b():
-    assert first_loss(QWEN2_7B) == pytest.approx(math.log(152_064) + 0.02**2 * 3_584 / 2)
-    assert round(first_loss(QWEN2_7B), 2) == 12.65
-
-
 def test_the_first_loss_is_the_mean_over_random_heads():
+    assert first_loss(QWEN2_7B) == pytest.approx(math.log(152_064) + 0.02**2 * 3_584 / 2)
     states_BD = torch.nn.functional.normalize(torch.randn(64, SMALL.width, generator=torch.Generator().manual_seed(1)).double(), dim=1)
     losses = [loss_of(head, states_BD * math.sqrt(SMALL.width)) for head in heads(SMALL, 50)]
     assert fmean(losses) == pytest.approx(first_loss(SMALL), rel=0.005)

@@ -7,7 +7,8 @@ import pytest
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.report.build import build_page
 from gpu_acceptance.report.side_by_side import MOST_METRICS, MOST_NODES, Scale, heat_map, matrices
-from gpu_acceptance.report.validations import MOST_RANKS, notable, note
+from gpu_acceptance.report.validations import MOST_RANKS, notable
+from gpu_acceptance.report.validations import note as note_on
 from tests.report import sample_rows, samples
 from tests.report.large import large
 from tests.report.pages import parse
@@ -39,9 +40,9 @@ def test_what_is_equal_everywhere_and_a_median_of_0_have_no_ends():
 
 
 def test_each_node_has_one_map_of_metrics_and_gpus_and_those_that_stand_out_come_first(many):
-    found = heat_map(many)
-    assert len(found.nodes) == MOST_NODES
-    first = found.nodes[0]
+    nodes, note = heat_map(many)
+    assert len(nodes) == MOST_NODES
+    first = nodes[0]
     assert first.title == "node 0: node-01.example"  # it has the slow GPU
     assert first.columns == tuple(f"GPU {slot}" for slot in range(8))
     assert {line.name for line in first.rows[:2]} == {"made0.case0.rate", "made0.case5.rate"}  # a miss comes first
@@ -50,7 +51,7 @@ def test_each_node_has_one_map_of_metrics_and_gpus_and_those_that_stand_out_come
     assert re.fullmatch(
         r"6 of 70 nodes are left out, whose figures are within \d[\d.]* % of the medians, and none missed a limit\. "
         r"All are in figures\.csv\.",
-        found.note,
+        note,
     )
 
 
@@ -58,9 +59,9 @@ def test_metrics_that_are_left_out_are_counted(many):
     """One of each validation has figures of its own on each rank."""
     one, *_ = (row for row in many.rows if row.outcome is Outcome.PASSED)
     rows = tuple(one.model_copy(update={"nodeid": f"acceptance/test_made.py::test_{number}"}) for number in range(7))
-    found = heat_map(samples.accepted().model_copy(update={"rows": rows}))
-    assert [len(node.rows) for node in found.nodes] == [MOST_METRICS]
-    assert found.note == f"{4 * 7 - MOST_METRICS} of 28 metrics are left out, whose GPUs are nearer to each other. All are in figures.csv."
+    nodes, note = heat_map(samples.accepted().model_copy(update={"rows": rows}))
+    assert [len(node.rows) for node in nodes] == [MOST_METRICS]
+    assert note == f"{4 * 7 - MOST_METRICS} of 28 metrics are left out, whose GPUs are nearer to each other. All are in figures.csv."
 
 
 def test_pairs_are_shown_from_whom_to_whom():
@@ -103,9 +104,9 @@ def test_of_many_ranks_the_notable_ones_have_a_line(many):
     assert len(kept) == MOST_RANKS
     assert {5, 17} <= {one.rank for one in kept}
     assert [one.rank for one in kept] == sorted(one.rank for one in kept)
-    assert note(attempt).startswith("64 of 560 ranks: ")
+    assert note_on(attempt).startswith("64 of 560 ranks: ")
     few = samples.accepted().rows[0]
-    assert (notable(few.attempts[0], few.judgements), note(few.attempts[0])) == (few.attempts[0].ranks, "")
+    assert (notable(few.attempts[0], few.judgements), note_on(few.attempts[0])) == (few.attempts[0].ranks, "")
 
 
 @pytest.mark.slow

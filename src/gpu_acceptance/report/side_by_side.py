@@ -2,10 +2,10 @@
 
 import statistics
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from gpu_acceptance.record.job import RankIdentity, by_node
+from gpu_acceptance.record.job import by_node
 from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.record.row import Attempt, Row
 from gpu_acceptance.record.run_record import RunRecord
@@ -47,10 +47,7 @@ class Grid:
     corner: str
     columns: tuple[str, ...]
     rows: tuple[MapRow, ...]
-
-    @property
-    def has_miss(self) -> bool:
-        return any(cell is not None and cell.mark == _MISSED for line in self.rows for cell in line.cells)
+    has_miss: bool = False
 
 
 class Scale:
@@ -58,6 +55,7 @@ class Scale:
 
     def __init__(self, values: Collection[float]) -> None:
         self.median, self.least, self.most = statistics.median(values), min(values), max(values)
+        self.widest = max(abs(self.distance(self.least)), abs(self.distance(self.most)))
 
     def cell(self, value: float, *, missed: bool = False) -> Cell:
         distance = self.distance(value)
@@ -69,19 +67,6 @@ class Scale:
     def distance(self, value: float) -> float:
         """Return the distance from the median as a part of it; 0 where the median is 0."""
         return value / self.median - 1 if self.median else 0.0
-
-    @property
-    def widest(self) -> float:
-        """The largest distance of any figure."""
-        return max(abs(self.distance(self.least)), abs(self.distance(self.most)))
-
-
-@dataclass(frozen=True)
-class HeatMap:
-    """A grid for each node: metrics by GPU, each compared to the median of all GPUs of the job. `note`: what is left out."""
-
-    nodes: tuple[Grid, ...]
-    note: str
 
 
 @dataclass(frozen=True)
@@ -95,30 +80,41 @@ class _Measured:
     missed: frozenset[int]
 
 
-def heat_map(record: RunRecord) -> HeatMap:
-    """Map what is judged of each rank, in the last attempt; what is equal on all ranks is left out."""
-    ranks = {identity.rank for identity in record.ranks}
-    found = [one for row in record.rows for one in _measured(row, ranks)]
+def heat_map(record: RunRecord) -> tuple[tuple[Grid, ...], str]:
+    """Map what is judged of each rank, in the last attempt; what is equal on all ranks is left out.
+
+    Returns a grid for each node, metrics by GPU, each compared to the median of all GPUs of the job; and a note on what is left out.
+    """
+    known = {identity.rank for identity in record.ranks}
+    found = [one for row in record.rows for one in _measured(row, known)]
     found.sort(key=lambda one: (bool(one.missed), one.scale.widest), reverse=True)
     shown = found[:MOST_METRICS]
-    nodes = sorted(by_node(record.ranks).items(), key=lambda node: _striking(shown, node[1]), reverse=True) if shown else []
-    left_out = [_striking(shown, members) for _, members in nodes[MOST_NODES:]]
-    grids = tuple(
-        Grid(
-            title=f"node {number}: {members[0].node_place}",
-            corner="metric",
-            columns=tuple(f"GPU {identity.local_rank}" for identity in members),
-            rows=tuple(_map_row(one, members) for one in shown),
+    nodes = []  # how many of a node's figures missed, the largest distance of any from the median, and its grid
+    for number, members in by_node(record.ranks).items() if shown else ():
+        ranks = [identity.rank for identity in members]
+        num_missed = sum(len(one.missed.intersection(ranks)) for one in shown)
+        furthest = max((abs(one.scale.distance(one.values[rank])) for one in shown for rank in ranks if rank in one.values), default=0.0)
+        columns = tuple(f"GPU {identity.local_rank}" for identity in members)
+        rows = tuple(
+            MapRow(
+                one.name,
+                tuple(one.scale.cell(one.values[rank], missed=rank in one.missed) if rank in one.values else None for rank in ranks),
+                one.note,
+            )
+            for one in shown
         )
-        for number, members in nodes[:MOST_NODES]
-    )
-    return HeatMap(grids, " ".join(_left_out(len(found) - len(shown), left_out)))
-
-
-def _map_row(one: _Measured, members: Sequence[RankIdentity]) -> MapRow:
-    ranks = [identity.rank for identity in members]
-    cells = (one.scale.cell(one.values[rank], missed=rank in one.missed) if rank in one.values else None for rank in ranks)
-    return MapRow(one.name, tuple(cells), one.note)
+        nodes.append((num_missed, furthest, Grid(f"node {number}: {members[0].node_place}", "metric", columns, rows, num_missed > 0)))
+    nodes.sort(key=lambda node: node[:2], reverse=True)
+    notes = []
+    if left_out := len(found) - len(shown):
+        notes.append(f"{left_out} of {len(found)} metrics are left out, whose GPUs are nearer to each other.")
+    if rest := nodes[MOST_NODES:]:
+        most, missed = max(furthest for _, furthest, _ in rest), sum(number for number, *_ in rest)
+        notes.append(
+            f"{len(rest)} of {len(nodes)} nodes are left out, whose figures are within {100 * most:.3g} % of the "
+            f"medians{f'; {missed} of them missed a limit' if missed else ', and none missed a limit'}."
+        )
+    return tuple(grid for *_, grid in nodes[:MOST_NODES]), " ".join([*notes, "All are in figures.csv."] if notes else [])
 
 
 def _measured(row: Row, ranks: Collection[int]) -> Iterator[_Measured]:
@@ -134,26 +130,6 @@ def _measured(row: Row, ranks: Collection[int]) -> Iterator[_Measured]:
             scale = Scale(values.values())
             note = f"{row.nodeid.split('::', 1)[-1]}, median {with_unit(rounded(scale.median), unit)}"
             yield _Measured(metric, note, scale, values, frozenset(missed))
-
-
-def _striking(shown: Sequence[_Measured], members: Sequence[RankIdentity]) -> tuple[int, float]:
-    """Return how many of a node's figures missed, and the largest distance of any from the median."""
-    ranks = {identity.rank for identity in members}
-    distances = (abs(one.scale.distance(value)) for one in shown for rank, value in one.values.items() if rank in ranks)
-    return sum(len(one.missed & ranks) for one in shown), max(distances, default=0.0)
-
-
-def _left_out(num_metrics: int, of_nodes: Sequence[tuple[int, float]]) -> Iterator[str]:
-    if num_metrics:
-        yield f"{num_metrics} of {num_metrics + MOST_METRICS} metrics are left out, whose GPUs are nearer to each other."
-    if of_nodes:
-        furthest, missed = max(distance for _, distance in of_nodes), sum(number for number, _ in of_nodes)
-        yield (
-            f"{len(of_nodes)} of {len(of_nodes) + MOST_NODES} nodes are left out, whose figures are within {100 * furthest:.3g} % of the "
-            f"medians{f'; {missed} of them missed a limit' if missed else ', and none missed a limit'}."
-        )
-    if num_metrics or of_nodes:
-        yield "All are in figures.csv."
 
 
 def matrices(record: RunRecord) -> tuple[Grid, ...]:

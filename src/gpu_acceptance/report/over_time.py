@@ -196,13 +196,12 @@ def _subjects(stretches: Sequence[_Stretch], across: Axis) -> Iterator[Markup]:
 def _held_down(stretches: Sequence[_Stretch], across: Axis) -> Iterator[Markup]:
     """Mark, for each attempt and reason, the time from the first to the last moment at which clocks of any GPU were held down."""
     for stretch in stretches:
-        between: dict[str, tuple[float, float]] = {}
+        between = defaultdict[str, list[float]](list)
         for told in stretch.told.values():
             for reason in told.throttled_between.keys() - _HEALTHY:
-                first_s, last_s = between.get(reason, (stretch.length_s, 0.0))
                 found = told.throttled_between[reason]
-                between[reason] = (min(first_s, found.first_s), max(last_s, found.last_s))
-        for first_s, last_s in sorted(between.values()):
+                between[reason] += (found.first_s, found.last_s)
+        for first_s, last_s in sorted((min(seconds), max(seconds)) for seconds in between.values()):
             x, end = (across.place(stretch.begin_s + min(max(at_s, 0.0), stretch.length_s)) for at_s in (first_s, last_s))
             yield rect("held", x, FRAME.floor - 5, round(max(end - x, 1.0), 1), 5)
 
@@ -210,10 +209,7 @@ def _held_down(stretches: Sequence[_Stretch], across: Axis) -> Iterator[Markup]:
 def _held_down_texts(stretches: Sequence[_Stretch]) -> Iterator[str]:
     """Yield the longest time of each attempt and reason."""
     for stretch in stretches:
-        longest: dict[str, tuple[float, int]] = {}
-        for rank, told in stretch.told.items():
-            for reason, seconds in told.throttled_s.items():
-                if reason not in _HEALTHY and seconds > longest.get(reason, (0.0, 0))[0]:
-                    longest[reason] = (seconds, rank)
-        for reason, (seconds, rank) in sorted(longest.items()):
+        held = [(reason, seconds, -rank) for rank, told in stretch.told.items() for reason, seconds in told.throttled_s.items()]
+        longest = {reason: (seconds, -rank) for reason, seconds, rank in sorted(held) if reason not in _HEALTHY and seconds > 0}
+        for reason, (seconds, rank) in longest.items():
             yield f"{stretch.name}: {reason}, {seconds:.2g} of {stretch.length_s:.1f} s, longest on rank {rank}"

@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gpu_acceptance.base.text import clip
 from gpu_acceptance.record.outcome import Outcome, Status
@@ -34,8 +34,7 @@ def missing_subjects(record: RunRecord) -> list[str]:
     return [subject for subject in sorted(record.plan.profile.requires) if subject not in subjects]
 
 
-@dataclass(frozen=True)
-class Caveat:
+class Caveat(NamedTuple):
     """One thing that weakens a verdict, and its parts; a table further down has them in full."""
 
     text: str
@@ -97,17 +96,15 @@ def trust_in_limits(record: RunRecord) -> str:
         for limit in record.conclusion.limits
         if limit.bound == "at_least" and limit.unit.endswith("/s") and limit.status is not Status.NOT_APPLICABLE
     }
-    models = {line.gpu.name for line in gpu_lines(record)}
-    if not sources or not models:
+    names = {line.gpu.name for line in gpu_lines(record)}
+    if not sources or not names:
         return ""
-    kinds = Counter(source_kind(source) for source in sources.values())
-    own = sum(all(_is_measured_on(source, model) for model in models) for source in sources.values())
+    # the word with a digit names the model: `H100` in `NVIDIA H100 80GB HBM3`
+    models = [next((word for word in re.split(r"[\s-]+", name) if re.search(r"\d", word)), "") for name in names]
+    kinds, own = Counter(source_kind(source) for source in sources.values()), 0
+    for source in sources.values():
+        is_own = all(model and re.search(rf"(?<!\w){re.escape(model)}(?!\w)", source) for model in models)
+        own += source.startswith("measured") and is_own
     kinds["measured on another"] = kinds.pop("measured", 0) - own
     told = [f"{number} {kind}" for kind, number in kinds.most_common() if number]
     return ", ".join([f"{own} of {len(sources)} speed limits that apply here were measured on this GPU model", *told])
-
-
-def _is_measured_on(source: str, device_name: str) -> bool:
-    """Return True for a measurement that names the model: `H100` for `NVIDIA H100 80GB HBM3`."""
-    model = next((word for word in re.split(r"[\s-]+", device_name) if re.search(r"\d", word)), "")
-    return bool(model) and source.startswith("measured") and re.search(rf"(?<!\w){re.escape(model)}(?!\w)", source) is not None

@@ -135,7 +135,11 @@ def notable(attempt: Attempt, judgements: Iterable[Judgement]) -> tuple[RankReco
     if len(attempt.ranks) <= MOST_RANKS:
         return attempt.ranks
     named = {rank for one in judgements if one.status not in _QUIET for rank in one.ranks}
-    distances = _distances(attempt)
+    distances = defaultdict[int, float](float)  # the largest of each rank's numbers from the medians of all ranks, as a part of the median
+    for column in number_columns(attempt).values():
+        median = statistics.median([value for _, value in column])
+        for rank, value in column if median else ():
+            distances[rank] = max(distances[rank], abs(value / median - 1))
     by_note = ((one.outcome is Outcome.PASSED, one.rank not in named, -distances[one.rank], one.rank) for one in attempt.ranks)
     chosen = {rank for *_, rank in heapq.nsmallest(MOST_RANKS, by_note)}
     return tuple(one for one in attempt.ranks if one.rank in chosen)
@@ -172,16 +176,6 @@ def number_columns(attempt: Attempt) -> dict[tuple[str, str], list[tuple[int, fl
     return columns
 
 
-def _distances(attempt: Attempt) -> dict[int, float]:
-    """Return the largest distance of each rank's numbers from the medians of all ranks, as a part of the median."""
-    found = dict.fromkeys((record.rank for record in attempt.ranks), 0.0)
-    for column in number_columns(attempt).values():
-        median = statistics.median([value for _, value in column])
-        for rank, value in column if median else ():
-            found[rank] = max(found[rank], abs(value / median - 1))
-    return found
-
-
 # --- subjects -------------------------------------------------------------------------------------------------------------------
 
 
@@ -206,18 +200,14 @@ def shown_scores(scores: Iterable[Score]) -> list[Score]:
 
 def scoreboard(record: RunRecord) -> dict[str, Score]:
     """Return all subjects of a run, also those of which no validation ran."""
-    limits, rows = defaultdict[str, list[Judgement]](list), defaultdict[str, list[Row]](list)
+    limits, rows = defaultdict[str, list[Judgement]](list), by_subject(record)
     for limit in record.conclusion.limits:
         limits[subject_of_metric(limit.metric)].append(limit)
-    for row in record.rows:
-        rows[row.subject].append(row)
-    subjects = dict.fromkeys([*rows, *limits, *sorted(record.plan.profile.requires)])
-    with_place = {*rows, COUNTERS}
-    scores = (
-        _score(f"s{number}" if one in with_place else "", one, rows.get(one, []), limits.get(one, []))
-        for number, one in enumerate(subjects)
-    )
-    return {score.subject: score for score in scores}
+    scores = {}
+    for number, subject in enumerate(dict.fromkeys([*rows, *limits, *sorted(record.plan.profile.requires)])):
+        anchor = f"s{number}" if subject in {*rows, COUNTERS} else ""
+        scores[subject] = _score(anchor, subject, [row for _, row in rows.get(subject, [])], limits.get(subject, []))
+    return scores
 
 
 def _score(anchor: str, subject: str, rows: Sequence[Row], limits: Sequence[Judgement]) -> Score:
@@ -239,21 +229,17 @@ def _score(anchor: str, subject: str, rows: Sequence[Row], limits: Sequence[Judg
 
 def _counts(statuses: Counter[Status], rows: Sequence[Row]) -> list[str]:
     """`1 stuck, 2 missed, 3 unproved, 10 held`: outcomes that no limit of the subject tells, then the limits."""
-    untold = Counter(row.outcome for row in rows if row.outcome.means is not Means.HARMLESS and not _is_told(row))
-    ended = [f"{number} {one.phrase}" for one, number in sorted(untold.items(), key=lambda pair: pair[0].severity)]
-    unproved = sum(statuses[one] for one in _UNPROVED)
-    if rows and all(row.outcome in {Outcome.NOT_RUN, Outcome.NOT_APPLICABLE} for row in rows):
-        unproved = 0  # follows from that
-    judged = [
-        (statuses[Status.MISSED], "missed"),
-        (unproved, "unproved"),
-        (statuses[Status.HELD], "held"),
-        (statuses[Status.WAIVED], "waived"),
-    ]
-    return [*ended, *(f"{number} {word}" for number, word in judged if number)] or ["no limit" if rows else "not run"]
-
-
-def _is_told(row: Row) -> bool:
-    """Return True where a limit of the same subject has the status that the outcome follows from."""
-    status = _TOLD_BY_LIMIT.get(row.outcome)
-    return any(one.status is status and subject_of_metric(one.metric) == row.subject for one in row.judgements)
+    untold = Counter[Outcome]()
+    for row in rows:
+        told_by = _TOLD_BY_LIMIT.get(row.outcome)
+        is_told = any(one.status is told_by and subject_of_metric(one.metric) == row.subject for one in row.judgements)
+        untold[row.outcome] += row.outcome.means is not Means.HARMLESS and not is_told
+    follows = rows and all(row.outcome in {Outcome.NOT_RUN, Outcome.NOT_APPLICABLE} for row in rows)
+    judged = {
+        "missed": statuses[Status.MISSED],
+        "unproved": 0 if follows else sum(statuses[one] for one in _UNPROVED),
+        "held": statuses[Status.HELD],
+        "waived": statuses[Status.WAIVED],
+    }
+    counts = {one.phrase: untold[one] for one in sorted(untold, key=lambda one: one.severity)} | judged
+    return [f"{number} {word}" for word, number in counts.items() if number] or ["no limit" if rows else "not run"]

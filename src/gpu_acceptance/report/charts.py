@@ -202,17 +202,12 @@ def make_panel(title: str, lines: Sequence[PanelLine], bounds: Iterable[tuple[in
     told = (
         f"{line.label}: {', '.join(f'{worst:.4g} at {word(place)}' for place, (worst, _) in sorted(line.points.items()))}" for line in lines
     )
-    ticks = sorted(_panel_ticks([(x_of[place], word(place)) for place in places]))
+    ticks, taken = list[tuple[float, str]](), math.inf  # words are placed from the right; a place without room for its word has none
+    for place in reversed(places):
+        has_room = taken - x_of[place] >= _ROOM
+        ticks.insert(0, (x_of[place], word(place) if has_room else ""))
+        taken = x_of[place] if has_room else taken
     return Chart(title, PANEL.draw(ticks, up.ticks, shapes, f"{title}. {'. '.join(told)}."), tuple(legend))
-
-
-def _panel_ticks(places: Ticks) -> Iterator[tuple[float, str]]:
-    """Place words from the right; a place without room for its word has none."""
-    taken = math.inf
-    for x, word in reversed(places):
-        has_room = taken - x >= _ROOM
-        yield x, word if has_room else ""
-        taken = x if has_room else taken
 
 
 def _panel_line(line: PanelLine, x_of: Mapping[int, float], up: Axis) -> Iterator[Markup]:

@@ -97,7 +97,8 @@ def complete_ending(folder: Path, record: RunRecord, *, has_results: bool = True
             write_results(folder, record)
     except Exception as error:  # a page or a disk can fail in any way
         return spoil(folder, record, f"the report could not be written to {folder}: {describe(error)}")
-    return _ending(record, record.conclusion.exit_code, write_exports(folder, record))
+    verdict, *more = summary_lines(record)
+    return Ending(record.conclusion.exit_code, record.conclusion.verdict, (verdict, *write_exports(folder, record), *more))
 
 
 def spoil(folder: Path, record: RunRecord, problem: str) -> Ending:
@@ -110,17 +111,12 @@ def spoil(folder: Path, record: RunRecord, problem: str) -> Ending:
         write_results(folder, spoiled)
         _write_page(folder, spoiled)
         write_exports(folder, spoiled)
-    return _ending(spoiled, INTERNAL_ERROR)
+    return Ending(INTERNAL_ERROR, spoiled.conclusion.verdict, tuple(summary_lines(spoiled)))
 
 
 def _write_page(folder: Path, record: RunRecord) -> None:
     """Write the page with the digest of the results. The manifest has that of the page, and the last line of a run that of the manifest."""
     write_atomically(folder / REPORT, build_page(record, sha256_of(results_content(record))))
-
-
-def _ending(record: RunRecord, exit_code: int, problems: Sequence[str] = ()) -> Ending:
-    verdict, *more = summary_lines(record)
-    return Ending(exit_code, record.conclusion.verdict, (verdict, *problems, *more))
 
 
 def broken(error: Exception) -> Ending:

@@ -14,13 +14,11 @@ import shlex
 import shutil
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from gpu_acceptance.base.text import visible
 from gpu_acceptance.folder.files import RecordError
 from gpu_acceptance.record.figure import Curve
-from gpu_acceptance.record.row import RankRecord, Row
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.words import count, parse_moment
 
@@ -66,29 +64,26 @@ def write_event_files(run_dir: Path, record: RunRecord) -> str:
 
 
 def _by_folder(record: RunRecord) -> dict[Path, Tagged]:
-    """Return the curves by folder: `node-03/rank-00005`, for a repeat with `/attempt-2`. No text from a machine leads out of it."""
+    """Return the curves by folder: `node-03/rank-00005`, for a repeat with `/attempt-2`. No text from a machine leads out of it.
+
+    The tag of a curve is `ddp.gpt2/loss`, in the group `ddp.gpt2`; one that several have names the validation.
+    """
+    told = [
+        (row.nodeid, attempt.number, rank, curve)
+        for row in record.rows
+        for attempt in row.attempts
+        for rank in attempt.ranks
+        for curve in rank.curves
+    ]
+    owners = Counter(_grouped(name) for _, name in {(nodeid, curve.name) for nodeid, _, _, curve in told})
     hosts = {identity.rank: identity.host for identity in record.ranks}
-    tags = _tags(record.rows)
     found = defaultdict[Path, Tagged](list)
-    for row, number, told in _told(record.rows):
-        host = _NOT_IN_A_NAME.sub("_", hosts.get(told.rank, ""))[:_LONGEST_NAME].lstrip(".") or "unknown"
-        folder = Path(host, f"rank-{told.rank:05d}", f"attempt-{number}" if number > 1 else "")
-        found[folder] += [(tags[row.nodeid, curve.name], curve) for curve in told.curves]
+    for nodeid, number, rank, curve in told:
+        host = _NOT_IN_A_NAME.sub("_", hosts.get(rank.rank, ""))[:_LONGEST_NAME].lstrip(".") or "unknown"
+        folder = Path(host, f"rank-{rank.rank:05d}", f"attempt-{number}" if number > 1 else "")
+        tag = _grouped(curve.name)
+        found[folder].append((visible(tag if owners[tag] == 1 else f"{curve.name} ({nodeid})"), curve))
     return found
-
-
-def _told(rows: Sequence[Row]) -> Iterator[tuple[Row, int, RankRecord]]:
-    """Yield row, number of the attempt, and the record of each rank that kept curves."""
-    for row in rows:
-        for attempt in row.attempts:
-            yield from ((row, attempt.number, told) for told in attempt.ranks if told.curves)
-
-
-def _tags(rows: Sequence[Row]) -> dict[tuple[str, str], str]:
-    """Return a tag by validation and name: `ddp.gpt2/loss`, in the group `ddp.gpt2`; one that several have names the validation."""
-    known = {(row.nodeid, curve.name) for row, _, told in _told(rows) for curve in told.curves}
-    owners = Counter(_grouped(name) for _, name in known)
-    return {(nodeid, name): visible(_grouped(name) if owners[_grouped(name)] == 1 else f"{name} ({nodeid})") for nodeid, name in known}
 
 
 def _grouped(name: str) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -68,49 +69,43 @@ def test_a_sound_checkpoint(finished):
     assert sorted(share.num_bytes - 13 for share in shares) == [200, 400, 600]  # each file once, the metadata by all
 
 
-@pytest.mark.parametrize("place", [0, 311, -1])
-def test_one_flipped_bit_is_found_by_the_one_that_reads_the_file(finished, place):
-    flip(finished / "__1_0.distcp", place)
-    found = changed(finished)
-    assert found[1] == []  # another rank than its writer reads it
-    (text,) = [text for of_rank in found for text in of_rank]
-    assert text.startswith("__1_0.distcp: 400 bytes, sha256 ")
-    assert "; written were 400, " in text
-
-
-def test_metadata_is_compared_by_every_rank_because_every_rank_unpickles_it(finished):
-    flip(finished / ".metadata", 5)
-    assert [len(of_rank) for of_rank in changed(finished)] == [1] * NUM_RANKS
-
-
-def test_a_file_that_is_shorter_or_gone(finished):
-    os.truncate(finished / "__0_0.distcp", 100)
-    (finished / "__2_0.distcp").unlink()
-    texts = sorted(text for of_rank in changed(finished) for text in of_rank)
-    assert texts[0].startswith("__0_0.distcp: 100 bytes, sha256 ")
-    assert texts[1] == "__2_0.distcp: No such file or directory"
-
-
-def test_what_was_planted_is_found(finished):
-    plant(finished, 2, 3)
-    ((text,),) = [of_rank for of_rank in changed(finished) if of_rank]
-    assert text.startswith("__2_0.distcp: 600 bytes")
+@pytest.mark.parametrize(
+    ("fault", "by_rank"),
+    [
+        (lambda folder: flip(folder / "__1_0.distcp", 0), ["__1_0.distcp: 400 bytes, sha256 X; written were 400, X", "", ""]),
+        (lambda folder: flip(folder / "__1_0.distcp", 311), ["__1_0.distcp: 400 bytes, sha256 X; written were 400, X", "", ""]),
+        (lambda folder: flip(folder / "__1_0.distcp", -1), ["__1_0.distcp: 400 bytes, sha256 X; written were 400, X", "", ""]),
+        (lambda folder: plant(folder, 2, 3), ["", "__2_0.distcp: 600 bytes, sha256 X; written were 600, X", ""]),
+        (lambda folder: os.truncate(folder / "__0_0.distcp", 100), ["", "", "__0_0.distcp: 100 bytes, sha256 X; written were 200, X"]),
+        (lambda folder: (folder / "__2_0.distcp").unlink(), ["", "__2_0.distcp: No such file or directory", ""]),
+        # every rank unpickles it
+        (lambda folder: flip(folder / ".metadata", 5), [".metadata: 13 bytes, sha256 X; written were 13, X"] * 3),
+    ],
+)
+def test_what_has_changed_is_found_by_another_rank_than_wrote_it(finished, fault, by_rank):
+    fault(finished)
+    assert [re.sub("[0-9a-f]{12}", "X", "; ".join(of_rank)) for of_rank in changed(finished)] == by_rank
 
 
 def test_a_half_written_checkpoint_is_refused(unfinished):
     assert refused(unfinished) == f"{unfinished}: half-written: it has no manifest.json, which is written last"
 
 
-def test_a_checkpoint_whose_rank_never_noted_its_files_is_not_finished(unfinished):
-    (unfinished / "part-2.json").unlink()
-    with pytest.raises(FileNotFoundError, match=r"part-2\.json"):
-        commit(unfinished, NUM_RANKS, {})
-    assert "half-written" in refused(unfinished)
-
-
-def test_nor_one_of_which_another_host_shows_less_than_was_written(unfinished):
-    os.truncate(unfinished / "__1_0.distcp", 0)
-    with pytest.raises(UnusableError, match=r": __1_0\.distcp of another length than the rank that wrote it has noted$"):
+@pytest.mark.parametrize(
+    ("fault", "error", "text"),
+    [
+        (lambda folder: (folder / "part-2.json").unlink(), FileNotFoundError, r"part-2\.json"),
+        # another host shows less than was written
+        (
+            lambda folder: os.truncate(folder / "__1_0.distcp", 0),
+            UnusableError,
+            r": __1_0\.distcp of another length than the rank that wrote it has noted$",
+        ),
+    ],
+)
+def test_a_checkpoint_of_which_something_is_missing_is_not_finished(unfinished, fault, error, text):
+    fault(unfinished)
+    with pytest.raises(error, match=text):
         commit(unfinished, NUM_RANKS, {})
     assert "half-written" in refused(unfinished)
 
@@ -142,17 +137,12 @@ def test_a_manifest_of_somebody_else(finished, content, text):
     assert refused(finished) == f"{finished}/manifest.json: not what we write: {text}"
 
 
-def test_losses_keep_every_bit(finished):
-    manifest = read_manifest(finished)
-    write_losses(finished, manifest, LOSSES)
-    assert read_losses(finished, manifest) == LOSSES
-
-
-def test_losses_of_another_checkpoint_and_none(finished):
+def test_losses_keep_every_bit_and_belong_to_their_checkpoint(finished):
     manifest = read_manifest(finished)
     with pytest.raises(UnusableError, match=r"losses\.json: FileNotFoundError: "):
         read_losses(finished, manifest)
     write_losses(finished, manifest, LOSSES)
+    assert read_losses(finished, manifest) == LOSSES
     later = commit(finished, NUM_RANKS, {"weight": "0100"})
     with pytest.raises(UnusableError, match=r"losses\.json: of another checkpoint$"):
         read_losses(finished, later)

@@ -12,7 +12,17 @@ from gloo_ranks import answers_of
 from PIL import Image
 
 from gpu_acceptance.measure.train import data_files
-from gpu_acceptance.measure.train.data_files import DataError, draw, list_images, look_at_images, open_tokens, parts_of, read_image
+from gpu_acceptance.measure.train.data_files import (
+    DataError,
+    TokenSamples,
+    draw,
+    feed_of,
+    list_images,
+    look_at_images,
+    open_tokens,
+    parts_of,
+    read_image,
+)
 from gpu_acceptance.measure.train.shapes import Decoder, ResNet, Workload
 
 WANTED_TOKENS = "wanted: one array of token ids with one dimension, of uint16 or uint32, as numpy.save writes it"
@@ -37,14 +47,6 @@ def image(path, size=(8, 8)):
 # --- tokens --------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", [np.uint16, np.uint32])
-def test_tokens_are_mapped(tmp_path, dtype):
-    np.save(tmp_path / "tokens.npy", np.arange(7, dtype=dtype))
-    found = open_tokens(tmp_path / "tokens.npy")
-    assert isinstance(found, np.memmap)
-    assert found.tolist() == list(range(7))
-
-
 @pytest.mark.parametrize(
     ("array", "seen"),
     [
@@ -57,6 +59,11 @@ def test_tokens_are_mapped(tmp_path, dtype):
 def test_an_array_that_is_none_of_tokens(tmp_path, array, seen):
     np.save(tmp_path / "tokens.npy", array)
     assert refusal(open_tokens, tmp_path / "tokens.npy") == f"{tmp_path}/tokens.npy: {seen}; {WANTED_TOKENS}"
+    for dtype in (np.uint16, np.uint32):
+        np.save(tmp_path / "tokens.npy", np.arange(7, dtype=dtype))
+        found = open_tokens(tmp_path / "tokens.npy")
+        assert isinstance(found, np.memmap)
+        assert found.tolist() == list(range(7))
 
 
 class Burns:
@@ -97,16 +104,14 @@ def test_a_file_that_is_broken(tmp_path, content, why):
     assert why in said
     assert said.endswith(f"; {WANTED_TOKENS}")
     assert len(said) < 700
-
-
-def test_what_is_no_file_is_not_opened(tmp_path):
-    os.mkfifo(tmp_path / "tokens.npy")
-    assert refusal(open_tokens, tmp_path / "tokens.npy") == f"{tmp_path}/tokens.npy: not a file; {WANTED_TOKENS}"
+    path.unlink()
+    os.mkfifo(path)
+    assert refusal(open_tokens, path) == f"{path}: not a file; {WANTED_TOKENS}"  # and it is not opened
 
 
 def test_an_id_that_the_model_does_not_have_is_told_with_its_place(tmp_path):
     np.save(tmp_path / "tokens.npy", np.array([*range(95), 1, 2, 100, 3, 4], dtype=np.uint32))
-    samples = data_files.TokenSamples(tmp_path / "tokens.npy", "gpt2", GPT2.shape)
+    samples = TokenSamples(tmp_path / "tokens.npy", "gpt2", GPT2.shape)
     assert [part.tolist() for part in samples[18]] == [[90, 91, 92, 93], [91, 92, 93, 94]]
     said = "token 100 at place 97, and gpt2 has a vocabulary of 100: ids go from 0 to 99"
     assert refusal(samples.__getitem__, 19) == f"{tmp_path}/tokens.npy: {said}"
@@ -125,7 +130,7 @@ def test_images_are_listed_by_class_in_order_with_what_was_left_out(tmp_path):
     found = list_images(folder, 8)
     assert [found.path(number) for number in range(len(found))] == [*paths, folder / "c" / "3.jpg"]
     assert found.numbers.tolist() == [0, 0, 1, 2]
-    source = data_files.feed_of(tmp_path, RESNET, 1, 1).source
+    source = feed_of(tmp_path, RESNET, 1, 1).source
     assert source == "images: 4 of 3 classes, 2 other files left out"
 
 
@@ -197,28 +202,21 @@ def test_a_decompression_bomb_is_an_error_as_pillow_counts_it(tmp_path, times, m
 def test_a_folder_that_holds_nothing_for_any_model(tmp_path):
     wanted = "wanted on every node: tokens.npy (an array of token ids), images/CLASS/FILE, or both"
     assert refusal(parts_of, tmp_path) == f"{tmp_path}: holds neither tokens.npy nor images; {wanted}"
-    assert refusal(data_files.feed_of, tmp_path / "no", GPT2, *TWO_RANKS) == f"{tmp_path}/no: no folder that can be read; {wanted}"
+    assert refusal(feed_of, tmp_path / "no", GPT2, *TWO_RANKS) == f"{tmp_path}/no: no folder that can be read; {wanted}"
 
 
-def test_a_link_to_nothing_is_no_reason_to_train_on_something_else(tmp_path):
+def test_less_than_a_batch_for_each_rank_and_nothing_for_a_model(tmp_path):
+    """A link to nothing is no reason to train on something else."""
     (tmp_path / "tokens.npy").symlink_to("nowhere")
+    assert feed_of(tmp_path, RESNET, *TWO_RANKS) is None
     image(tmp_path / "images" / "a" / "0.png")
     assert parts_of(tmp_path) == (True, True)
-    assert "No such file or directory" in refusal(data_files.feed_of, tmp_path, GPT2, *TWO_RANKS)
-
-
-def test_a_model_of_which_the_folder_holds_nothing(tmp_path):
-    np.save(tmp_path / "tokens.npy", np.zeros(30, np.uint16))
-    assert data_files.feed_of(tmp_path, RESNET, *TWO_RANKS) is None
-    assert data_files.feed_of(tmp_path, GPT2, *TWO_RANKS).source == "tokens.npy: 30 tokens"
-
-
-def test_less_than_a_batch_for_each_rank(tmp_path):
+    assert "No such file or directory" in refusal(feed_of, tmp_path, GPT2, *TWO_RANKS)
+    (tmp_path / "tokens.npy").unlink()
     np.save(tmp_path / "tokens.npy", np.zeros(29, np.uint16))
-    image(tmp_path / "images" / "a" / "0.png")
     needs = "needs at least 6: a batch of 3 on each of 2 ranks"
-    assert refusal(data_files.feed_of, tmp_path, GPT2, *TWO_RANKS) == f"{tmp_path}/tokens.npy: 5 samples of 5 tokens; gpt2 {needs}"
-    assert refusal(data_files.feed_of, tmp_path, RESNET, *TWO_RANKS) == f"{tmp_path}/images: 1 samples (images); resnet {needs}"
+    assert refusal(feed_of, tmp_path, GPT2, *TWO_RANKS) == f"{tmp_path}/tokens.npy: 5 samples of 5 tokens; gpt2 {needs}"
+    assert refusal(feed_of, tmp_path, RESNET, *TWO_RANKS) == f"{tmp_path}/images: 1 samples (images); resnet {needs}"
 
 
 # --- in training, on two real ranks (gloo) through DataLoader workers ------------------------------------------------------------

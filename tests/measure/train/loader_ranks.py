@@ -76,7 +76,7 @@ def with_loaded_data() -> dict[str, Any]:
     def measured() -> dict[str, Any]:
         times = Times(warmup_s=0.0, block_s=0.0, num_blocks=2, min_iterations=1)
         found = throughput.measure_ddp(SMALL, device=CPU, compiled=False, times=times, feed=loader.by_workers(NUM_WORKERS))
-        return {"phases": asdict(found.phases), "waits": found.data_wait_fraction, "num_steps": len(found.trained.losses)}
+        return {"phases": found.phases._asdict(), "waits": found.data_wait_fraction, "num_steps": len(found.trained.losses)}
 
     with patch.object(loader, "TensorDataset", Slow):
         slow = measured()

@@ -1,17 +1,16 @@
 """A fine-tuning of adapters: the micro-batches that each rank trains, and the course of all steps, with proof of what was trained."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from gpu_acceptance.measure.corruption.hashing import digest
 from gpu_acceptance.measure.timing import Span, time_block
 from gpu_acceptance.measure.train import adapters
-from gpu_acceptance.measure.train.models import blocks_of
-from gpu_acceptance.measure.train.step import Part, Schedule, TrainStep, peak_bytes, whole
+from gpu_acceptance.measure.train.models import blocks_of, digest
+from gpu_acceptance.measure.train.step import Part, Schedule, TrainStep, peak_bytes
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,7 @@ def tune(
     device: torch.device,
 ) -> Tuned:
     """Train all steps of a module with adapters, wrapped for several ranks. Collective there. `divisor`, `autocast`: see TrainStep."""
-    base = _digest(adapters.frozen(module))
+    base = digest(adapters.frozen(module))
     step = TrainStep(wrap(module), iter(steps), device=device, autocast=autocast, schedule=schedule, divisor=divisor)
     first = time_block(step, 1, device)
     step.marks.begin()
@@ -86,11 +85,6 @@ def tune(
         peak_bytes=peak_bytes(device),
         num_trainable=sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad),
         scale=adapters.scale(module, blocks_of(module)),
-        base_changed=_digest(adapters.frozen(module)) != base,
-        digest=_digest(adapters.trained(module)),
+        base_changed=digest(adapters.frozen(module)) != base,
+        digest=digest(adapters.trained(module)),
     )
-
-
-def _digest(tensors: Iterable[Tensor]) -> str:
-    """Hash tensors bit for bit. Collective where they are sharded."""
-    return digest(map(whole, tensors))

@@ -23,13 +23,12 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_
 from torch.distributed.device_mesh import DeviceMesh
 
 from gpu_acceptance.measure.collectives import largest, over_ranks, split, texts_over_ranks, together
-from gpu_acceptance.measure.corruption.hashing import digest
 from gpu_acceptance.measure.corruption.repeat import deterministic
 from gpu_acceptance.measure.train import checkpoint_files, data
 from gpu_acceptance.measure.train.checkpoint_files import Manifest, Reading
-from gpu_acceptance.measure.train.models import Sharding, build, replicated, sharded
+from gpu_acceptance.measure.train.models import Sharding, build, digest, replicated, sharded
 from gpu_acceptance.measure.train.shapes import Decoder, Workload
-from gpu_acceptance.measure.train.step import Part, Schedule, TrainStep, tuned, whole
+from gpu_acceptance.measure.train.step import Part, Schedule, TrainStep, tuned
 
 T = TypeVar("T")
 Way = Literal["ddp", "fsdp"]
@@ -105,7 +104,7 @@ class Job:
 
     def hashes(self) -> dict[str, str]:
         """Return the hash of each whole tensor that is saved, by name: the same on all ranks, however many there are."""
-        return {name: digest([whole(tensor).detach()]) for name, tensor in self._tensors()}
+        return {name: digest([tensor]) for name, tensor in self._tensors()}
 
     @property
     def num_bytes(self) -> int:

@@ -6,13 +6,13 @@ alone, so that model and loss compile together.
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
 import transformers
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -187,6 +187,6 @@ def sharded(module: nn.Module, sharding: Sharding) -> nn.Module:
     return module
 
 
-def digest(module: nn.Module) -> str:
-    """Return the hash of all weights, bit for bit, gathered from shards if there are any. Collective where they are sharded."""
-    return hashing.digest(whole(parameter.detach()) for parameter in module.parameters())
+def digest(tensors: Iterable[Tensor]) -> str:
+    """Return the hash of all tensors, bit for bit, gathered from shards if there are any. Collective where they are sharded."""
+    return hashing.digest(whole(tensor.detach()) for tensor in tensors)

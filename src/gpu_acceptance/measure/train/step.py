@@ -6,9 +6,9 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -25,8 +25,7 @@ _LARGEST_NORM = 1.0  # of the gradient of all trained parameters
 _NO_ROOM = ("can't allocate memory", "not enough memory")  # in torch's errors on a CPU
 
 
-@dataclass(frozen=True)
-class Phases:
+class Phases(NamedTuple):
     """Seconds of the phases of one step."""
 
     data_wait_s: float = 0.0
@@ -36,7 +35,7 @@ class Phases:
 
     @property
     def step_s(self) -> float:
-        return self.data_wait_s + self.forward_s + self.backward_s + self.optimizer_s
+        return sum(self)
 
 
 class Marks:
@@ -71,7 +70,7 @@ class Marks:
 
 def median(steps: Sequence[Phases]) -> Phases:
     """Return the median of each phase by itself."""
-    return Phases(*(statistics.median(getattr(step, field.name) for step in steps) for field in fields(Phases)))
+    return Phases(*map(statistics.median, zip(*steps, strict=True)))
 
 
 def data_wait_fraction(steps: Sequence[Phases]) -> float:

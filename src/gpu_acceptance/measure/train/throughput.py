@@ -267,7 +267,7 @@ def measure_ddp(
             phases=median(reducing),
             data_wait_fraction=data_wait_fraction(reducing + others),
             gradient_bytes=sum(parameter.nbytes for parameter in module.parameters()),
-            digest=digest(module),
+            digest=digest(module.parameters()),
         )
 
 
@@ -307,5 +307,5 @@ def measure_fsdp(
             held_bytes=sum(local(parameter).nbytes for parameter in parameters) + trained.optimizer_bytes,
             promised_bytes=sum(sharding.promised_bytes(parameter.shape) for parameter in parameters),
             overlap=measure_overlap(training.step, _NUM_PROFILED, device) if device.type == "cuda" else None,
-            digest=digest(training.module) if sharding.mesh.ndim > 1 else None,
+            digest=digest(parameters) if sharding.mesh.ndim > 1 else None,
         )

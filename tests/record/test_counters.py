@@ -36,20 +36,21 @@ def test_a_counter_without_a_limit_is_recorded_if_it_rose():
     assert (only.metric, only.value, only.unit, only.judged) == ("counters.ecc.corrected", 4, "count", False)
 
 
-def test_links_are_added_up_and_named():
-    figure = figures(reading(), reading(nvlink_replays_1=7, nvlink_replays_2=6))["counters.nvlink.replays"]
-    assert (figure.value, figure.detail) == (3, "link 1: 2; link 2: 1")
+XID_43 = "XID 43, GPU stopped processing: no repair"
 
 
-def test_nanoseconds_become_seconds():
-    figure = figures(reading(), reading(throttle_sw__power__cap=1_500_000_005))["counters.throttle.sw_power_cap"]
-    assert (figure.value, figure.unit) == (1.5, "s")
-
-
-def test_an_xid_has_its_meaning_and_remedy():
-    figure = figures(reading(), reading(xids=(79, 79, 43)))["counters.xids"]
-    assert figure.value == 3
-    assert figure.detail == "XID 79, GPU has fallen off the bus: reboot the node; XID 43, GPU stopped processing: no repair"
+@pytest.mark.parametrize(
+    ("changes", "metric", "value", "unit", "detail"),
+    [
+        ({"nvlink_replays_1": 7, "nvlink_replays_2": 6}, "nvlink.replays", 3, "count", "link 1: 2; link 2: 1"),
+        ({"throttle_sw__power__cap": 1_500_000_005}, "throttle.sw_power_cap", 1.5, "s", ""),
+        ({"xids": (79, 79, 43)}, "xids", 3, "count", f"XID 79, GPU has fallen off the bus: reboot the node; {XID_43}"),
+    ],
+    ids=["links are added up and named", "nanoseconds become seconds", "an XID has its meaning and remedy"],
+)
+def test_what_rose_has_its_value_and_parts(changes, metric, value, unit, detail):
+    figure = figures(reading(), reading(**changes))[f"counters.{metric}"]
+    assert (figure.value, figure.unit, figure.detail) == (value, unit, detail)
 
 
 def test_many_are_counted():
@@ -82,38 +83,21 @@ def test_links_and_their_sum_must_agree():
     assert figure.anomaly == "unreadable (the links add up to 17, but NVML reports a sum of 15)"
 
 
+LOST, UNSUPPORTED = Missing(Why.UNREADABLE, "GPU is lost"), Missing(Why.NOT_SUPPORTED)
+
+
 @pytest.mark.parametrize(
     ("before", "after", "anomaly"),
     [
-        (
-            reading(nvlink_replays_2=7),
-            reading(nvlink_replays_2=3),
-            "unreadable (link 2: fell from 7 to 3: it was reset, or began again)",
-        ),
-        (
-            reading(),
-            reading(nvlink_replays_2=Missing(Why.UNREADABLE, "GPU is lost")),
-            "unreadable (link 2: GPU is lost)",
-        ),
-        (
-            reading(nvlink_replays_2=Missing(Why.NOT_SUPPORTED)),
-            reading(),
-            "not supported (link 2)",
-        ),
-        (
-            reading(),
-            reading(nvlink_replays_3=5),
-            "not there (link 3: no counter before the validation)",
-        ),
-        (
-            reading(nvlink_replays_3=5),
-            reading(),
-            "not there (link 3: no counter after the validation)",
-        ),
+        ({"nvlink_replays_2": 7}, {"nvlink_replays_2": 3}, "unreadable (link 2: fell from 7 to 3: it was reset, or began again)"),
+        ({}, {"nvlink_replays_2": LOST}, "unreadable (link 2: GPU is lost)"),
+        ({"nvlink_replays_2": UNSUPPORTED}, {}, "not supported (link 2)"),
+        ({}, {"nvlink_replays_3": 5}, "not there (link 3: no counter before the validation)"),
+        ({"nvlink_replays_3": 5}, {}, "not there (link 3: no counter after the validation)"),
     ],
 )
 def test_what_cannot_be_compared_is_no_value_and_never_0(before, after, anomaly):
-    found = figures(before, after)
+    found = figures(reading(**before), reading(**after))
     assert (found["counters.nvlink.replays"].value, found["counters.nvlink.replays"].anomaly) == (None, anomaly)
     assert all(figure.value == 0 for metric, figure in found.items() if metric != "counters.nvlink.replays")
 

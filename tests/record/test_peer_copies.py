@@ -19,6 +19,7 @@ from tests.judging import make_job, make_record
 
 PROFILE = load_profile("h200-sxm", shipped_dir())
 HELD, MISSED = Status.HELD, Status.MISSED
+METRICS = "p2p.unidirectional."
 
 
 def copied(num_gpus, slow=None, wrong=None):
@@ -33,24 +34,15 @@ def judged(answer, num_gpus, first=0, num_nodes=1):
     for rank in range(num_gpus * num_nodes):
         node = range(rank // num_gpus * num_gpus, (rank // num_gpus + 1) * num_gpus)
         copies = PeerCopies(answer if first in node else copied(num_gpus), tuple(node), rank)
-        readings = {"out.bandwidth": copies.sent, "in.bandwidth": copies.received, "wrong": copies.wrong}
-        readings |= {"path": copies.path} if num_gpus > 2 else {}
-        units = {"wrong": "words", "path": "relative"}
-        figures = tuple(
-            make_figure(
-                f"p2p.unidirectional.{name}",
-                reading.value,
-                units.get(name, "GB/s"),
-                judged=True,
-                spread_percent=reading.cv_percent,
-                detail=reading.detail,
-            )
-            for name, reading in readings.items()
+        readings = [("out.bandwidth", copies.sent, "GB/s"), ("in.bandwidth", copies.received, "GB/s"), ("wrong", copies.wrong, "words")]
+        readings += [("path", copies.path, "relative")] if num_gpus > 2 else []
+        figures = (
+            make_figure(f"{METRICS}{name}", one.value, unit, judged=True, spread_percent=one.cv_percent, detail=one.detail)
+            for name, one, unit in readings
         )
-        records.append(make_record(rank, figures=figures))
-    job = make_job(num_gpus * num_nodes, num_gpus)
-    found = judge((Attempt(number=1, ranks=tuple(records)),), PROFILE, job, {}, "p2p")
-    return {judgement.metric.removeprefix("p2p.unidirectional."): judgement for judgement in found}
+        records.append(make_record(rank, figures=tuple(figures)))
+    found = judge((Attempt(number=1, ranks=tuple(records)),), PROFILE, make_job(num_gpus * num_nodes, num_gpus), {}, "p2p")
+    return {judgement.metric.removeprefix(METRICS): judgement for judgement in found}
 
 
 def outcomes(found):

@@ -8,6 +8,7 @@ import json
 import math
 import re
 from collections import Counter
+from itertools import chain
 from typing import Any, NoReturn
 
 MAX_DEPTH = 64
@@ -54,28 +55,25 @@ def parse_first(text: str, start: int) -> tuple[Any, int]:
         raise StrictJsonError(f"{_where(text, error.pos)}: {error.msg}") from None
     except RecursionError:
         raise StrictJsonError(_TOO_DEEP) from None
-    _refuse_depth_and_texts(value, text[start:end])
+    held = text[start:end]
+    if _SUSPECT.search(held) or held.count("{") + held.count("[") > MAX_DEPTH:  # most texts cannot hold either fault
+        _check(value, 0)
     return value, end
 
 
 _TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels"
 
 
-def _refuse_depth_and_texts(value: Any, text: str) -> None:
-    """Check level by level; most texts cannot hold either fault and are skipped."""
-    is_suspect = bool(_SUSPECT.search(text))
-    if not is_suspect and text.count("{") + text.count("[") <= MAX_DEPTH:
-        return
-    level, depth = [value], 0
-    while level:
-        texts = [one for one in level if isinstance(one, str)] + [key for one in level if isinstance(one, dict) for key in one]
-        if is_suspect and any(map(_REFUSED_IN_TEXT.search, texts)):
+def _check(value: Any, depth: int) -> None:
+    """Refuse what is nested too deep, and texts that no file can hold."""
+    if isinstance(value, str):
+        if _REFUSED_IN_TEXT.search(value):
             raise StrictJsonError("a text with a NUL, or with half of a surrogate pair")
-        containers = [one for one in level if isinstance(one, dict | list)]
-        depth += bool(containers)
-        if depth > MAX_DEPTH:
+    elif isinstance(value, dict | list):
+        if depth == MAX_DEPTH:
             raise StrictJsonError(_TOO_DEEP)
-        level = [inner for one in containers for inner in (one.values() if isinstance(one, dict) else one)]
+        for inner in chain(value, value.values()) if isinstance(value, dict) else value:
+            _check(inner, depth + 1)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ and costs the workers. Changes of a wider fixture's set-up belong to the fixture
 import faulthandler
 import reprlib
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from time import monotonic, sleep
@@ -83,13 +83,15 @@ class Leftovers:
         yield held
         held.changes = _changes(began, _read())
         held.threads, held.children = working_threads() - threads, own_children() - children
-        self._expect((change.setting, change.key, change.now) for change in held.changes)
+        for change in held.changes:
+            self._expect(change, change.now)
         self._threads |= held.threads
         self._children |= held.children
 
     def release(self, held: Held) -> None:
         """Expect all that a wider fixture held to be as it was; called when it has been torn down."""
-        self._expect((change.setting, change.key, change.before) for change in held.changes)
+        for change in held.changes:
+            self._expect(change, change.before)
         self._threads -= held.threads
         self._children -= held.children
 
@@ -129,14 +131,12 @@ class Leftovers:
         processes = [f"process {pid} ({clip(command, 100)})" for pid, command in lasting(children - self._children)]
         return sorted(threads) + sorted(processes)
 
-    def _expect(self, values: Iterable[tuple[str, str, object]]) -> None:
-        """Take values by setting and key. The key is empty where the setting's value is no dict; None is a key that is not there."""
-        for name, key, value in values:
-            if key:
-                rest = {one: held for one, held in self._values[name].items() if one != key}
-                self._values[name] = rest if value is None else {**rest, key: value}
-            else:
-                self._values[name] = value
+    def _expect(self, change: Change, value: object) -> None:
+        """Take this value of what has changed. The key is empty where the setting's value is no dict; None is a key that is not there."""
+        if change.key:
+            rest = {one: held for one, held in self._values[change.setting].items() if one != change.key}
+            value = rest if value is None else {**rest, change.key: value}
+        self._values[change.setting] = value
 
 
 def _read() -> Values:

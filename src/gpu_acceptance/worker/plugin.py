@@ -23,6 +23,7 @@ from gpu_acceptance.worker.session import FIGURES, WORKER_SESSION, Figures, Work
 from gpu_acceptance.worker.settings import COLLECTOR
 from gpu_acceptance.worker.threads import Load
 
+_NEVER_CALLED = "its report says passed, and its function was never called: a hook answered in its place"
 _NOTHING_WRONG = messages.Done(outcome=Outcome.PASSED, phase="", message="", duration_s=0.0)
 
 
@@ -51,21 +52,23 @@ def _text(report: pytest.TestReport, call: pytest.CallInfo[None]) -> str:
     error = call.excinfo.value if call.excinfo else None
     if not isinstance(error, BaseExceptionGroup):
         return report.longreprtext
-    lines = [f"E   {type(one).__name__}: {line}" for one in _leaves(error) for line in (str(one).splitlines() or [""])[:1]]
+    lines, waiting = list[str](), list[BaseException]([error])
+    while waiting:
+        one = waiting.pop(0)
+        if isinstance(one, BaseExceptionGroup):
+            waiting[:0] = one.exceptions
+        else:
+            lines += [f"E   {type(one).__name__}: {line}" for line in (str(one).splitlines() or [""])[:1]]
     return "\n".join([*lines, report.longreprtext, f"{type(error).__name__} of {len(lines)} exceptions"])
 
 
-def _leaves(error: BaseException) -> list[BaseException]:
-    return [leaf for one in error.exceptions for leaf in _leaves(one)] if isinstance(error, BaseExceptionGroup) else [error]
-
-
 class CallWitness:
-    """Observes whether the function of one item was called, and what it raised, whatever hooks report."""
+    """Observes whether the function of one item was called, and what it raised, whatever hooks report.
 
-    def __init__(self) -> None:
-        self._is_watched = False
-        self._was_called = False
-        self._raised: BaseException | None = None
+    `against_passed`: the observation that contradicts a report which says passed, or an empty text.
+    """
+
+    against_passed = ""
 
     @contextmanager
     def watching(self, item: pytest.Item) -> Iterator[None]:
@@ -78,27 +81,19 @@ class CallWitness:
         @functools.wraps(function)
         def watched(*arguments: object, **named: object) -> object:
             __tracebackhide__ = True
-            self._was_called = True
+            if self.against_passed == _NEVER_CALLED:
+                self.against_passed = ""
             try:
                 return function(*arguments, **named)
             except BaseException as error:
-                self._raised = error
+                self.against_passed = f"its report says passed, and the call raised {type(error).__name__}: {error}"
                 raise
 
-        self._is_watched, item.obj = True, watched
+        self.against_passed, item.obj = _NEVER_CALLED, watched
         try:
             yield
         finally:
             item.obj = function
-
-    @property
-    def against_passed(self) -> str:
-        """The observation that contradicts a report which says passed, or an empty text."""
-        if self._raised is not None:
-            return f"its report says passed, and the call raised {type(self._raised).__name__}: {self._raised}"
-        if self._is_watched and not self._was_called:
-            return "its report says passed, and its function was never called: a hook answered in its place"
-        return ""
 
 
 class NotEnteredError(Exception):

@@ -129,15 +129,11 @@ class Load:
     """The CPU time that other threads of this process than the calling one use, since this was made."""
 
     def __init__(self) -> None:
-        self._began_s, self._used_s = monotonic(), _used_by_others_s()
+        self._began_s, self._used_s = monotonic(), process_time() - thread_time()
 
     def is_calm(self) -> bool:
         """Return True where that is little. Over less than a few milliseconds the answer is False rather than True."""
-        return _used_by_others_s() - self._used_s <= _CALM * (monotonic() - self._began_s)
-
-
-def _used_by_others_s() -> float:
-    return process_time() - thread_time()
+        return process_time() - thread_time() - self._used_s <= _CALM * (monotonic() - self._began_s)
 
 
 def burning_threads(num_calm: int = 1) -> list[str]:
@@ -149,19 +145,21 @@ def burning_threads(num_calm: int = 1) -> list[str]:
         calm = calm + 1 if load.is_calm() else 0
         if calm == num_calm:
             return []
-    used = {tid: used_s - before.get(tid, 0.0) for tid, used_s in _cpu_by_thread_s().items() if tid != threading.get_native_id()}
-    least_s = _CALM * _WINDOW_S * _NUM_WINDOWS / 2
-    burning = [f"thread {_name(tid)} (busy: {used_s:.1f} s of CPU in 1 s)" for tid, used_s in used.items() if used_s > least_s]
+    names = {thread.native_id: thread.name for thread in threading.enumerate()}
+    burning = []
+    for tid, used_s in _cpu_by_thread_s().items():
+        used_s -= before.get(tid, 0.0)
+        if tid != threading.get_native_id() and used_s > _CALM * _WINDOW_S * _NUM_WINDOWS / 2:
+            burning.append(f"thread {names.get(tid) or _name_in_kernel(tid)} (busy: {used_s:.1f} s of CPU in 1 s)")
     return burning or ["threads that come and go"]
 
 
 def _cpu_by_thread_s() -> dict[int, float]:
-    return {thread.id: thread.user_time + thread.system_time for thread in psutil.Process(os.getpid()).threads()}
+    return {thread.id: thread.user_time + thread.system_time for thread in psutil.Process().threads()}
 
 
-def _name(tid: int) -> str:
-    of_python = next((thread.name for thread in threading.enumerate() if thread.native_id == tid), None)
+def _name_in_kernel(tid: int) -> str:
     try:
-        return of_python or Path(f"/proc/self/task/{tid}/comm").read_text().strip()
+        return Path(f"/proc/self/task/{tid}/comm").read_text().strip()
     except OSError:
         return str(tid)

@@ -25,21 +25,19 @@ def visible(text: str) -> str:
 
     That covers control characters (`\x1b`), bidi overrides (`\u202e`), zero-width characters and lone surrogates.
     """
-    if text.isprintable():
-        return text
-    return "".join(char if char in "\n\t" or char.isprintable() else _escape(char) for char in text.replace("\r\n", "\n"))
+    return _escaped(text.replace("\r\n", "\n"), "\n\t")
 
 
 def one_line(text: str) -> str:
     """Return the text on one line, for terminals: newline and tab become escapes too, and a long text is cut."""
-    line = text[: MAX_LINE + 1]
-    if not line.isprintable():
-        line = "".join(char if char.isprintable() else _escape(char) for char in line)
+    line = _escaped(text[: MAX_LINE + 1])
     return line if len(text) <= MAX_LINE else f"{line[:MAX_LINE]}..."
 
 
-def _escape(char: str) -> str:
-    return char.encode("unicode_escape").decode("ascii")
+def _escaped(text: str, kept: str = "") -> str:
+    if text.isprintable():
+        return text
+    return "".join(char if char in kept or char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
 
 
 def first_few(texts: Sequence[str], most: int, rest: str = "{} more") -> list[str]:

@@ -3,9 +3,11 @@
 import json
 import math
 import re
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass, replace
 from fractions import Fraction
-from typing import Union
+from types import UnionType
+from typing import Union, get_args, get_origin, get_type_hints
 
 import pytest
 from hypothesis import given, settings
@@ -19,7 +21,7 @@ from gpu_acceptance.record.job import MOST_RANKS, RankFacts, RankIdentity
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.row import Attempt, Judgement, RankRecord, Row
 from gpu_acceptance.record.run_record import Conclusion, Coverage, PlannedValidation, RunPlan, RunRecord
-from gpu_acceptance.thresholds.limit import COUNTERS, Change, FileDigest, Limit, Peers, Profile, Whole
+from gpu_acceptance.thresholds.limit import COUNTERS, Profile, Whole
 from tests.journals import make_plan
 from tests.judging import make_limit, make_profile
 from tests.report import sample_rows, samples
@@ -36,68 +38,53 @@ LEAVES = {str: texts, float: floats, int: integers, Whole: integers}
 
 
 def build(model):
-    """Instances of a model with every field filled at random, by its annotations."""
-    return st.builds(model, **{name: field_strategy(model, name) for name in model.__pydantic_fields__})
-
-
-def field_strategy(model, name):
-    if (model, name) == (RankRecord, "counters"):
-        return st.lists(build(Figure).map(as_counter), max_size=2).map(tuple)
-    if (model, name) == (RunRecord, "plan"):
-        return st.just(make_plan())  # what a plan may hold is tried below
-    special = {
-        ("Curve", "name"): words,
-        ("Curve", "unit"): words,
-        ("Curve", "num_steps"): st.integers(2, 2**63 - 1),
-        ("Curve", "points"): st.lists(st.none() | floats, min_size=1, max_size=2).map(tuple),
-        ("Figure", "value"): st.none() | values,
-        **{("RankIdentity", name): st.integers(0, MOST_RANKS) for name in OF_PLACE},
-        ("Judgement", "value"): st.none() | values,
-        ("GpuSeries", "levels"): st.dictionaries(texts, st.lists(st.none() | floats, max_size=2).map(tuple), max_size=2),
-        ("GpuSeries", "throttled"): st.dictionaries(texts, st.lists(st.integers(0, 239), max_size=2).map(tuple), max_size=2),
-    }
-    if (model.__name__, name) in special:
-        return special[model.__name__, name]
-    return resolve(model.__pydantic_fields__[name].annotation)
-
-
-def as_counter(figure):
-    return replace(figure, metric=f"{COUNTERS}.{figure.metric}")
+    """Instances of a model or a dataclass with every field filled at random, by its annotations."""
+    hints = get_type_hints(model)
+    names = [one.name for one in fields(model)] if is_dataclass(model) else model.model_fields
+    special = {name: SPECIAL[model.__name__, name] for name in names if (model.__name__, name) in SPECIAL}
+    return st.builds(model, **{name: resolve(hints[name]) for name in names if name not in special}, **special)
 
 
 def resolve(annotation):
-    origin, arguments = getattr(annotation, "__origin__", None), getattr(annotation, "__args__", ())
+    origin, arguments = get_origin(annotation), get_args(annotation)
     if annotation in LEAVES:
         return LEAVES[annotation]
     if origin is tuple and arguments[-1] is not ...:
         return st.tuples(*map(resolve, arguments))
     if origin is tuple:
         return st.lists(resolve(arguments[0]), max_size=2).map(tuple)
-    if origin is dict:
-        return st.dictionaries(LEAVES.get(arguments[0], texts), resolve(arguments[1]), max_size=2)
-    if type(None) in arguments:
-        return st.none() | resolve(next(argument for argument in arguments if argument is not type(None)))
-    if origin is Union:
+    if origin is frozenset:
+        return st.frozensets(resolve(arguments[0]), max_size=3)
+    if origin in {dict, Mapping}:
+        return st.dictionaries(*map(resolve, arguments), max_size=2)
+    if origin in {Union, UnionType}:
         return st.one_of(map(resolve, arguments))
-    if hasattr(annotation, "__pydantic_fields__"):
+    if hasattr(annotation, "model_fields") or is_dataclass(annotation):
         return build(annotation)
-    return st.from_type(annotation)  # enumerations, literals and bool
+    return st.from_type(annotation)  # enumerations, literals, bool and None
 
 
-MODELS = [
-    Figure,
-    RankRecord,
-    Gpu,
-    RankIdentity,
-    Judgement,
-    Attempt,
-    Row,
-    Coverage,
-    Conclusion,
-    RunRecord,
-    RankFacts,
-    PlannedValidation,
-]
+def few(elements, least=0):
+    return st.lists(elements, min_size=least, max_size=2).map(tuple)
+
+
+SPECIAL = {
+    ("Curve", "name"): words,
+    ("Curve", "unit"): words,
+    ("Curve", "num_steps"): st.integers(2, 2**63 - 1),
+    ("Curve", "points"): few(st.none() | floats, least=1),
+    **{("RankIdentity", name): st.integers(0, MOST_RANKS) for name in OF_PLACE},
+    ("GpuSeries", "throttled"): st.dictionaries(texts, few(st.integers(0, 239)), max_size=2),
+    ("RunRecord", "plan"): st.deferred(lambda: st.just(make_plan())),  # what a plan may hold is tried below
+    ("RankRecord", "counters"): st.deferred(lambda: few(build(Figure).map(as_counter))),
+}
+
+
+def as_counter(figure):
+    return replace(figure, metric=f"{COUNTERS}.{figure.metric}")
+
+
+MODELS = [Figure, RankRecord, Gpu, RankIdentity, Judgement, Attempt, Row, Coverage, Conclusion, RunRecord, RankFacts, PlannedValidation]
 
 
 def read(model, text):
@@ -164,45 +151,7 @@ def test_records_are_frozen():
         samples.accepted().schema_version = 2
 
 
-finite = st.floats(0, 1e6)
-by_size = st.none() | finite | st.dictionaries(st.integers(1, 16), finite, max_size=3)
-reasons = st.dictionaries(texts, texts, max_size=2)
-limits = st.builds(
-    Limit,
-    metric=texts,
-    unit=texts,
-    scope=st.sampled_from(["rank", "node", "job"]),
-    source=texts,
-    file=texts,
-    at_least=by_size,
-    at_most=by_size,
-    equals=st.none() | values,
-    uniform=st.booleans(),
-    peers=st.none() | st.builds(Peers, finite, finite),
-    world=st.none() | st.lists(integers, max_size=3).map(tuple),
-    nodes=st.sampled_from(["any", "one", "several"]),
-    ceiling=st.none() | finite,
-    spread_at_most=st.none() | finite,
-)
-profiles = st.builds(
-    Profile,
-    name=texts,
-    device_name=st.none() | texts,
-    requires=st.frozensets(texts, max_size=3),
-    limits=st.dictionaries(texts, limits, max_size=3),
-    parameters=st.dictionaries(texts, values, max_size=3),
-    deadline_s=finite,
-    expected_s=st.dictionaries(texts, finite, max_size=2),
-    levels=st.dictionaries(texts, st.dictionaries(texts, finite, max_size=2), max_size=2),
-    level=texts,
-    not_applicable=reasons,
-    changes=st.lists(st.builds(Change, st.sampled_from(["loosened", "added"]), texts, texts, texts, texts, texts), max_size=2).map(tuple),
-    files=st.lists(st.builds(FileDigest, texts, texts), max_size=2).map(tuple),
-    digest=texts,
-)
-
-
-@given(profiles)
+@given(build(Profile))
 @settings(max_examples=100)
 def test_a_profile_comes_back_as_it_was(profile):
     plan = make_plan(profile, waivers={"a": "b"}, declared_gpus=4)

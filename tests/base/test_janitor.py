@@ -16,6 +16,7 @@ from waiting import wait_until
 from gpu_acceptance.base import janitor
 from gpu_acceptance.base.janitor import MARK, find_unusable, kill_marked, marked, pidfd_open, pidfd_send_signal, remove_folder
 
+SHM = Path("/dev/shm")
 SUPERVISOR = """
 import os, subprocess, sys, tempfile
 sys.path.insert(0, sys.argv[2])
@@ -38,26 +39,28 @@ def mark():
     kill_marked(name, rounds=20)
 
 
-def test_kill_marked_finds_what_left_its_session(mark):
-    subprocess.run(["setsid", "--fork", "sleep", "600"], env={**os.environ, MARK: mark}, check=True)
-    assert wait_until(lambda: len(list(marked(mark))) == 1)
-    kill_marked(mark, rounds=20)
-    assert not list(marked(mark))
-
-
 @pytest.fixture
-def start(tmp_path):
+def start():
     """Starts a command of a mark; its process is ended with the test."""
     started = []
 
-    def begin(command, mark):
-        started.append(subprocess.Popen(command, env={**os.environ, MARK: mark}, start_new_session=True))
+    def begin(command, mark, **how):
+        started.append(subprocess.Popen(command, env={**os.environ, MARK: mark}, start_new_session=True, **how))
         return started[-1]
 
     yield begin
     for process in started:
         process.kill()
-        process.wait()
+        process.communicate()
+
+
+def test_kill_marked_finds_what_left_its_session_and_leaves_others_alone(mark, start):
+    other = start(["sleep", "600"], f"{mark}x")
+    start(["setsid", "--fork", "sleep", "600"], mark)
+    assert wait_until(lambda: len(list(marked(mark))) == 1)
+    kill_marked(mark, rounds=20)
+    assert not list(marked(mark))
+    assert other.poll() is None
 
 
 def test_a_process_amid_an_exec_is_found_by_each_look(mark, start, tmp_path):
@@ -92,16 +95,6 @@ def test_an_environment_is_awaited_only_of_what_may_have_one(mark, start):
     dead = start(["true"], mark)
     os.waitid(os.P_PID, dead.pid, os.WEXITED | os.WNOWAIT)
     assert [janitor._may_have_one(Path(f"/proc/{pid}")) for pid in ("self", dead.pid)] == [True, False]
-
-
-def test_others_are_left_alone(mark):
-    other = subprocess.Popen(["sleep", "600"], env={**os.environ, MARK: mark + "x"})
-    try:
-        kill_marked(mark, rounds=2)
-        assert other.poll() is None
-    finally:
-        other.kill()
-        other.wait()
 
 
 @pytest.fixture
@@ -197,30 +190,19 @@ sys.stdin.read()
 
 
 @pytest.fixture
-def sharing(mark):
-    """Starts a process that made a segment of this name and maps it, one that bears its pid, and one that a resource tracker knows."""
-    started = []
-
-    def begin(name):
-        environment = {**os.environ, MARK: mark}
-        process = subprocess.Popen(
-            [sys.executable, "-c", SHARES, name], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        started.append((process, name))
-        tracked = process.stdout.readline().strip()
-        return process, {Path("/dev/shm") / one for one in (name, f"torch_{process.pid}_1_2", tracked)}
-
-    yield begin
-    for process, name in started:
-        process.kill()
-        process.communicate()
-        Path("/dev/shm", name).unlink(missing_ok=True)
+def sharing(mark, start):
+    """A process that made a segment of its mark's name and maps it, one that bears its pid, and one that a resource tracker knows."""
+    name = f"test-{mark}"
+    process = start([sys.executable, "-c", SHARES, name], mark, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    tracked = process.stdout.readline().strip()
+    yield process, {SHM / one for one in (name, f"torch_{process.pid}_1_2", tracked)}
+    (SHM / name).unlink(missing_ok=True)
 
 
-def test_segments_go_with_the_processes_that_made_them_and_no_others(sharing, mark):
-    segments, others = janitor.Segments(), Path("/dev/shm", f"torch_{os.getpid()}_1_2")
+def test_segments_go_with_the_processes_that_made_them_and_no_others(mark, request):
+    segments, others = janitor.Segments(), SHM / f"torch_{os.getpid()}_1_2"
     others.touch()
-    process, made = sharing(f"test-{mark}")
+    process, made = request.getfixturevalue("sharing")
     assert all(one.exists() for one in made)
     kill_marked(mark, rounds=20, note=segments.note)
     process.wait()
@@ -242,27 +224,26 @@ for number in range(10**9):
 """
 
 
-def test_segments_made_while_a_process_is_noted_and_killed_are_removed(mark):
+def test_segments_made_while_a_process_is_noted_and_killed_are_removed(mark, start):
     name, left = f"test-{mark}", []
     for _ in range(10):
         segments = janitor.Segments()
-        with subprocess.Popen([sys.executable, "-I", "-S", "-c", MAKES, name], env={**os.environ, MARK: mark}) as process:
-            assert wait_until(lambda: any(Path("/dev/shm").glob(f"{name}-*")))
-            kill_marked(mark, rounds=20, note=segments.note)
-            process.wait()
+        process = start([sys.executable, "-I", "-S", "-c", MAKES, name], mark)
+        assert wait_until(lambda: any(SHM.glob(f"{name}-*")))
+        kill_marked(mark, rounds=20, note=segments.note)
+        process.wait()
         segments.remove()
-        for path in Path("/dev/shm").glob(f"{name}-*"):
+        for path in SHM.glob(f"{name}-*"):
             left.append(path)
             path.unlink()
     assert left == []
 
 
-def test_a_segment_of_another_process_or_from_before_stays(sharing, mark):
-    before = Path("/dev/shm", f"before-{mark}")
+def test_a_segment_of_another_process_or_from_before_stays(mark, request):
+    before, name = SHM / f"before-{mark}", SHM / f"test-{mark}"
     before.touch()
     segments = janitor.Segments()
-    process, _ = sharing(f"test-{mark}")
-    name = Path("/dev/shm", f"test-{mark}")
+    process, _ = request.getfixturevalue("sharing")
     with before.open(), name.open():
         for one in (process.pid, os.getpid()):
             segments.note(one)
@@ -270,7 +251,6 @@ def test_a_segment_of_another_process_or_from_before_stays(sharing, mark):
         process.wait()
         segments.remove()
         assert (before.exists(), name.exists()) == (True, True)
-    segments.note(process.pid)
     before.unlink()
 
 
@@ -313,7 +293,7 @@ def functions(request, monkeypatch):
 
 
 @pytest.mark.usefixtures("functions")
-def test_the_end_of_a_process_is_seen_and_a_signal_reaches_it():
+def test_the_end_of_a_process_is_seen_and_a_signal_reaches_it_while_it_is_there():
     with subprocess.Popen(["sleep", "600"]) as process:
         pidfd = pidfd_open(process.pid)
         assert not select.select([pidfd], [], [], 0)[0]
@@ -321,15 +301,9 @@ def test_the_end_of_a_process_is_seen_and_a_signal_reaches_it():
         assert select.select([pidfd], [], [], 60)[0]
         assert process.wait() == -signal.SIGKILL
     os.close(pidfd)
-    assert find_unusable() is None
-
-
-@pytest.mark.usefixtures("functions")
-def test_a_process_that_is_not_there():
-    with subprocess.Popen(["true"]) as process:
-        process.wait()
     with pytest.raises(ProcessLookupError):
         pidfd_open(process.pid)
+    assert find_unusable() is None
 
 
 @pytest.mark.slow

@@ -63,57 +63,48 @@ def test_the_fingerprint_is_of_all_but_the_weights(tmp_path, folder):
     assert look_at(folder).fingerprint != first
 
 
-# --- faults: what is done to a sound folder, and what is said -----------------------------------------------------------------
+# --- faults: what is done to a file of a sound folder, and what is said ---------------------------------------------------------
 
-NOT_WHOLE = "no weight_map of files NAME.safetensors in this folder; was it copied whole?"
 CODE = f"auto_map: it asks for its own code, which is never run here; {WANTED}"
+NOT_WHOLE = "no weight_map of files NAME.safetensors in this folder; was it copied whole?"
+QUANTISED = "quantization_config: its weights are quantised; wanted: weights in bf16, fp16 or fp32"
+NO_FILE = "cannot be read: No such file or directory"
+HALF = "no object in JSON from end to end; was it copied whole?"
 NO_TEMPLATE = "DIR: no chat template: neither chat_template.jinja, nor chat_template in tokenizer_config.json"
 NO_TOOLS = "DIR: its chat template takes no tools; wanted: one that offers functions"
 PLAIN = "{{ messages[0].content }}"
-FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
-PLACES = {**dict.fromkeys(LAYER, FIRST), "b": SECOND, "c": SECOND}
+FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
+QWEN2 = "['Qwen2ForCausalLM']"
+CHANGES = {  # of one file, by a few words
+    "gone": lambda path: path.unlink(),
+    "a pipe": lambda path: (path.unlink(), os.mkfifo(path)),
+    "a folder": lambda path: (path.unlink(), path.mkdir()),
+    "a link": lambda path: (path.unlink(), path.symlink_to("blobs/not-downloaded")),
+}
 
 
-def with_values(name, **values):
-    return lambda folder: change(folder / name, **values)
+def edit(path, how):
+    """Change values of JSON, or all bytes, or do what is named or given."""
+    if isinstance(how, dict):
+        change(path, **how)
+    elif isinstance(how, bytes):
+        path.write_bytes(how)
+    else:
+        CHANGES.get(how, how)(path)
 
 
-def with_content(name, content):
-    return lambda folder: (folder / name).write_bytes(content)
+def having(tensors):
+    return lambda path: write_tensors(path, tensors)
 
 
-def without(name, then=lambda path: None):
-    return lambda folder: ((folder / name).unlink(), then(folder / name))
+def pickled(name):
+    return lambda path: path.rename(path.with_name(name))
 
 
-def with_tensors(tensors):
-    return lambda folder: write_tensors(folder / WEIGHTS, tensors)
-
-
-def with_pickled(name):
-    return lambda folder: ((folder / WEIGHTS).unlink(), (folder / name).touch())
-
-
-def in_shards(then=lambda folder: None):
-    def split(folder):
-        (folder / WEIGHTS).unlink()
-        write_tensors(folder / FIRST, LAYER)
-        write_tensors(folder / SECOND, {"b": ("BF16", [2]), "c": ("BF16", [3])})
-        write_json(folder / INDEX, {"metadata": {}, "weight_map": PLACES})
-        then(folder)
-
-    return split
-
-
-def with_template(template):
-    """Written into the config of the tokenizer alone."""
-    return lambda folder: (without("chat_template.jinja")(folder), change(folder / "tokenizer_config.json", chat_template=template))
-
-
-def without_projections(*names):
+def without(*names):
     """As of models whose projections are one matrix, or quantised by names of their own."""
-    return with_tensors({name: ("BF16", [6]) if name.split(".")[-2] in names else tensor for name, tensor in LAYER.items()})
+    return having({name: ("BF16", [6]) if name.split(".")[-2] in names else tensor for name, tensor in LAYER.items()})
 
 
 def no_model(model_type, architectures):
@@ -121,100 +112,81 @@ def no_model(model_type, architectures):
     return f"DIR/config.json: {named}: no causal language model of the transformers installed here"
 
 
-def lost(path):
-    return f"DIR/{path}: cannot be read: No such file or directory; {ON_EVERY_NODE}"
+def in_files(folder):
+    """Its weights in two files."""
+    (folder / WEIGHTS).unlink()
+    write_tensors(folder / FIRST, LAYER)
+    write_tensors(folder / SECOND, {"b": ("BF16", [2]), "c": ("BF16", [3])})
+    write_json(folder / INDEX, {"metadata": {}, "weight_map": {**dict.fromkeys(LAYER, FIRST), "b": SECOND, "c": SECOND}})
 
 
-QWEN2 = "['Qwen2ForCausalLM']"
 FAULTS = [
-    (with_values("config.json", auto_map={}), f"DIR/config.json: {CODE}"),
-    (
-        with_values("config.json", quantization_config={"quant_method": "gptq"}),
-        "DIR/config.json: quantization_config: its weights are quantised; wanted: weights in bf16, fp16 or fp32",
-    ),
-    (with_values("config.json", model_type="no such"), no_model("'no such'", QWEN2)),
-    (with_values("config.json", model_type=["qwen2"]), no_model("['qwen2']", QWEN2)),
-    (
-        with_values("config.json", architectures=["Qwen2ForSequenceClassification"]),
-        no_model("'qwen2'", "['Qwen2ForSequenceClassification']"),
-    ),
-    (with_values("config.json", architectures=None), no_model("'qwen2'", "None")),
-    (with_values("config.json", architectures=["x" * 200]), no_model("'qwen2'", f"['{'x' * 78}...")),
-    (with_values("config.json", model_type="bert", architectures=["BertModel"]), no_model("'bert'", "['BertModel']")),
+    ("config.json", {"auto_map": {}}, f"DIR/config.json: {CODE}"),
+    ("config.json", {"quantization_config": {"quant_method": "gptq"}}, f"DIR/config.json: {QUANTISED}"),
+    ("config.json", {"model_type": "no such"}, no_model("'no such'", QWEN2)),
+    ("config.json", {"model_type": ["qwen2"]}, no_model("['qwen2']", QWEN2)),
+    ("config.json", {"architectures": ["Qwen2ForSequenceClassification"]}, no_model("'qwen2'", "['Qwen2ForSequenceClassification']")),
+    ("config.json", {"architectures": None}, no_model("'qwen2'", "None")),
+    ("config.json", {"architectures": ["x" * 200]}, no_model("'qwen2'", f"['{'x' * 78}...")),
+    ("config.json", {"model_type": "bert", "architectures": ["BertModel"]}, no_model("'bert'", "['BertModel']")),
     *(
-        (
-            with_values("config.json", max_position_embeddings=size),
-            f"DIR/config.json: max_position_embeddings {size!r}: no longest sequence",
-        )
-        for size in (None, 0, True, "512")
+        ("config.json", {key: size}, f"DIR/config.json: {key} {size!r}: {said}")
+        for key, said in (("max_position_embeddings", "no longest sequence"), ("vocab_size", "no number of tokens"))
+        for size in (None, 0, True, 2.5, "512")
     ),
     *(
-        (with_values("config.json", vocab_size=size), f"DIR/config.json: vocab_size {size!r}: no number of tokens")
-        for size in (None, 0, "many", 2.5, True)
-    ),
-    *(
-        (edit(name), f"DIR/{name}: {said}")
+        (name, how, f"DIR/{name}: {said}")
         for name in ("config.json", "tokenizer_config.json")
-        for edit, said in (
-            (
-                lambda name: with_content(name, b"{\n"),
-                "line 2, column 1: Expecting property name enclosed in double quotes; was it copied whole?",
-            ),
-            (lambda name: with_content(name, b"[]"), f"no object; {WANTED}"),
-            (lambda name: with_content(name, b"\xff"), "not UTF-8: byte 1 is 0xff"),
-            (lambda name: without(name, os.mkfifo), f"not a file of at most 134,217,728 bytes; {WANTED}"),
-        )
+        for how, said in {
+            b"{\n": "line 2, column 1: Expecting property name enclosed in double quotes; was it copied whole?",
+            b"[]": f"no object; {WANTED}",
+            b"\xff": "not UTF-8: byte 1 is 0xff",
+            "a pipe": f"not a file of at most 134,217,728 bytes; {WANTED}",
+        }.items()
     ),
-    (in_shards(without(SECOND)), lost(SECOND)),
-    (in_shards(without(SECOND, lambda path: path.symlink_to("blobs/not-downloaded"))), lost(SECOND)),
-    (in_shards(without(SECOND, Path.mkdir)), f"DIR/{SECOND}: not a file; {WANTED}"),
-    (in_shards(with_content(SECOND, b"x")), f"DIR/{SECOND}: 1 bytes, and no length of a header of safetensors at its beginning"),
-    (
-        in_shards(lambda folder: write_tensors(folder / SECOND, {"b": ("BF16", [2])})),
-        f"DIR/{SECOND}: lacks 'c', which {INDEX} promises in it",
-    ),
+    (SECOND, "gone", f"DIR/{SECOND}: {NO_FILE}; {ON_EVERY_NODE}"),
+    (SECOND, "a link", f"DIR/{SECOND}: {NO_FILE}; {ON_EVERY_NODE}"),
+    (SECOND, "a folder", f"DIR/{SECOND}: not a file; {WANTED}"),
+    (SECOND, b"x", f"DIR/{SECOND}: 1 bytes, and no length of a header of safetensors at its beginning"),
+    (SECOND, having({"b": ("BF16", [2])}), f"DIR/{SECOND}: lacks 'c', which {INDEX} promises in it"),
     *(
-        (in_shards(with_values(INDEX, weight_map=places)), f"DIR/{INDEX}: {NOT_WHOLE}")
+        (INDEX, {"weight_map": places}, f"DIR/{INDEX}: {NOT_WHOLE}")
         for places in (None, {}, [], {"a": 1}, {"a": f"../{WEIGHTS}"}, {"a": f"/{WEIGHTS}"}, {"a": "pytorch_model.bin"})
     ),
-    (without(WEIGHTS), f"DIR: neither {WEIGHTS} nor {INDEX}; {ON_EVERY_NODE}"),
+    (WEIGHTS, "gone", f"DIR: neither {WEIGHTS} nor {INDEX}; {ON_EVERY_NODE}"),
     *(
         (
-            with_pickled(name),
+            WEIGHTS,
+            pickled(name),
             f"DIR: '{name}' and no {WEIGHTS}: pickled weights are never opened here; convert them on a trusted host: "
             "AutoModelForCausalLM.from_pretrained(DIR).save_pretrained(NEW)",
         )
         for name in ("pytorch_model.bin", "pytorch_model-00001-of-00002.bin", "model.pt", "consolidated.00.pth", "last.ckpt")
     ),
     *(
-        (without_projections(*gone), f"DIR: no layers named {' and '.join(gone)}; adapters are put on {', '.join(PROJECTIONS)}")
+        (WEIGHTS, without(*gone), f"DIR: no layers named {' and '.join(gone)}; adapters are put on {', '.join(PROJECTIONS)}")
         for gone in (PROJECTIONS[:1], PROJECTIONS[4:6])
     ),
-    (with_tensors({"a": ("I64", [4])}), f"DIR: no weights in bf16, fp16 or fp32; {WANTED}"),
+    (WEIGHTS, having({"a": ("I64", [4])}), f"DIR: no weights in bf16, fp16 or fp32; {WANTED}"),
     *(
-        (without(name), f"DIR: no {name}: wanted: the files of a fast tokenizer, as its save_pretrained writes them")
+        (name, "gone", f"DIR: no {name}: wanted: the files of a fast tokenizer, as its save_pretrained writes them")
         for name in ("tokenizer.json", "tokenizer_config.json")
     ),
-    *(
-        (with_content("tokenizer.json", content), "DIR/tokenizer.json: no object in JSON from end to end; was it copied whole?")
-        for content in (b"", b'{"version": ', b"version https://git-lfs.github.com/spec/v1\n")
-    ),
-    (with_values("tokenizer_config.json", auto_map={"AutoTokenizer": ["x.Y", None]}), f"DIR/tokenizer_config.json: {CODE}"),
-    (with_template(None), NO_TEMPLATE),
-    (with_template(7), NO_TEMPLATE),
-    (with_template([7, {"name": "rag", "template": TEMPLATE}, {"name": 7, "template": TEMPLATE}]), NO_TEMPLATE),
-    (with_template(PLAIN), NO_TOOLS),
-    (with_template("{{ mytools }}"), NO_TOOLS),
-    (with_template([{"name": "default", "template": TEMPLATE}, {"name": "tool_use", "template": PLAIN}]), NO_TOOLS),
-    (with_content("chat_template.jinja", PLAIN.encode()), NO_TOOLS),  # it comes before that in the config of the tokenizer
-    (with_content("chat_template.jinja", b"\xff"), "DIR/chat_template.jinja: not UTF-8: byte 1 is 0xff"),
+    ("tokenizer.json", b"", f"DIR/tokenizer.json: {HALF}"),
+    ("tokenizer.json", b'{"version": ', f"DIR/tokenizer.json: {HALF}"),
+    ("tokenizer.json", b"version https://git-lfs.github.com/spec/v1\n", f"DIR/tokenizer.json: {HALF}"),
+    ("tokenizer_config.json", {"auto_map": {"AutoTokenizer": ["x.Y", None]}}, f"DIR/tokenizer_config.json: {CODE}"),
+    ("chat_template.jinja", PLAIN.encode(), NO_TOOLS),  # it comes before that in the config of the tokenizer
+    ("chat_template.jinja", b"\xff", "DIR/chat_template.jinja: not UTF-8: byte 1 is 0xff"),
 ]
 
 
-@pytest.mark.parametrize(("edit", "said"), FAULTS, ids=range(len(FAULTS)))
-def test_a_checkpoint_that_cannot_be_trained(folder, edit, said):
+@pytest.mark.parametrize(("name", "how", "said"), FAULTS, ids=range(len(FAULTS)))
+def test_a_checkpoint_that_cannot_be_trained(folder, name, how, said):
     change(folder / "tokenizer_config.json", chat_template=TEMPLATE)
-    edit(folder)
+    if name in {SECOND, INDEX}:
+        in_files(folder)
+    edit(folder / name, how)
     assert problem(folder) == said
 
 
@@ -238,34 +210,36 @@ def test_a_file_that_is_too_large_and_a_transformers_without_the_table(folder, m
 # --- other sound folders --------------------------------------------------------------------------------------------------------
 
 
+def test_weights_in_several_files_and_other_names_in_the_config(folder):
+    write_json(folder / "config.json", GPT2)
+    assert str(look_at(folder)) == "GPT2LMHeadModel (44 parameters, 100 bytes in BF16 and F32, sequences to 1,024 tokens)"
+    in_files(folder)
+    assert str(look_at(folder)) == "GPT2LMHeadModel (47 parameters, 94 bytes in BF16, sequences to 1,024 tokens)"
+    write_tensors(folder / WEIGHTS, {name: ("F32", [1, 1]) for name in LAYER})  # one file comes before an index
+    assert str(look_at(folder)) == "GPT2LMHeadModel (7 parameters, 28 bytes in F32, sequences to 1,024 tokens)"
+
+
 @pytest.mark.parametrize(
-    ("edit", "said"),
+    ("template", "said"),
     [
-        (in_shards(), "Qwen2ForCausalLM (47 parameters, 94 bytes in BF16, sequences to 512 tokens)"),
-        # one file comes before an index
-        (
-            in_shards(with_tensors({name: ("F32", [1, 1]) for name in LAYER})),
-            "Qwen2ForCausalLM (7 parameters, 28 bytes in F32, sequences to 512 tokens)",
-        ),
-        (
-            lambda folder: write_json(folder / "config.json", GPT2),
-            "GPT2LMHeadModel (44 parameters, 100 bytes in BF16 and F32, sequences to 1,024 tokens)",
-        ),
+        (None, NO_TEMPLATE),
+        (7, NO_TEMPLATE),
+        ([7, {"name": "rag", "template": TEMPLATE}, {"name": 7, "template": TEMPLATE}], NO_TEMPLATE),
+        (PLAIN, NO_TOOLS),
+        ("{{ mytools }}", NO_TOOLS),
+        ([{"name": "default", "template": TEMPLATE}, {"name": "tool_use", "template": PLAIN}], NO_TOOLS),
+        (TEMPLATE, ""),
+        ([{"name": "default", "template": TEMPLATE}], ""),
+        ([{"name": "default", "template": PLAIN}, {"name": "tool_use", "template": TEMPLATE}], ""),
     ],
 )
-def test_other_files_of_weights_and_other_names_in_the_config(folder, edit, said):
-    edit(folder)
-    assert str(look_at(folder)) == said
-
-
-def test_a_template_that_takes_tools_is_looked_for_everywhere(folder):
-    for template in (TEMPLATE, [{"name": "default", "template": PLAIN}, {"name": "tool_use", "template": TEMPLATE}]):
-        (folder / "chat_template.jinja").touch()
-        with_template(template)(folder)
-        look_at(folder)
-    (folder / "chat_template.jinja").write_text(PLAIN)
-    (folder / "additional_chat_templates").mkdir()
-    (folder / "additional_chat_templates" / "tool_use.jinja").write_text(TEMPLATE)
+def test_a_template_in_the_config_of_the_tokenizer_and_one_in_a_file_of_its_own(folder, template, said):
+    (folder / "chat_template.jinja").unlink()
+    change(folder / "tokenizer_config.json", chat_template=template)
+    assert not said or problem(folder) == said
+    if said:
+        (folder / "additional_chat_templates").mkdir()
+        (folder / "additional_chat_templates" / "tool_use.jinja").write_text(TEMPLATE)
     look_at(folder)
 
 

@@ -21,6 +21,7 @@ DOCUMENTS = [
 ]
 TOP = ("acceptance", "benchmarks", "deploy", "docs", "fixtures", "reports", "src", "tests", "thresholds", "tools")
 _LINK = re.compile(r"(?:\]\(|^\[\w+\]: )([^)#\s]+)", re.MULTILINE)
+_ANCHOR = re.compile(r"\]\(([^)#\s:]*)#([^)\s]+)\)")
 _PATH = re.compile(rf"(?<![\w./-])(?:{'|'.join(TOP)})/[\w./-]*")
 
 
@@ -36,6 +37,21 @@ BY_HAND = [
 def test_each_link_leads_somewhere():
     links = [(name, link) for name, text in TEXTS.items() for link in _LINK.findall(text) if "://" not in link]
     assert [(name, link) for name, link in links if not (ROOT / name).parent.joinpath(link).exists()] == []
+
+
+def slug(heading):
+    """Return the anchor that a git host and MkDocs make of a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
+
+
+def test_each_anchor_is_a_heading():
+    headings = {name: {slug(heading) for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE)} for name, text in TEXTS.items()}
+    dead = []
+    for name, text in TEXTS.items():
+        for path, anchor in _ANCHOR.findall(text):
+            target = str((ROOT / name).parent.joinpath(path).resolve().relative_to(ROOT)) if path else name
+            dead += [(name, path, anchor)] if target in headings and anchor not in headings[target] else []
+    assert dead == []
 
 
 def test_each_path_of_this_checkout_is_there():

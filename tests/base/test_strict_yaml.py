@@ -83,6 +83,7 @@ def test_lines_are_those_of_the_keys():
         (b"a: 1\x07", "character 4 (7) is not allowed in YAML"),
         (b"a\0b", "the file contains a NUL byte; it is not text"),
         (b"a: \xff\n", "the file is not UTF-8: byte 3 is 0xff"),
+        ("a: 1\n\ufeffb: 2\n".encode(), "line 2: a byte order mark inside the text is not allowed"),
         ("a: ä".encode("utf-16"), "the file contains a NUL byte; it is not text"),
         (b"#" * (MAX_BYTES + 1), "the file is larger than 1 MiB"),
         (b"a: " + b"[" * 100_000, "line 1, column 23: nested deeper than 20 levels"),
@@ -116,6 +117,10 @@ def test_pyyaml_without_libyaml_reads_the_same(request):
 def test_pyyaml_without_libyaml_raises_no_other_error_over_large_numbers(content):
     with pytest.raises(StrictYamlError, match=r"^not YAML: an escape or a directive holds too large a number$"):
         parse(content)
+
+
+def test_a_byte_order_mark_at_the_beginning_is_no_part_of_a_key():
+    assert parse("\ufeffa: 1\n".encode()).data == {"a": 1}
 
 
 def test_shown_is_short_and_on_one_line():

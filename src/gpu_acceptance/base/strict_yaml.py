@@ -67,9 +67,14 @@ def _decode(content: bytes) -> str:
     if b"\0" in content:
         raise StrictYamlError("the file contains a NUL byte; it is not text")
     try:
-        return content.decode("utf-8")
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise StrictYamlError(f"the file is not UTF-8: byte {error.start} is {content[error.start]:#04x}") from None
+    before, mark, _ = text.partition("\ufeff")
+    if mark:  # libyaml and PyYAML do not agree on what it is
+        line = before.count("\n") + 1
+        raise StrictYamlError(f"line {line}: a byte order mark inside the text is not allowed")
+    return text
 
 
 class _Builder:

@@ -13,7 +13,7 @@ from gpu_acceptance.measure.collectives import NAMES
 from gpu_acceptance.measure.corruption import kernels
 from gpu_acceptance.measure.gemm.operands import DTYPES, allowed_error, unsupported
 from gpu_acceptance.measure.gemm.rates import CANDIDATES
-from gpu_acceptance.measure.train import throughput
+from gpu_acceptance.measure.train import models, throughput
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.run_record import PlannedValidation
 from gpu_acceptance.thresholds.file import LimitsError
@@ -171,7 +171,9 @@ def test_what_is_trained_is_pinned_by_the_shape_that_the_profile_gives_it(name):
     smaller = read_workload.__wrapped__({**sizes, **{size: sizes[size] * 3 // 4 for size in OF_A_SAMPLE}}.__getitem__)
     for one in (*TRAINED, *FSDP_WAYS):
         model = one.split(".")[1] if one in TRAINED else "gpt2"
-        assert profile.limits[f"{one}.parameters"].equals == throughput.num_parameters(workload(model).shape)
+        assert profile.limits[f"{one}.parameters"].equals == sum(
+            parameter.numel() for parameter in models.build(workload(model).shape, torch.device("meta")).parameters()
+        )
         told = profile.limits[f"{one}.flop_per_sample"].equals
         assert told == float(f"{throughput.flops_per_sample(workload(model).shape) / 1e9:.4g}")
         assert told > throughput.flops_per_sample(smaller(model).shape) / 1e9

@@ -86,7 +86,7 @@ SIZES = {"hidden_size": 16, "num_attention_heads": 2, "num_key_value_heads": 1, 
 
 
 def checkpoint(folder, num_parameters, vocabulary, num_ends):
-    return Checkpoint(folder, "qwen2", "Qwen2ForCausalLM", num_parameters, 0, ("F32",), 64, vocabulary, num_ends, "")
+    return Checkpoint(folder, "Qwen2ForCausalLM", num_parameters, 0, ("F32",), 64, vocabulary, num_ends, "")
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ def change(path, **values):
 def test_what_a_folder_holds(folder):
     found = look_at(folder)
     assert str(found) == "Qwen2ForCausalLM (44 parameters, 100 bytes in BF16 and F32, sequences to 512 tokens)"
-    assert (found.folder, found.model_type, found.longest, found.num_parameters) == (folder, "qwen2", 512, 44)
+    assert (found.folder, found.architecture, found.longest, found.num_parameters) == (folder, "Qwen2ForCausalLM", 512, 44)
     assert (found.vocabulary, found.num_ends) == (300, 7 * (2 + 3))
 
 

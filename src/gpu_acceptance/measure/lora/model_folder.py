@@ -178,7 +178,6 @@ class Checkpoint:
     """Facts of a checkpoint, from the files of its folder."""
 
     folder: Path
-    model_type: str
     architecture: str
     num_parameters: int
     num_bytes: int  # of weights, in the files
@@ -211,7 +210,6 @@ def look_at(folder: Path) -> Checkpoint:
     longest = config.get("max_position_embeddings", config.get("n_positions"))
     return Checkpoint(
         folder=folder,
-        model_type=config["model_type"],
         architecture=config["architectures"][0],
         num_parameters=counts.total(),
         num_bytes=sum(tensor.end - tensor.begin for tensor in tensors.values()),

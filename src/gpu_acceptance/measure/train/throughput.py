@@ -56,10 +56,6 @@ def flops_per_sample(shape: Shape) -> int:
     return int(counter.get_total_flops()) // _NUM_SAMPLES
 
 
-def num_parameters(shape: Shape) -> int:
-    return sum(parameter.numel() for parameter in build(shape, _META).parameters())
-
-
 @dataclass(frozen=True)
 class Times:
     """Length of a training: blocks of at least so long and of at least so many steps, after a warm-up."""
@@ -87,14 +83,9 @@ class Trained:
     peak_bytes: int  # allocated on the device since the training began; 0 on a CPU
 
     @property
-    def samples_per_s(self) -> float:
-        """The rate of one rank."""
-        return self.workload.batch_size / self.step_s
-
-    @property
     def items_per_s(self) -> float:
         """The rate of one rank in images, or in tokens, of which none is padding."""
-        return self.samples_per_s * self.workload.items_per_sample
+        return self.workload.batch_size / self.step_s * self.workload.items_per_sample
 
     @property
     def gflop_per_sample(self) -> float:
@@ -104,7 +95,7 @@ class Trained:
     @property
     def tflop_per_s(self) -> float:
         """The rate of one rank."""
-        return self.samples_per_s * self.gflop_per_sample / 1e3
+        return self.workload.batch_size / self.step_s * self.gflop_per_sample / 1e3
 
     @property
     def loss_ratio(self) -> float:

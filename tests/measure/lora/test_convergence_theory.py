@@ -1,4 +1,4 @@
-"""Samples, predicted losses and statistics of a curve."""
+"""Samples, predicted losses and statistics of a curve, and the share of each rank."""
 
 import math
 from collections import Counter

@@ -30,45 +30,36 @@ def changes(folder):
     return [str(one) for one in differences(folder, read_manifest(folder))]
 
 
-def test_it_names_every_file_and_sha256sum_checks_it(run_dir):
+def test_it_names_every_file_and_sha256sum_checks_it_and_tells_its_own_digest(run_dir):
     there = sorted(path.relative_to(run_dir).as_posix() for path in run_dir.rglob("*") if path.is_file() and path.name != "SHA256SUMS")
     assert len(there) == 7
     assert list(read_manifest(run_dir).digests) == there
     checked = subprocess.run(["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=run_dir, capture_output=True, text=True, check=True)
     assert checked.stdout.splitlines() == [f"{name}: OK" for name in there]
+    said = subprocess.run(["sha256sum", run_dir / "SHA256SUMS"], capture_output=True, text=True, check=True).stdout
+    assert said.split()[0] == read_manifest(run_dir).sha256 == write_manifest(run_dir).sha256
     assert changes(run_dir) == []
 
 
-def test_its_own_digest_is_that_of_its_file(run_dir):
-    said = subprocess.run(["sha256sum", run_dir / "SHA256SUMS"], capture_output=True, text=True, check=True).stdout
-    assert said.split()[0] == read_manifest(run_dir).sha256 == write_manifest(run_dir).sha256
-
-
-def test_each_change_is_named(run_dir):
+def test_each_change_is_named_and_a_pipe_or_an_odd_name_does_no_harm(run_dir):
     (run_dir / "results.json").write_text((run_dir / "results.json").read_text() + " ")
     (run_dir / "journal" / "rank-00001.jsonl").unlink()
+    os.mkfifo(run_dir / "journal" / "rank-00001.jsonl")  # holds nobody up
+    (run_dir / "journal" / "rank-00002.jsonl").unlink()
     (run_dir / "journal" / "rank-00009.jsonl").touch()
     (run_dir / "empty").unlink()
     (run_dir / "empty").symlink_to("/dev/null")
     (run_dir / "logs").symlink_to("/")
+    (run_dir / "a\n\x1b[2Jb").touch()
     assert changes(run_dir) == [
+        r"EXTRA a\n\x1b[2Jb",
         "DIFFERS empty: is a link",
-        "MISSING journal/rank-00001.jsonl",
+        "DIFFERS journal/rank-00001.jsonl: is not a regular file",
+        "MISSING journal/rank-00002.jsonl",
         "EXTRA journal/rank-00009.jsonl",
         "EXTRA logs: is a link",
         "DIFFERS results.json",
     ]
-
-
-def test_a_pipe_in_the_place_of_a_file_holds_nobody_up(run_dir):
-    (run_dir / "empty").unlink()
-    os.mkfifo(run_dir / "empty")
-    assert changes(run_dir) == ["DIFFERS empty: is not a regular file"]
-
-
-def test_what_a_name_holds_does_not_steer_the_terminal(run_dir):
-    (run_dir / "a\n\x1b[2Jb").touch()
-    assert changes(run_dir) == [r"EXTRA a\n\x1b[2Jb"]
 
 
 @pytest.mark.parametrize("name", ["a\nb", "a b", "-n", "\u202e", "a\\b", "\udcff"])
@@ -134,18 +125,14 @@ def test_a_link_is_no_manifest(run_dir):
         find_manifest(run_dir)
 
 
-def test_without_a_manifest_nothing_is_known(run_dir):
-    (run_dir / "SHA256SUMS").unlink()
-    (run_dir / "results.json").write_text("{}")
-    assert find_manifest(run_dir) is None
-    refuse_changed(run_dir)
-
-
-def test_results_that_it_does_not_name_are_refused(run_dir):
+def test_results_that_it_does_not_name_are_refused_and_without_it_nothing_is_known(run_dir):
     refuse_changed(run_dir)
     (run_dir / "results.json").write_text("{}")
     with pytest.raises(RecordError, match=r"results\.json: not the file that SHA256SUMS beside it names: changed since the end of the run"):
         refuse_changed(run_dir)
+    (run_dir / "SHA256SUMS").unlink()
+    assert find_manifest(run_dir) is None
+    refuse_changed(run_dir)
 
 
 def test_a_run_that_is_rebuilt_says_which_journals_changed(run_dir):

@@ -34,27 +34,22 @@ class LogWarnings:
         """
         if not log.exists():
             return ()
-        text = self._new_text(log)
+        whole, anomaly = b"", ""
+        with log.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            if size - self._read_bytes > _MOST_BYTES:
+                anomaly, self._read_bytes = f"the worker wrote more than {_MOST_BYTES} bytes meanwhile", size
+            else:
+                file.seek(self._read_bytes)
+                data = file.read(size - self._read_bytes)
+                whole = data[: data.rfind(b"\n") + 1]
+                self._read_bytes += len(whole)
         figures = []
-        for name, warnings in nccl_log.unexpected_warnings((text or "").split("\n")).items():
+        for name, warnings in nccl_log.unexpected_warnings(whole.decode("utf-8", "backslashreplace").split("\n")).items():
             metric = f"{COUNTERS}.warnings.{name}"
-            anomaly = f"the worker wrote more than {_MOST_BYTES} bytes meanwhile" if text is None else ""
             detail = each_once((clip(warning, _MOST_WARNING) for warning in warnings), _MOST_NAMED)
             figures.append(make_figure(metric, len(warnings), "count", judged=metric in limited, anomaly=anomaly, detail=detail))
         return tuple(figure for figure in figures if figure.judged or figure.value)
-
-    def _new_text(self, log: Path) -> str | None:
-        """Return None if the log grew too much."""
-        with log.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            begin, self._read_bytes = self._read_bytes, size
-            if size - begin > _MOST_BYTES:
-                return None
-            file.seek(begin)
-            data = file.read(size - begin)
-        whole = data[: data.rfind(b"\n") + 1]
-        self._read_bytes = begin + len(whole)
-        return whole.decode("utf-8", "backslashreplace")
 
 
 def risen(

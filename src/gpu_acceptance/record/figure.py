@@ -4,7 +4,8 @@ import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
-from operator import not_
+from functools import partial
+from operator import is_, not_
 from types import MappingProxyType
 from typing import Any, Self, cast
 
@@ -28,10 +29,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,200}")
 _UNIT = re.compile(r"[A-Za-z0-9_%/.*^-]{1,40}")
 _LABEL = re.compile(r"[a-z][a-z0-9_]{0,29}")
 _MOST_LABEL = 200  # characters of a text
-
-
-def _is_none(value: object) -> bool:
-    return value is None
+_is_none = partial(is_, None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
@@ -76,7 +74,7 @@ def make_figure(
             raise ValueError(f"invalid {what} {text!r:.100}; must match {pattern.pattern}")
     if isinstance(value, Missing):
         labels = {**labels, "missing": value.missing.value}
-    anomaly = anomaly or _anomaly(value) or (_spread_anomaly(spread_percent) if spread_percent is not None else "")
+    anomaly = anomaly or _anomaly(value, spread_percent)
     about: dict[str, Any] = {}  # validation skips what is absent
     if detail:
         about["detail"] = clip(detail, _MOST_TEXT)
@@ -101,19 +99,18 @@ def _is_too_long(value: object) -> bool:
     return isinstance(value, int) and abs(value) >= 2**63
 
 
-def _anomaly(value: object) -> str:
-    if isinstance(value, Missing):
-        return str(value)
-    if isinstance(value, float) and not math.isfinite(value):
+def _anomaly(value: object, spread_percent: object) -> str:
+    """Return why this is no value with its spread; an empty text where it is one."""
+    if isinstance(value, Missing) or (isinstance(value, float) and not math.isfinite(value)):
         return str(value)
     if not isinstance(value, float | int | str):
         return type(value).__name__
     if isinstance(value, str) and len(value) > _MOST_TEXT:
         return f"a text of {len(value)} characters"
-    return "an integer beyond 64 bits" if _is_too_long(value) else ""
-
-
-def _spread_anomaly(spread_percent: object) -> str:
+    if _is_too_long(value):
+        return "an integer beyond 64 bits"
+    if spread_percent is None:
+        return ""
     if isinstance(spread_percent, bool) or not isinstance(spread_percent, int | float):
         return f"spread is a {type(spread_percent).__name__}"
     return "" if math.isfinite(spread_percent) else f"spread is {spread_percent}"

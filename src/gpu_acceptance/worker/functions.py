@@ -107,24 +107,9 @@ def _within(function: object) -> Iterator[object]:
         yield function
 
 
-def _always_watched() -> Iterator[tuple[str, Any, list[str] | None]]:
-    yield from ((module.__name__, module, None) for module in _MODULES)
-    yield from ((name, owner, None) for name, owner in _CLASSES.items())
-    yield from ((name, owner, ["__init__", "forward"]) for name, owner in _classes_of(torch.nn).items() if name not in _CLASSES)
-    yield from ((name, owner, ["__init__", "step", "zero_grad"]) for name, owner in _classes_of(torch.optim).items())
-
-
 def _classes_of(module: types.ModuleType) -> dict[str, type]:
     found = {name: value for name, value in vars(module).items() if issubclass(type(value), type)}
     return {f"{module.__name__}.{name}": value for name, value in found.items() if value.__module__.startswith("torch.")}
-
-
-def _watched_of_ours(name: str, module: types.ModuleType) -> Iterator[tuple[str, _Watched]]:
-    """Yield a module with its constants, and the methods written in its classes: methods that `dataclass` adds do not measure."""
-    yield name, _Watched(module, kinds=CONSTANTS)
-    for own in vars(module).values():
-        if issubclass(type(own), type) and own.__module__ == name:
-            yield f"{name}.{own.__name__}", _Watched(own, [key for key, value in vars(own).items() if _file_of(value) == module.__file__])
 
 
 def _used_in(module: types.ModuleType) -> Iterator[tuple[str, Any, frozenset[str] | None]]:
@@ -176,8 +161,15 @@ class _AllWatched:
         self._names_of: dict[int, str] = {}  # by the id of what is watched: it may have several
         self._tables: dict[str, tuple[Mapping[str, object], str, object, object]] = {}
         self._num_modules = 0
-        for name, owner, names in _always_watched():
-            self._watch(name, owner, names)
+        for module in _MODULES:
+            self._watch(module.__name__, module)
+        for name, owner in _CLASSES.items():
+            self._watch(name, owner)
+        for name, owner in _classes_of(torch.nn).items():
+            if name not in _CLASSES:
+                self._watch(name, owner, ["__init__", "forward"])
+        for name, owner in _classes_of(torch.optim).items():
+            self._watch(name, owner, ["__init__", "step", "zero_grad"])
         self._watched["math"] = _Watched(math, kinds=CONSTANTS)
 
     def replaced(self) -> dict[str, Identity]:
@@ -190,7 +182,7 @@ class _AllWatched:
         self._watch_new_modules()
         return {name: "changed" for name, (space, key, table, was) in self._tables.items() if space.get(key) is not table or table != was}
 
-    def _watch(self, name: str, owner: Any, names: Iterable[str] | None) -> None:
+    def _watch(self, name: str, owner: Any, names: Iterable[str] | None = None) -> None:
         known = self._names_of.setdefault(id(owner), name)
         if known not in self._watched:
             self._watched[known] = _Watched(owner, names)
@@ -198,12 +190,20 @@ class _AllWatched:
             self._watched[known].watch(names)
 
     def _watch_new_modules(self) -> None:
+        """Watch each module of ours with its constants and tables, the methods written in its classes, and all that it uses.
+
+        Methods that `dataclass` adds do not measure.
+        """
         if len(sys.modules) == self._num_modules:
             return
         self._num_modules = len(sys.modules)
         for name in [name for name in sys.modules if name.startswith(_OURS) and name not in self._watched]:
             module, space = sys.modules[name], vars(sys.modules[name])
-            self._watched |= dict(_watched_of_ours(name, module))
+            self._watched[name] = _Watched(module, kinds=CONSTANTS)
+            for own in space.values():
+                if issubclass(type(own), type) and own.__module__ == name:
+                    methods = [key for key, value in vars(own).items() if _file_of(value) == module.__file__]
+                    self._watched[f"{name}.{own.__name__}"] = _Watched(own, methods)
             for used in _used_in(module):
                 self._watch(*used)
             tables = {key: table for key, table in space.items() if key.strip("_").isupper() and type(table) in {dict, list, set}}

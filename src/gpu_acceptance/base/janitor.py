@@ -143,7 +143,12 @@ def kill_marked(mark: str, rounds: int, spare: int = 0, note: Callable[[int], No
 
 
 def _kill(pid: int, note: Callable[[int], None], *, is_last: bool = True) -> None:
-    is_to_end = is_last or not _removes_shared_memory(pid)
+    command = b""
+    with contextlib.suppress(OSError):
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+    # Python's resource tracker and torch_shm_manager: each knows the segments and semaphores of its users, and removes them.
+    removes_shared_memory = b"multiprocessing.resource_tracker" in command or command.split(b"\0")[0].endswith(b"torch_shm_manager")
+    is_to_end = is_last or not removes_shared_memory
     if is_to_end:
         stop(pid)
     note(pid)
@@ -157,24 +162,16 @@ def stop(pid: int) -> None:
     with contextlib.suppress(OSError):
         os.kill(pid, signal.SIGSTOP)
         for _ in range(_STOP_MS):
-            if all(map(_stands_still, list(os.scandir(f"/proc/{pid}/task")))):
+            if all(_state_of(Path(task)) in b"TtZX" for task in list(os.scandir(f"/proc/{pid}/task"))):  # stopped, traced or dead
                 return
             time.sleep(0.001)
 
 
-def _stands_still(task: os.DirEntry[str]) -> bool:
+def _state_of(task: Path) -> bytes:
+    """Return the letter of proc_pid_stat(5); X for one that is gone."""
     with contextlib.suppress(OSError):
-        return _stat_fields(Path(task.path))[0] in b"TtZX"  # stopped, traced or dead
-    return True  # it is gone
-
-
-def _removes_shared_memory(pid: int) -> bool:
-    """Return True for Python's resource tracker and torch_shm_manager: each knows the segments and semaphores of its users."""
-    try:
-        command = Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return False
-    return b"multiprocessing.resource_tracker" in command or command.split(b"\0")[0].endswith(b"torch_shm_manager")
+        return _stat_fields(task)[0]
+    return b"X"
 
 
 class Offspring:
@@ -287,20 +284,15 @@ def remove_abandoned(place: Path) -> None:
     """End the processes and remove the folders of this user's ranks in `place` whose supervisor and janitor were both killed."""
     with contextlib.suppress(OSError):
         for folder in [Path(entry.path) for entry in os.scandir(place) if entry.name.startswith(PREFIX)]:
-            if mark := _mark_of_abandoned(folder):
+            mark = ""
+            with contextlib.suppress(OSError, UnicodeDecodeError):
+                if _is_own_folder(folder) and not folder.lstat().st_mode & 0o077:
+                    with os.fdopen(os.open(folder / OWNER, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
+                        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # free: nobody looks after it
+                        mark = file.read(1000).decode()
+            if mark:
                 kill_marked(mark, rounds=20)
                 remove_folder(folder)
-
-
-def _mark_of_abandoned(folder: Path) -> str:
-    """Return the mark of our own folder if its lock is free; else an empty text."""
-    with contextlib.suppress(OSError, UnicodeDecodeError):
-        if not _is_own_folder(folder) or folder.lstat().st_mode & 0o077:
-            return ""
-        with os.fdopen(os.open(folder / OWNER, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return file.read(1000).decode()
-    return ""
 
 
 def _is_own_folder(folder: Path) -> bool:

@@ -116,14 +116,13 @@ class LineReader(Generic[M]):
         *lines, self._pending = (self._pending + data).split(b"\n")
         if len(self._pending) > self._max_bytes:
             raise ChannelError(f"a line of more than {self._max_bytes} bytes")
-        return [self._message(line) for line in lines]
-
-    def _message(self, line: bytes) -> M:
-        try:
-            message: M = self._kinds.validate_json(line)
-            return message
-        except ValidationError as error:
-            raise ChannelError(f"{line[:100]!r} ({first_problem(error)})") from None
+        messages = []
+        for line in lines:
+            try:
+                messages.append(self._kinds.validate_json(line))
+            except ValidationError as error:
+                raise ChannelError(f"{line[:100]!r} ({first_problem(error)})") from None
+        return messages
 
 
 def encode_line(message: BaseModel) -> bytes:

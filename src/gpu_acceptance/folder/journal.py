@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -111,25 +111,19 @@ def read_journal(path: Path) -> JournalContent:
         data = read_regular(path)
     except RecordError as error:
         return JournalContent(path, faults=(error.problem,))
-    identity, plan, refusal, closing, facts = None, None, None, None, dict[str, str]()
-    records, faults = list[RankRecord](), list[str]()
+    once: dict[str, Any] = {}
+    closing, facts, records, faults = None, dict[str, str](), list[RankRecord](), list[str]()
     for number, entry in _parse_lines(data):
-        problem = ""
+        identity, problem = once.get("identity"), ""
         match entry:
             case str():
                 problem = entry
-            case RankIdentity() if number == 1:
-                identity = entry
-            case RankIdentity():
+            case RankIdentity() if number > 1:
                 problem = "a second identity; only the first line is one"
-            case RunPlan() if plan is None:
-                plan = entry
-            case RunPlan():
-                problem = "a second plan; a journal has one"
-            case Refusal() if refusal is None:
-                refusal = entry
-            case Refusal():
-                problem = "a second refusal; a journal has one"
+            case RankIdentity() | RunPlan() | Refusal() if entry.kind in once:
+                problem = f"a second {entry.kind}; a journal has one"
+            case RankIdentity() | RunPlan() | Refusal():
+                once[entry.kind] = entry
             case Closing():
                 closing = entry
             case _ if identity and entry.rank != identity.rank:
@@ -140,9 +134,11 @@ def read_journal(path: Path) -> JournalContent:
                 records.append(entry)
         if problem:
             faults.append(f"line {number}: {problem}")
+    identity = once.get("identity")
     if identity is None:
         faults.insert(0, "line 1 is not the identity of a rank")
-    return JournalContent(path, identity and identity.with_facts(facts), plan, tuple(records), refusal, closing, tuple(faults))
+    identity = identity and identity.with_facts(facts)
+    return JournalContent(path, identity, once.get("plan"), tuple(records), once.get("refusal"), closing, tuple(faults))
 
 
 def _parse_lines(data: bytes) -> Iterator[tuple[int, JournalLine | str]]:

@@ -142,10 +142,6 @@ def _names_in(module: types.ModuleType) -> Iterator[str]:
             waiting += code.co_consts
 
 
-def _file_of(value: object) -> str:
-    return str(getattr(getattr(_function_of(value), "__code__", None), "co_filename", ""))
-
-
 def _function_of(value: object) -> Any:
     """Return the function behind a method, a property or a cache. By its type: some objects warn when they are asked for a name."""
     if issubclass(type(value), staticmethod | classmethod | _CACHED):
@@ -202,7 +198,8 @@ class _AllWatched:
             self._watched[name] = _Watched(module, kinds=CONSTANTS)
             for own in space.values():
                 if issubclass(type(own), type) and own.__module__ == name:
-                    methods = [key for key, value in vars(own).items() if _file_of(value) == module.__file__]
+                    codes = {key: getattr(_function_of(value), "__code__", None) for key, value in vars(own).items()}
+                    methods = [key for key, code in codes.items() if code and code.co_filename == module.__file__]
                     self._watched[f"{name}.{own.__name__}"] = _Watched(own, methods)
             for used in _used_in(module):
                 self._watch(*used)

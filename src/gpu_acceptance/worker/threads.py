@@ -150,16 +150,12 @@ def burning_threads(num_calm: int = 1) -> list[str]:
     for tid, used_s in _cpu_by_thread_s().items():
         used_s -= before.get(tid, 0.0)
         if tid != threading.get_native_id() and used_s > _CALM * _WINDOW_S * _NUM_WINDOWS / 2:
-            burning.append(f"thread {names.get(tid) or _name_in_kernel(tid)} (busy: {used_s:.1f} s of CPU in 1 s)")
+            name = names.get(tid) or str(tid)
+            with suppress(OSError):
+                name = names.get(tid) or Path(f"/proc/self/task/{tid}/comm").read_text().strip()
+            burning.append(f"thread {name} (busy: {used_s:.1f} s of CPU in 1 s)")
     return burning or ["threads that come and go"]
 
 
 def _cpu_by_thread_s() -> dict[int, float]:
     return {thread.id: thread.user_time + thread.system_time for thread in psutil.Process().threads()}
-
-
-def _name_in_kernel(tid: int) -> str:
-    try:
-        return Path(f"/proc/self/task/{tid}/comm").read_text().strip()
-    except OSError:
-        return str(tid)

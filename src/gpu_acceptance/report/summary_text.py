@@ -10,23 +10,13 @@ from gpu_acceptance.base.text import clip, first_few, one_line, visible
 from gpu_acceptance.record.job import by_node, clock_sentences
 from gpu_acceptance.record.outcome import Means, Outcome, Status
 from gpu_acceptance.record.run_record import RunRecord
+from gpu_acceptance.report import words
 from gpu_acceptance.report.contract import unanswered
 from gpu_acceptance.report.machines import gpu_models, own_version, places
 from gpu_acceptance.report.problems import JOB, Fault, first_told, problems, reasons_of_the_job, suspects
 from gpu_acceptance.report.remedies import Advice, advice_on_run, kinds_by, table
 from gpu_acceptance.report.untested import caveats
-from gpu_acceptance.report.words import (
-    OUTCOME,
-    VERDICT,
-    WITHIN_NOISE,
-    by_margin,
-    count,
-    figure_text,
-    judged_text,
-    margin_of,
-    percent,
-    ranks_text,
-)
+from gpu_acceptance.report.words import OUTCOME, VERDICT, by_margin, count, percent
 from gpu_acceptance.thresholds.limit import level_text, plural, subject_of_metric
 from gpu_acceptance.verdict.reasons import validations
 from gpu_acceptance.verdict.rows import essence
@@ -76,7 +66,7 @@ def _lines(record: RunRecord) -> Iterator[str]:
         on = ""
         if nearest.ranks and nearest.scope != "job":
             on = f" on rank {nearest.ranks[0]} ({places(record).get(nearest.ranks[0], 'unknown')})"
-        yield f"smallest margin: {judged_text(nearest)}{on}"
+        yield f"smallest margin: {words.judged_text(nearest)}{on}"
 
 
 def coverage_text(record: RunRecord) -> str:
@@ -102,7 +92,7 @@ def _culprits(record: RunRecord, *, rejecting_only: bool) -> Iterator[str]:
     for one in found[:_MOST_CULPRITS]:
         who = one.who
         if len(one.ranks) > 1 and set(one.ranks) != set(names):
-            who = f"{ranks_text(one.ranks)} (the first: {names.get(one.ranks[0], 'unknown')})"
+            who = f"{words.ranks_text(one.ranks)} (the first: {names.get(one.ranks[0], 'unknown')})"
         more = f", and {len(one.faults) - 1} more" if len(one.faults) > 1 else ""
         to_do = " ".join(filter(None, [one.to_do, f"(gpu-acceptance remedy {one.kind.kind})" if one.kind else ""]))
         yield f"{who}: {_fault(one.worst)}{more}{f'. To do: {to_do}' if to_do else ''}"
@@ -120,8 +110,8 @@ def _fault(fault: Fault) -> str:
     if judged.status is Status.INVALID:
         return f"{fault.mark.word}: {clip(one_line(judged.message), _MOST_MESSAGE)}"
     if judged.status is not Status.MISSED:
-        return f"{judged_text(judged)}: {fault.mark.word}"
-    return judged_text(judged) + (f", {WITHIN_NOISE}" if fault.line.is_near_miss else "")
+        return f"{words.judged_text(judged)}: {fault.mark.word}"
+    return words.judged_text(judged) + (f", {words.WITHIN_NOISE}" if fault.line.is_near_miss else "")
 
 
 # --- open questions without a culprit -------------------------------------------------------------------------------------------
@@ -179,7 +169,7 @@ def build_summary(record: RunRecord) -> str:
         f"{count(len(hosts), 'node')}, {gpu_models(record)}: {', '.join(hosts)}",
     )
     margins = [
-        f"{percent(limit.margin or 0.0)}: held {limit.metric} = {figure_text(limit, exactly=True)}, need {limit.need}"
+        f"{percent(limit.margin or 0.0)}: held {limit.metric} = {words.figure_text(limit, exactly=True)}, need {limit.need}"
         for limit in by_margin(record.conclusion.limits, Status.HELD)[:_MOST_MARGINS]
     ]
     above = [
@@ -234,9 +224,9 @@ def _fact(fact: Fault | Advice, who: str) -> Iterator[str]:
     if isinstance(fact, Advice):
         yield f"to do: {fact.remedy.do} (gpu-acceptance remedy {fact.kind})"
     elif fact.line:
-        judged, margin = fact.line.judgement, margin_of(fact.line.judgement)
+        judged, margin = fact.line.judgement, words.margin_of(fact.line.judgement)
         distance = "" if margin is None else f", {percent(margin)} from the bound"
-        yield f"{fact.mark.word} {judged.metric} = {figure_text(judged, exactly=True)}, need {judged.need or '–'}{distance}"
+        yield f"{fact.mark.word} {judged.metric} = {words.figure_text(judged, exactly=True)}, need {judged.need or '–'}{distance}"
         if judged.remedy:
             yield f"to do: {judged.remedy}"
     else:

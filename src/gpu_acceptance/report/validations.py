@@ -12,17 +12,9 @@ from gpu_acceptance.record.figure import Figure
 from gpu_acceptance.record.outcome import Means, Outcome, Status
 from gpu_acceptance.record.row import Attempt, Judgement, RankRecord, Row
 from gpu_acceptance.record.run_record import RunRecord
-from gpu_acceptance.report import over_time
+from gpu_acceptance.report import over_time, words
 from gpu_acceptance.report.charts import margin_bar
-from gpu_acceptance.report.words import (
-    OUTCOME,
-    STATUS,
-    Mark,
-    by_margin,
-    percent,
-    ranks_text,
-    rounded,
-)
+from gpu_acceptance.report.words import OUTCOME, STATUS, Mark, by_margin, percent, rounded
 from gpu_acceptance.thresholds.limit import COUNTERS, RESERVED_SUBJECTS, subject_of_metric
 
 MOST_RANKS = 64  # with a line each; all others are in results.json and figures.csv
@@ -76,9 +68,9 @@ def _is_near_miss(judgement: Judgement, attempts: tuple[Attempt, ...]) -> bool:
 def name_ranks(ranks: tuple[int, ...], names: Mapping[int, str]) -> tuple[str, ...]:
     """`rank 5 (node-03, GPU 5, serial 1653924100006)`, for each; of many the first few, then their numbers; all: just that."""
     if len(ranks) > 1 and set(ranks) == set(names):
-        return (f"all of {ranks_text(ranks)}",)
+        return (f"all of {words.ranks_text(ranks)}",)
     named = tuple(f"rank {rank} ({names.get(rank, 'unknown')})" for rank in ranks[:MAX_PLACES])
-    return (*named, f"and {ranks_text(ranks[MAX_PLACES:])}") if len(ranks) > MAX_PLACES else named
+    return (*named, f"and {words.ranks_text(ranks[MAX_PLACES:])}") if len(ranks) > MAX_PLACES else named
 
 
 # --- validations ----------------------------------------------------------------------------------------------------------------

@@ -20,41 +20,36 @@ def figure(metric, value, unit, spread_percent=None, judged=True, anomaly="", **
 
 
 def held(metric, value, unit, need, margin, scope="job", ranks=(), **more):
+    """A limit against its worst figure: missed where the margin is negative."""
     sign, _, number = need.partition(" ")
     bound = {">=": "at_least", "<=": "at_most", "==": "equals"}[sign]
     asked = int(number) if bound == "equals" else float(number)
-    more = {"status": Status.HELD, "bound": bound, "asked": asked, "source": SOURCE, "file": "h200-sxm.yaml", **more}
+    status = Status.MISSED if margin is not None and margin < 0 else Status.HELD
+    more = {"status": status, "bound": bound, "asked": asked, "source": SOURCE, "file": "h200-sxm.yaml", **more}
     return Judgement(metric=metric, value=value, unit=unit, need=need, margin=margin, scope=scope, ranks=ranks, **more)
+
+
+def rank_record(nodeid, rank, outcome=Outcome.PASSED, attempt=1, generation=0, **more):
+    return RankRecord(nodeid=nodeid, attempt=attempt, generation=generation, rank=rank, outcome=outcome, **more)
+
+
+def row_of(name, outcome, message="", ranks=(), **more):
+    """A row with these records of ranks; without any no attempt was made."""
+    nodeid = f"acceptance/test_{name}"
+    attempts = (Attempt(number=1, ranks=tuple(ranks)),) if ranks else ()
+    return Row(nodeid=nodeid, subject=name.partition(".")[0], outcome=outcome, message=message, attempts=attempts, **more)
 
 
 def row(
     nodeid, figures_of, judgements, ranks=8, outcome=Outcome.PASSED, message="", telemetry_of=lambda rank: None, curves_of=lambda rank: ()
 ):
     """A validation that passed on every rank; what its limits make of it is judged later."""
-    records = tuple(
-        RankRecord(
-            nodeid=nodeid,
-            attempt=1,
-            generation=0,
-            rank=rank,
-            outcome=Outcome.PASSED,
-            duration_s=12.0 + rank / 10,
-            figures=tuple(figures_of(rank)),
-            telemetry=telemetry_of(rank),
-            curves=tuple(curves_of(rank)),
-        )
-        for rank in range(ranks)
-    )
-    return Row(
-        nodeid=nodeid,
-        subject=nodeid.split("/test_")[1].split(".py")[0],
-        outcome=outcome,
-        message=message,
-        duration_s=13.9,
-        deadline_s=120.0,
-        attempts=(Attempt(number=1, ranks=records),),
-        judgements=tuple(judgements),
-    )
+    records = []
+    for rank in range(ranks):
+        told = {"figures": tuple(figures_of(rank)), "telemetry": telemetry_of(rank), "curves": tuple(curves_of(rank))}
+        records.append(rank_record(nodeid, rank, duration_s=12.0 + rank / 10, **told))
+    more = {"duration_s": 13.9, "deadline_s": 120.0, "judgements": tuple(judgements)}
+    return row_of(nodeid.removeprefix("acceptance/test_"), outcome, message, records, **more)
 
 
 def gemm_row(ranks=8):
@@ -97,50 +92,30 @@ def telemetry(rank):
 
 
 def hbm_row(worst=4312.0, need=4150, ranks=8):
-    missed = worst < need
-    judgement = held(
-        "hbm.triad.bandwidth",
-        worst,
-        "GB/s",
-        f">= {need}",
-        worst / need - 1,
-        "rank",
-        (5,),
-        status=Status.MISSED if missed else Status.HELD,
-    )
+    judgement = held("hbm.triad.bandwidth", worst, "GB/s", f">= {need}", worst / need - 1, "rank", (5,))
     return row(
         "acceptance/test_hbm.py::test_hbm_triad",
         lambda rank: [figure("hbm.triad.bandwidth", worst if rank == 5 else 4330.0 + rank, "GB/s", 0.12)],
         [judgement],
         ranks,
-        Outcome.FAILED if missed else Outcome.PASSED,
+        Outcome.FAILED if worst < need else Outcome.PASSED,
     )
 
 
 def nccl_row(busbw=365.4, need=347, ranks=8):
     missed = busbw < need
-    nodeid = "acceptance/test_nccl.py::test_nccl_large[all_reduce]"
+    who = tuple(range(ranks)) if missed else ()
     judgements = [
         held("nccl.all_reduce.wrong", 0, "elements", "== 0", None),
-        held(
-            "nccl.all_reduce.busbw_ring",
-            busbw,
-            "GB/s",
-            f">= {need}",
-            busbw / need - 1,
-            ranks=tuple(range(ranks)) if missed else (),
-            status=Status.MISSED if missed else Status.HELD,
-        ),
+        held("nccl.all_reduce.busbw_ring", busbw, "GB/s", f">= {need}", busbw / need - 1, ranks=who),
     ]
-
-    def figures_of(rank):
-        return [
-            figure("nccl.all_reduce.wrong", 0, "elements"),
-            figure("nccl.all_reduce.busbw_ring", busbw, "GB/s", 0.22),
-            figure("nccl.all_reduce.algbw", round(busbw / 1.75, 3), "GB/s", judged=False),
-        ]
-
-    return row(nodeid, figures_of, judgements, ranks, Outcome.FAILED if missed else Outcome.PASSED)
+    figures = (
+        figure("nccl.all_reduce.wrong", 0, "elements"),
+        figure("nccl.all_reduce.busbw_ring", busbw, "GB/s", 0.22),
+        figure("nccl.all_reduce.algbw", round(busbw / 1.75, 3), "GB/s", judged=False),
+    )
+    outcome = Outcome.FAILED if missed else Outcome.PASSED
+    return row("acceptance/test_nccl.py::test_nccl_large[all_reduce]", lambda rank: figures, judgements, ranks, outcome)
 
 
 LOSSES = [round(12 * 0.8**step + 1.39, 3) for step in range(40)]
@@ -166,65 +141,29 @@ def lora_row(ranks=8):
 def stuck_row():
     """Rank 5 never arrived; its peers waited for it."""
     nodeid = "acceptance/test_nccl.py::test_nccl_large[all_gather]"
-
-    def record(rank):
-        stuck = rank == 5
-        return RankRecord(
-            nodeid=nodeid,
-            attempt=1,
-            generation=0,
-            rank=rank,
-            outcome=Outcome.STUCK if stuck else Outcome.VICTIM,
-            phase="call",
-            duration_s=120.0,
-            message="still in call after 120 s" if stuck else "rank 5 was stuck",
-            stack=STACK,
-            log_tail=LOG if stuck else "",
-        )
-
-    ranks = tuple(record(rank) for rank in range(8))
-    return Row(
-        nodeid=nodeid,
-        subject="nccl",
-        outcome=Outcome.STUCK,
-        message="stuck: rank 5 (node-01.example, GPU 5, serial 1653924100006)",
-        duration_s=123.1,
-        deadline_s=120.0,
-        attempts=(Attempt(number=1, ranks=ranks),),
-    )
+    victim = {"outcome": Outcome.VICTIM, "message": "rank 5 was stuck"}
+    stuck = {"outcome": Outcome.STUCK, "message": "still in call after 120 s", "log_tail": LOG}
+    ranks = [
+        rank_record(nodeid, rank, phase="call", duration_s=120.0, stack=STACK, **(stuck if rank == 5 else victim)) for rank in range(8)
+    ]
+    message = "stuck: rank 5 (node-01.example, GPU 5, serial 1653924100006)"
+    return row_of("nccl.py::test_nccl_large[all_gather]", Outcome.STUCK, message, ranks, duration_s=123.1, deadline_s=120.0)
 
 
 def error_row(ranks=4):
-    nodeid = "acceptance/test_ddp.py::test_ddp_throughput"
-
-    def record(rank):
-        outcome, message = (
-            (Outcome.ERROR, "ModuleNotFoundError: transformers")
-            if rank == 2
-            else (Outcome.VICTIM, "stopped because rank 2 failed first (error)")
-        )
-        return RankRecord(nodeid=nodeid, attempt=1, generation=1, rank=rank, outcome=outcome, phase="setup", message=message)
-
-    attempts = (Attempt(number=1, ranks=tuple(map(record, range(ranks)))),)
-    return Row(nodeid=nodeid, subject="ddp", outcome=Outcome.ERROR, message="ModuleNotFoundError: transformers", attempts=attempts)
+    nodeid, message = "acceptance/test_ddp.py::test_ddp_throughput", "ModuleNotFoundError: transformers"
+    victim = {"outcome": Outcome.VICTIM, "message": "stopped because rank 2 failed first (error)"}
+    broken = {"outcome": Outcome.ERROR, "message": message}
+    records = [rank_record(nodeid, rank, generation=1, phase="setup", **(broken if rank == 2 else victim)) for rank in range(ranks)]
+    return row_of("ddp.py::test_ddp_throughput", Outcome.ERROR, message, records)
 
 
 def not_run_row():
-    return Row(
-        nodeid="acceptance/test_p2p.py::test_p2p_matrix",
-        subject="p2p",
-        outcome=Outcome.NOT_RUN,
-        message="no process group after two failed formations",
-    )
+    return row_of("p2p.py::test_p2p_matrix", Outcome.NOT_RUN, "no process group after two failed formations")
 
 
 def not_applicable_row():
-    return Row(
-        nodeid="acceptance/test_infiniband.py::test_links",
-        subject="infiniband",
-        outcome=Outcome.NOT_APPLICABLE,
-        message="needs at least 2 nodes, this job has 1",
-    )
+    return row_of("infiniband.py::test_links", Outcome.NOT_APPLICABLE, "needs at least 2 nodes, this job has 1")
 
 
 def not_measured(metric):

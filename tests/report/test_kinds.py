@@ -27,60 +27,50 @@ def record(message="", outcome=Outcome.DIED, **more):
     )
 
 
+BY_METRIC = {
+    "gpu_health.remapping.pending": "repair_pending",
+    "gpu_health.nvlink.active": "nvlink_down",
+    "nccl.transport.internode": "sockets",
+    "nccl.all_reduce.busbw": "nccl_slow",
+    "counters.throttle.hw_power_brake": "throttle_power",
+    "soak.hbm.drift": "slows_down",
+    "environment.node.kernel": "nodes_differ",
+    "ddp.gpt2.unexplained": "training_overlap",
+    "corruption.repeats.mismatches": "wrong_result",
+    "mine.own.figure": "limit_missed",
+}
+XIDS = [([79], {"xid_reboot"}), ([63, 31], {"xid_reset", "xid_application"}), ([4711], {"xid_vendor"}), ([], {"xid_vendor"})]
+
+
 @pytest.mark.parametrize(
-    ("metric", "kind"),
+    ("judged", "kinds"),
     [
-        ("gpu_health.remapping.pending", "repair_pending"),
-        ("gpu_health.nvlink.active", "nvlink_down"),
-        ("nccl.transport.internode", "sockets"),
-        ("nccl.all_reduce.busbw", "nccl_slow"),
-        ("counters.throttle.hw_power_brake", "throttle_power"),
-        ("soak.hbm.drift", "slows_down"),
-        ("environment.node.kernel", "nodes_differ"),
-        ("ddp.gpt2.unexplained", "training_overlap"),
-        ("corruption.repeats.mismatches", "wrong_result"),
-        ("mine.own.figure", "limit_missed"),
+        *((judgement(metric, "nothing on a log: CUDA out of memory"), {kind}) for metric, kind in BY_METRIC.items()),
+        *((judgement("counters.xids", labels=labels_of(map(meaning_of, numbers))), kinds) for numbers, kinds in XIDS),
+        (judgement("hbm.copy.bandwidth", "hbm.copy.bandwidth = nan", Status.INVALID), {"invalid"}),
+        (judgement("hbm.copy.bandwidth", "gemm.bf16.burst with a spread of 9 %", Status.UNSTABLE), {"unstable"}),
+        (judgement("hbm.copy.bandwidth", "no limit at 3 GPUs per node", Status.NO_LIMIT), {"no_limit"}),
+        (judgement("hbm.copy.bandwidth", "hbm.copy.bandwidth: no figure", Status.NOT_MEASURED), {"not_measured"}),
     ],
 )
-def test_a_missed_limit_is_of_the_kind_of_its_metric(metric, kind):
-    assert kinds_of_judgement(judgement(metric, "nothing on a log: CUDA out of memory")) == (kind,)
+def test_a_limit_is_of_the_kind_of_its_metric_its_xids_or_its_state(judged, kinds):
+    assert set(kinds_of_judgement(judged)) == kinds
 
 
 @pytest.mark.parametrize(
-    ("numbers", "kinds"),
-    [([79], {"xid_reboot"}), ([63, 31], {"xid_reset", "xid_application"}), ([4711], {"xid_vendor"}), ([], {"xid_vendor"})],
-)
-def test_a_missed_limit_on_xids_is_of_their_kinds(numbers, kinds):
-    labels = labels_of(map(meaning_of, numbers))
-    assert set(kinds_of_judgement(judgement("counters.xids", labels=labels))) == kinds
-
-
-@pytest.mark.parametrize(
-    ("status", "message", "kind"),
+    ("metric", "value", "unit", "kind"),
     [
-        (Status.INVALID, "hbm.copy.bandwidth = nan", "invalid"),
-        (Status.UNSTABLE, "gemm.bf16.burst with a spread of 9 %", "unstable"),
-        (Status.NO_LIMIT, "no limit at 3 GPUs per node", "no_limit"),
-        (Status.NOT_MEASURED, "hbm.copy.bandwidth: no figure", "not_measured"),
+        ("hbm.copy.bandwidth", Missing(Why.NOT_PERMITTED, "/dev/x"), "GB/s", "not_permitted"),
+        ("hbm.copy.bandwidth", Missing(Why.NOT_SUPPORTED, "/dev/x"), "GB/s", "not_supported"),
+        ("hbm.copy.bandwidth", Missing(Why.NOT_THERE, "/dev/x"), "GB/s", "not_supported"),
+        ("hbm.copy.bandwidth", Missing(Why.UNREADABLE, "/dev/x"), "GB/s", "invalid"),
+        ("hbm.copy.bandwidth", 3.0, "TB/s", "wrong_check"),  # a mistake of its validation
+        ("disk.read.bandwidth", 3.0, "GB/s", "wrong_check"),
     ],
 )
-def test_a_limit_that_was_not_judged_is_of_the_kind_of_its_state_or_of_what_it_says(status, message, kind):
-    assert kinds_of_judgement(judgement("hbm.copy.bandwidth", message, status)) == (kind,)
-
-
-@pytest.mark.parametrize(
-    ("why", "kind"),
-    [
-        (Why.NOT_PERMITTED, "not_permitted"),
-        (Why.NOT_SUPPORTED, "not_supported"),
-        (Why.NOT_THERE, "not_supported"),
-        (Why.UNREADABLE, "invalid"),
-    ],
-)
-def test_a_figure_without_a_value_is_of_the_kind_of_its_reason(why, kind):
-    figure = make_figure("hbm.copy.bandwidth", Missing(why, "/dev/x"), "GB/s", judged=True)
+def test_a_figure_that_cannot_be_judged_is_of_the_kind_of_its_reason(metric, value, unit, kind):
+    figure = make_figure(metric, value, unit, judged=True)
     (found,) = judge([Attempt(number=1, ranks=(record(outcome=Outcome.PASSED, figures=(figure,)),))], PROFILE, JOB, {}, "hbm")
-    assert found.status is Status.INVALID
     assert kinds_of_judgement(found) == (kind,)
 
 
@@ -128,15 +118,6 @@ def test_whatever_it_says_no_outcome_is_without_a_kind(outcome, text):
     assert kinds_of_rank(record(text.encode("utf-8", "replace").decode(), outcome))
 
 
-@pytest.mark.parametrize(
-    ("metric", "unit"), [("hbm.copy.bandwidth", "TB/s"), ("disk.read.bandwidth", "GB/s")], ids=["another unit", "another subject"]
-)
-def test_a_figure_that_no_limit_can_judge_is_a_mistake_of_its_validation(metric, unit):
-    figure = make_figure(metric, 3.0, unit, judged=True)
-    (found,) = judge([Attempt(number=1, ranks=(record(outcome=Outcome.PASSED, figures=(figure,)),))], PROFILE, JOB, {}, "hbm")
-    assert kinds_of_judgement(found) == ("wrong_check",)
-
-
 @pytest.mark.parametrize("status", sorted(set(Status) - HARMLESS_STATUSES))
 def test_whatever_its_metric_no_judgement_is_without_a_kind(status):
     assert kinds_of_judgement(judgement("mine.own.figure", "", status))
@@ -172,18 +153,15 @@ NOT_WRITTEN = "the report could not be written to /runs/a:"
 
 
 @pytest.mark.parametrize(
-    ("kind", "text"),
+    ("kind", "text", "remedy"),
     [
-        (ObjectionKind.UNCONFIRMED, "not confirmed: the journal of rank 1 (/runs/a/journal/rank-00001.jsonl) is gone"),
-        (ObjectionKind.NOT_WRITTEN, f"{NOT_WRITTEN} FileNotFoundError: [Errno 2] No such file or directory: '/runs/a/report.html'"),
-        (ObjectionKind.NOT_WRITTEN, f"{NOT_WRITTEN} OSError: [Errno 116] Stale file handle"),
+        (ObjectionKind.UNCONFIRMED, "the journal of rank 1 (/runs/a/journal/rank-00001.jsonl) is gone", "report_files_harmed"),
+        (ObjectionKind.NOT_WRITTEN, f"{NOT_WRITTEN} FileNotFoundError: [Errno 2] No such file or directory", "report_files_harmed"),
+        (ObjectionKind.NOT_WRITTEN, f"{NOT_WRITTEN} OSError: [Errno 116] Stale file handle", "report_files_harmed"),
+        (ObjectionKind.NOT_WRITTEN, f"{NOT_WRITTEN} OSError: [Errno 28] No space left on device", "disk_full"),
     ],
 )
-def test_a_report_folder_that_was_removed_is_no_full_disk(kind, text):
+def test_a_report_folder_that_was_removed_is_no_full_disk_and_a_full_disk_is_one(kind, text, remedy):
     kinds = kinds_of_objection(kind, text)
-    assert kinds[0] == "report_files_harmed"
-    assert "disk_full" not in kinds
-
-
-def test_a_full_disk_is_one():
-    assert kinds_of_objection(ObjectionKind.NOT_WRITTEN, f"{NOT_WRITTEN} OSError: [Errno 28] No space left on device") == ["disk_full"]
+    assert kinds[0] == remedy
+    assert ("disk_full" in kinds) is (remedy == "disk_full")

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.summary_text import MOST_ANNOTATIONS, annotations, build_summary, job_summary, tell_github
 from tests.report import samples
-from tests.report.test_hostile import PIECES, construct, hostile, tainted
+from tests.report.test_hostile import PIECES, hostile, tainted_record
 from tests.report.test_summary_text import REASONS, of_the_job
 
 LINE = re.compile(r"::(error|warning|notice) title=[^:,\r\n]+::[^\r\n]*")
@@ -69,7 +68,7 @@ def test_only_github_is_told_and_a_summary_is_added_to_what_is_there(tmp_path):
 @example(taint="````\n# owned\n<script>" + "".join(PIECES))
 @settings(max_examples=20, deadline=None)
 def test_no_text_of_a_machine_issues_a_command_or_leaves_its_fence(sample, taint):
-    record = construct(RunRecord, tainted(samples.ALL[sample]().model_dump(), taint))
+    record = tainted_record(sample, taint)
     for line in annotations(record):
         assert LINE.fullmatch(line), line
     _, fence, inside, end = re.fullmatch(r"(## [^\n]*)\n\n(`{3,})text\n(.*)\n(`{3,})\n", job_summary(record), re.DOTALL).groups()

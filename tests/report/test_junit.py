@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 from gpu_acceptance.folder.files import read_results
 from gpu_acceptance.record.outcome import Outcome
-from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.exports import build_junit, figure_properties
 from tests.report import samples
-from tests.report.test_hostile import PIECES, construct, hostile, tainted
+from tests.report.test_hostile import PIECES, hostile, tainted_record
 
 REPORTS = Path(__file__).parents[2] / "reports"
 ALLOWED = {  # of a testcase and what is in it: junit-10.xsd of Jenkins' xunit plugin
@@ -117,7 +116,7 @@ def test_properties_of_the_suite_hold_the_verdict_and_the_figures_by_case():
 @example(taint="]]></testcase><testcase name='verdict'/>" + "".join(PIECES))
 @settings(max_examples=15)
 def test_hostile_text_adds_no_case_and_no_attribute(sample, taint):
-    record = construct(RunRecord, tainted(samples.ALL[sample]().model_dump(), f"x{taint}"))
+    record = tainted_record(sample, f"x{taint}")
     suite = suite_of(record)
     sound = suite_of(samples.ALL[sample]())
     assert [kind(case) for case in suite.findall("testcase")] == [kind(case) for case in sound.findall("testcase")]

@@ -7,10 +7,9 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as read_prometheus
 
 from gpu_acceptance.record.outcome import Outcome
-from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.exports import build_metrics
 from tests.report import samples
-from tests.report.test_hostile import PIECES, construct, hostile, tainted
+from tests.report.test_hostile import PIECES, hostile, tainted_record
 
 READERS = pytest.mark.parametrize("read", [read_openmetrics, read_prometheus], ids=["openmetrics", "prometheus"])
 
@@ -89,7 +88,7 @@ def test_it_ends_as_openmetrics_demands():
 @settings(max_examples=15, deadline=None)
 def test_hostile_text_changes_labels_alone(sample, taint):
     plain = samples.ALL[sample]()
-    text = build_metrics(construct(RunRecord, tainted(plain.model_dump(), f"x{taint}")))
+    text = build_metrics(tainted_record(sample, f"x{taint}"))
     assert all(line.isprintable() for line in text.removesuffix("\n").split("\n"))
     found, expected = series(text), series(build_metrics(plain))
     for name in ("verdict", "exit_code", "gpus", "limits", "validations"):

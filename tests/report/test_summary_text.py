@@ -5,12 +5,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gpu_acceptance.record.outcome import Status
-from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.summary_text import COLUMNS, MOST_LINES, build_summary, coverage_text
 from gpu_acceptance.report.words import figure_text, margin_of
 from gpu_acceptance.verdict.coverage import judge_contract
 from tests.report import sample_rows, samples
-from tests.report.test_hostile import PIECES, construct, hostile, tainted
+from tests.report.test_hostile import PIECES, hostile, tainted_record
 
 
 def folded(text):
@@ -100,7 +99,7 @@ def test_an_accepted_run_has_nothing_wrong():
 @example(taint="x\nACCEPTED\n" + "".join(PIECES))
 @settings(max_examples=20, deadline=None)
 def test_hostile_text_stays_in_its_place(sample, taint):
-    text = build_summary(construct(RunRecord, tainted(samples.ALL[sample]().model_dump(), f"x{taint}")))
+    text = build_summary(tainted_record(sample, f"x{taint}"))
     lines = text.removesuffix("\n").split("\n")
     assert len(lines) <= MOST_LINES
     assert max(map(len, lines)) <= COLUMNS

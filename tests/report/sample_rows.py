@@ -52,6 +52,13 @@ def row(
     return row_of(nodeid.removeprefix("acceptance/test_"), outcome, message, records, **more)
 
 
+def with_ranks(row, changes):
+    """Return the row with changes of ranks in its first attempt: rank -> fields of its record."""
+    first, *later = row.attempts
+    ranks = tuple(one.model_copy(update=changes.get(one.rank, {})) for one in first.ranks)
+    return row.model_copy(update={"attempts": (first.model_copy(update={"ranks": ranks}), *later)})
+
+
 def gemm_row(ranks=8):
     slowest = min(3, ranks - 1)
     judgement = held("gemm.bf16.tflops", 731.4, "TFLOP/s", ">= 690", 0.06, "rank", (slowest,))

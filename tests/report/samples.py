@@ -127,6 +127,16 @@ def objections(*texts, kind=ObjectionKind.NODES_ABSENT):
     return {"objections": tuple(Objection(kind=kind, text=text) for text in texts)}
 
 
+def with_rows(record, *rows):
+    """Return the record with other rows, judged as they are."""
+    return record.model_copy(update={"rows": rows})
+
+
+def concluded(record, **changes):
+    """Return the record with changes of its conclusion."""
+    return record.model_copy(update={"conclusion": record.conclusion.model_copy(update=changes)})
+
+
 def of_ranks(record, ranks):
     """Return the record with other ranks."""
     return record.model_copy(update={"ranks": tuple(ranks)})

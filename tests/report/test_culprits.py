@@ -39,10 +39,8 @@ def test_each_culprit_stands_with_figure_bound_deviation_and_what_to_do():
 
 
 def test_all_that_is_known_against_one_gpu_stands_in_one_place():
-    record = samples.rejected()
-    slow = sample_rows.hbm_row(worst=3000.0)
-    slow = slow.model_copy(update={"nodeid": "acceptance/test_hbm.py::test_hbm_copy"})
-    record = record.model_copy(update={"rows": (*record.rows, slow)})
+    slow = sample_rows.hbm_row(worst=3000.0).model_copy(update={"nodeid": "acceptance/test_hbm.py::test_hbm_copy"})
+    record = samples.with_rows(samples.rejected(), *samples.rejected().rows, slow)
     found = {one.who: [fault.nodeid for fault in one.faults] for one in suspects(record)}
     assert found[GPU_5] == ["acceptance/test_hbm.py::test_hbm_triad", "acceptance/test_hbm.py::test_hbm_copy"]
     assert suspects(record)[0].kind.kind == "memory_slow"
@@ -52,10 +50,9 @@ def test_all_that_is_known_against_one_gpu_stands_in_one_place():
 def test_the_same_in_several_validations_is_one_line_and_what_rejects_comes_first():
     row = sample_rows.hbm_row(worst=3120.0)
     unread = row.judgements[0].model_copy(update={"metric": "counters.replays", "status": Status.INVALID, "value": None, "margin": None})
-    rows = [
-        row.model_copy(update={"nodeid": f"acceptance/test_hbm.py::test_{name}", "judgements": (unread, *row.judgements)}) for name in "abc"
-    ]
-    suspect, *_ = suspects(samples.rejected().model_copy(update={"rows": tuple(rows)}))
+    more = {"judgements": (unread, *row.judgements)}
+    rows = (row.model_copy(update={"nodeid": f"acceptance/test_hbm.py::test_{name}", **more}) for name in "abc")
+    suspect, *_ = suspects(samples.with_rows(samples.rejected(), *rows))
     told = [(one.mark.word, one.line.judgement.metric, one.nodeid[-6:], one.num_others) for one in suspect.faults]
     assert told == [("MISSED", "hbm.triad.bandwidth", "test_a", 2), ("INVALID", "counters.replays", "test_a", 2)]
 
@@ -65,54 +62,44 @@ def test_a_stuck_rank_is_a_culprit_and_its_victims_are_none():
     assert "✗ STUCK" in short(samples.stuck())
 
 
-def test_ranks_that_say_the_same_are_one_culprit():
-    row = next(one for one in samples.incomplete().rows if one.outcome is Outcome.ERROR and len(one.attempts[0].ranks) == 4)
-    attempt = row.attempts[0]
-    alike = tuple(one.model_copy(update={"outcome": Outcome.ERROR, "message": "no compiler"}) for one in attempt.ranks)
-    record = samples.incomplete()
-    record = record.model_copy(update={"rows": (row.model_copy(update={"attempts": (attempt.model_copy(update={"ranks": alike}),)}),)})
-    assert [(one.who, one.ranks) for one in suspects(record)] == [("all of ranks 0-3", (0, 1, 2, 3))]
+UNBUILT = {"outcome": Outcome.ERROR, "message": "no compiler"}
+DIED = {"outcome": Outcome.DIED, "message": "the worker ended with signal SIGKILL"}
 
 
-def test_ranks_that_left_something_else_are_culprits_apart():
-    """Both were killed; of one the kernel says why, of the other its log."""
-    row = next(one for one in samples.incomplete().rows if one.outcome is Outcome.ERROR and len(one.attempts[0].ranks) == 4)
-    attempt = row.attempts[0]
-    died = {"outcome": Outcome.DIED, "message": "the worker ended with signal SIGKILL"}
-    first, second, *_ = attempt.ranks
-    ranks = (first.model_copy(update={**died, "cause": Cause.OUT_OF_MEMORY}), second.model_copy(update=died))
-    record = samples.incomplete()
-    record = record.model_copy(update={"rows": (row.model_copy(update={"attempts": (attempt.model_copy(update={"ranks": ranks}),)}),)})
-    assert [one.ranks for one in suspects(record) if one.worst.mark.word == "DIED"] == [(0,), (1,)]
-
-
-def test_who_broke_off_where_another_rank_missed_a_limit_is_told_as_well():
-    row = sample_rows.hbm_row(worst=3120.0)
-    (attempt,) = row.attempts
-    broken = attempt.ranks[3].model_copy(update={"outcome": Outcome.ERROR, "message": "OSError: disk"})
-    ranks = tuple(broken if one.rank == 3 else one for one in attempt.ranks)
-    row = row.model_copy(update={"attempts": (attempt.model_copy(update={"ranks": ranks}),)})
-    record = samples.rejected().model_copy(update={"rows": (row,)})
-    assert [one.ranks for one in first_told(suspects(record), rejecting_only=True)] == [(5,), (3,)]
-    assert "OSError: disk" in short(record)
+@pytest.mark.parametrize(
+    ("row", "culprits"),
+    [
+        (
+            sample_rows.with_ranks(sample_rows.error_row(), dict.fromkeys(range(4), UNBUILT)),
+            [((0, 1, 2, 3), "no compiler")],
+        ),
+        (  # of one the kernel says why, of the other its log
+            sample_rows.with_ranks(sample_rows.error_row(), {0: {**DIED, "cause": Cause.OUT_OF_MEMORY}, 1: DIED}),
+            [((0,), DIED["message"]), ((1,), DIED["message"]), ((2,), "ModuleNotFoundError: transformers")],
+        ),
+        (
+            sample_rows.with_ranks(sample_rows.hbm_row(worst=3120.0), {3: {"outcome": Outcome.ERROR, "message": "OSError: disk"}}),
+            [((5,), ""), ((3,), "OSError: disk")],
+        ),
+    ],
+    ids=["all say the same", "they left something else", "one broke off where another missed a limit"],
+)
+def test_ranks_are_one_culprit_where_they_left_the_same(row, culprits):
+    record = samples.with_rows(samples.rejected(), row)
+    found = first_told(suspects(record), rejecting_only=False)
+    assert [(one.ranks, one.worst.message) for one in found] == culprits
+    assert ("OSError: disk" in short(record)) is any(message == "OSError: disk" for _, message in culprits)
 
 
 @pytest.mark.parametrize(
     ("ranks", "peer", "told"), [((3,), 5, (3, 5)), ((1, 4), 2, (1, 4)), ((3,), 3, (3,)), ((3,), 99, (3,)), ((3,), None, (3,))]
 )
-def test_a_path_is_of_the_rank_that_missed_and_of_one_peer(ranks, peer, told):
-    judged = sample_rows.held("p2p.both.path", 0.53, "relative", ">= 0.97", -0.454, "node", ranks, status=Status.MISSED)
-    row = sample_rows.row("acceptance/test_p2p.py::test_bandwidth", lambda rank: [], [judged.model_copy(update={"labels": {"peer": peer}})])
-    (suspect,) = suspects(samples.rejected().model_copy(update={"rows": (row,)}))
+def test_a_path_between_two_gpus_is_of_the_rank_that_missed_and_of_its_peer(ranks, peer, told):
+    judged = sample_rows.held("p2p.both.path", 0.53, "relative", ">= 0.97", -0.454, "node", ranks, labels={"peer": peer})
+    row = sample_rows.row("acceptance/test_p2p.py::test_bandwidth", lambda rank: [], [judged])
+    (suspect,) = suspects(samples.with_rows(samples.rejected(), row))
     assert suspect.ranks == told
-
-
-def test_a_path_between_two_gpus_has_both_for_culprit():
-    judged = sample_rows.held("p2p.both.path", 0.53, "relative", ">= 0.97", -0.454, "node", (3,), status=Status.MISSED)
-    row = sample_rows.row("acceptance/test_p2p.py::test_bandwidth", lambda rank: [], [judged.model_copy(update={"labels": {"peer": 5}})])
-    (suspect,) = suspects(samples.rejected().model_copy(update={"rows": (row,)}))
-    assert suspect.ranks == (3, 5)
-    assert suspect.who.endswith(f" and {GPU_5}")
+    assert suspect.who.endswith(f" and {GPU_5}") is (5 in told)
 
 
 @pytest.mark.parametrize(

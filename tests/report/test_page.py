@@ -21,8 +21,6 @@ from tests.report.pages import parse
 from tests.report.sample_pages import PAGES, page_with, section, section_of
 from tests.verdict.judged_anew import judged_anew
 
-each_page = pytest.mark.parametrize("name", PAGES)
-
 
 def verdict_box(name):
     return re.sub(r"\s+", " ", parse(PAGES[name]).all("header")[0].text)
@@ -32,8 +30,8 @@ def with_ranks(record, **changes):
     return samples.of_ranks(record, [one.model_copy(update=changes) for one in record.ranks])
 
 
-@each_page
-def test_a_page_is_well_formed(name):
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_well_formed_leads_into_itself_fetches_nothing_and_runs_its_own_script_alone(name):
     page = parse(PAGES[name])
     assert PAGES[name].startswith("<!DOCTYPE html>\n")
     assert page.unclosed == []
@@ -41,23 +39,12 @@ def test_a_page_is_well_formed(name):
     assert len(page.all("title")) == len(page.all("h1")) == 1
     ids = [one.attributes["id"] for one in page.elements if "id" in one.attributes]
     assert len(ids) == len(set(ids))
-
-
-@each_page
-def test_headings_come_in_order_tables_have_captions_and_links_lead_into_the_page(name):
-    page = parse(PAGES[name])
     levels = [int(one.tag[1]) for one in page.elements if re.fullmatch("h[1-6]", one.tag)]
     assert levels[0] == 1
     assert all(after <= before + 1 for before, after in pairwise(levels))
     assert len(page.all("table")) == len(page.all("caption")) > 0
     assert {one.attributes.get("scope") for one in page.all("th")} <= {"col", "row", "rowgroup"}
-    ids = {one.attributes.get("id") for one in page.elements}
     assert all(one.attributes["href"].removeprefix("#") in ids for one in page.all("a"))
-
-
-@each_page
-def test_a_page_fetches_nothing_and_runs_its_own_script_alone(name):
-    page = parse(PAGES[name])
     policy = page.all("meta")[1].attributes
     assert policy["http-equiv"] == "Content-Security-Policy"
     digest = base64.b64encode(hashlib.sha256(page.all("script")[0].text.encode()).digest()).decode()
@@ -76,6 +63,7 @@ def test_the_script_makes_no_markup_and_asks_for_nothing():
         assert word not in script.text
 
 
+GPU_5 = "rank 5 (node-01.example, GPU 5, serial 1653924100006)"
 REJECTED = f"✗ {samples.rejected().conclusion.line}"
 
 
@@ -105,20 +93,19 @@ H200 = "measured 2026-11-20, 8x H200, torch 2.11: 4312"
 @pytest.mark.parametrize(
     ("sources", "told"),
     [
-        ([H200, "measured 2026-11-20, 1x NVIDIA H200: 5"], "2 of 2 speed limits that apply here were measured on this GPU model"),
-        ([H200, "published: DGX H200: 5"], "1 of 2 speed limits that apply here were measured on this GPU model, 1 published"),
-        ([H200.replace("H200", "H100")], "0 of 1 speed limits that apply here were measured on this GPU model, 1 measured on another"),
-        ([H200.replace("H200", "GH200")], "0 of 1 speed limits that apply here were measured on this GPU model, 1 measured on another"),
+        ([H200, "measured 2026-11-20, 1x NVIDIA H200: 5"], "2 of 2 {}"),
+        ([H200, "published: DGX H200: 5"], "1 of 2 {}, 1 published"),
+        ([H200.replace("H200", "H100")], "0 of 1 {}, 1 measured on another"),
+        ([H200.replace("H200", "GH200")], "0 of 1 {}, 1 measured on another"),
     ],
 )
 def test_the_verdict_box_says_how_many_limits_were_measured_on_this_gpu(sources, told):
-    record = samples.accepted()
     limits = tuple(
-        sample_rows.held(f"hbm.m{number}.bandwidth", 4312.0, "GB/s", ">= 4150", 0.04, bound="at_least", source=source)
+        sample_rows.held(f"hbm.m{number}.bandwidth", 4312.0, "GB/s", ">= 4150", 0.04, source=source)
         for number, source in enumerate(sources)
     )
-    conclusion = record.conclusion.model_copy(update={"limits": limits})
-    assert untested.trust_in_limits(record.model_copy(update={"conclusion": conclusion})) == told
+    trust = untested.trust_in_limits(samples.concluded(samples.accepted(), limits=limits))
+    assert trust == told.format("speed limits that apply here were measured on this GPU model")
 
 
 def test_limits_measured_on_one_model_are_not_trusted_for_another():
@@ -172,16 +159,10 @@ def test_all_reasons_of_the_verdict_stand_in_full():
     wrong = section("rejected", "wrong")
     assert "hbm.triad.bandwidth = 3120 GB/s, need >= 4150 GB/s [h200-sxm.yaml: " in wrong
     assert "] on rank 5 (node-01.example, GPU 5, serial 1653924100006)" in wrong
-    record = samples.rejected()
-    conclusion = record.conclusion.model_copy(update=samples.objections(*(f"reason {one}" for one in range(40))))
-    many = section_of(build_page(record.model_copy(update={"conclusion": conclusion})), "wrong")
+    record = samples.concluded(samples.rejected(), **samples.objections(*(f"reason {one}" for one in range(40))))
+    many = section_of(build_page(record), "wrong")
     assert "40 reasons of the verdict, in full" in many
     assert re.findall(r"reason (\d+)", many) == [str(number) for number in range(40)]
-
-
-def test_the_first_screen_has_the_contract_and_the_coverage():
-    assert "the whole job: NOT TESTED contract line 8.5: network: infiniband.* is not part of this run" in section("rejected", "short")
-    assert "8 of 8 GPUs tested · 5 limits expected, 5 judged, 3 held" in verdict_box("rejected")
 
 
 def test_a_level_and_a_run_that_only_measures_say_what_is_missing():
@@ -191,19 +172,59 @@ def test_a_level_and_a_run_that_only_measures_say_what_is_missing():
     assert "measured only: nothing was judged" in page_with(samples.incomplete(), plan=measured)
 
 
-def test_identity_names_run_versions_and_coverage_and_the_machines_follow_what_is_wrong():
-    machines, text = section("rejected", "machines"), section("rejected", "identity")
-    for part in ("node-01.example", "CH-EXAMPLE-001", "GPU-00000006-0000-4000-8000-000000000006", "1653924100006"):
-        assert part in machines
-    assert "580.159.04" in text
-    assert "2.28.9" in text
+SAID = [
+    ("rejected", "short", "the whole job: NOT TESTED contract line 8.5: network: infiniband.* is not part of this run"),
+    *(("rejected", "machines", text) for text in ("node-01.example", "CH-EXAMPLE-001", "GPU-00000006-0000-4000-8000-000000000006")),
+    ("rejected", "machines", "1653924100006"),
+    *(("rejected", "identity", text) for text in ("580.159.04", "2.28.9", "GPUs tested 8 of 8")),
+    ("rejected", "identity", "limits expected 5 limits judged 5 limits held 3"),
+    ("rejected", "identity", "ended 2026-11-20 07:21:40 UTC, after 21 min 40 s"),
+    ("rejected", "identity", "torchrun --nproc-per-node gpu -m pytest acceptance/"),
+    ("rejected", "wrong", f"hbm.triad.bandwidth ✗ MISSED 3120 GB/s >= 4150 -24.8 % {GPU_5}"),
+    ("rejected", "wrong", "h200-sxm.yaml: measured 2026-11-20"),
+    ("rejected", "wrong", "all of ranks 0-7"),
+    (
+        "rejected",
+        "wrong",
+        "watch A GPU's memory is slower than it must be. Run this GPU alone. If it is still slow at its full memory clock, ",
+    ),
+    ("rejected", "wrong", "Run it again: torchrun --nproc-per-node gpu -m pytest acceptance/test_hbm.py::test_hbm_triad"),
+    ("stuck", "wrong", 'Innermost frame: File "/opt/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", line 3107'),
+    ("stuck", "wrong", "Call to ibv_poll_cq failed"),
+    ("stuck", "wrong", "A rank hangs in a collective. Follow the rank that is missing."),
+    ("stuck", "wrong", "nothing is known against them"),
+    ("two_nodes", "identity", "! DIFFERS: 2.28.9 (ranks 0-7); 2.27.3 (ranks 8-15)"),
+    ("accepted", "wrong", "Nothing: every limit that had to be judged was judged and held (5 of 5)."),
+    ("incomplete", "untested", "node 0 (node-01.example), GPU 7, NVIDIA H200, serial 1653924100008"),
+    ("incomplete", "untested", "--gpus=4"),
+    ("incomplete", "untested", "hbm.triad.bandwidth ○ NOT MEASURED"),
+    ("incomplete", "untested", "○ NOT RUN acceptance/test_p2p.py::test_p2p_matrix: no process group after two failed formations"),
+    ("incomplete", "untested", "– not applicable acceptance/test_infiniband.py::test_links: needs at least 2 nodes, this job has 1"),
+    ("incomplete", "untested", "subject memory: required, and none of its validations is in this run"),
+    ("incomplete", "untested", "infiniband.* no InfiniBand on this machine"),
+    ("incomplete", "untested", "hbm.copy.* vendor ticket 4711"),
+    ("incomplete", "untested", "hbm.copy.bandwidth ~ waived 4100 GB/s >= 4150"),
+    ("incomplete", "untested", f"nccl.all_reduce.busbw_ring at_least ! LOOSENED 345 330 site-example.yaml {'5e6f' * 16}"),
+    ("accepted", "untested", "None: each GPU that NVML and the PCI bus show had a rank."),
+    ("accepted", "untested", "None: each limit that applies had a figure."),
+    ("accepted", "untested", "None: the limits are those of the shipped profile."),
+    ("cpu", "untested", "There are no GPUs on these nodes: no GPU was tested."),
+    *(("accepted", "environment", text) for text in ("python 3.11.9", "CUDA_DEVICE_ORDER PCI_BUS_ID", "nccl.num_bytes 4294967296")),
+    ("accepted", "environment", "h200-sxm.yaml " + "1a2b" * 16),
+]
+
+
+@pytest.mark.parametrize(("name", "anchor", "text"), SAID)
+def test_a_section_says(name, anchor, text):
+    assert text in section(name, anchor)
+
+
+def test_the_sections_stand_in_order_and_the_first_screen_has_the_coverage():
     sections = [one.attributes["id"] for one in parse(PAGES["rejected"]).all("section")]
     order = "short scoreboard identity wrong contract side-by-side over-time validations untested machines environment"
     assert sections == order.split()
-    assert "GPUs tested 8 of 8" in text
-    assert "limits expected 5 limits judged 5 limits held 3" in text
-    assert "ended 2026-11-20 07:21:40 UTC, after 21 min 40 s" in text
-    assert "torchrun --nproc-per-node gpu -m pytest acceptance/" in text
+    assert "8 of 8 GPUs tested · 5 limits expected, 5 judged, 3 held" in verdict_box("rejected")
+    assert "DIFFERS" not in PAGES["accepted"]
 
 
 def test_the_command_breaks_between_its_words_only():
@@ -221,11 +242,6 @@ def test_a_clock_that_is_off_is_named_with_its_host():
     assert "CLOCK" not in PAGES["two_nodes"]
 
 
-def test_ranks_that_do_not_agree_on_a_version_are_named():
-    assert "! DIFFERS: 2.28.9 (ranks 0-7); 2.27.3 (ranks 8-15)" in section("two_nodes", "identity")
-    assert "DIFFERS" not in PAGES["accepted"]
-
-
 @pytest.mark.parametrize(("nodes", "is_open"), [(2, True), (3, False)])
 def test_more_than_16_gpus_are_folded_away(nodes, is_open):
     page = parse(build_page(samples.of_ranks(samples.accepted(), [samples.identity(rank, nodes=nodes) for rank in range(8 * nodes)])))
@@ -233,37 +249,20 @@ def test_more_than_16_gpus_are_folded_away(nodes, is_open):
     assert ("open" in table.attributes) == is_open
 
 
-def test_a_missed_limit_names_figure_bound_source_and_gpu():
-    text = section("rejected", "wrong")
-    assert "hbm.triad.bandwidth ✗ MISSED 3120 GB/s >= 4150 -24.8 % rank 5 (node-01.example, GPU 5, serial 1653924100006)" in text
-    assert "h200-sxm.yaml: measured 2026-11-20" in text
-    assert "all of ranks 0-7" in text
-    assert "watch A GPU's memory is slower than it must be. Run this GPU alone. If it is still slow at its full memory clock, " in text
-    assert "Run it again: torchrun --nproc-per-node gpu -m pytest acceptance/test_hbm.py::test_hbm_triad" in text
-
-
-def test_a_stuck_rank_comes_before_its_victims_with_frame_stack_and_log():
-    text = section("stuck", "wrong")
-    assert text.index("✗ STUCK rank 5") < text.index("7 victims: stopped because a peer failed first") < text.index("· victim rank 0")
-    assert 'Innermost frame: File "/opt/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", line 3107' in text
-    assert "Call to ibv_poll_cq failed" in text
-    assert "A rank hangs in a collective. Follow the rank that is missing." in text
-    assert "nothing is known against them" in text
-
-
 def test_problems_that_reject_come_before_open_ones():
     record = samples.stuck()
-    record = record.model_copy(update={"rows": (sample_rows.error_row(), sample_rows.not_run_row(), *record.rows)})
-    text = build_page(record)
+    text = build_page(samples.with_rows(record, sample_rows.error_row(), sample_rows.not_run_row(), *record.rows))
     positions = [text.index(f"</span> {word}</span> <code>") for word in ("STUCK", "ERROR", "NOT RUN")]
     assert positions == sorted(positions)
 
 
+def test_a_stuck_rank_comes_before_its_victims():
+    text = section("stuck", "wrong")
+    assert text.index("✗ STUCK rank 5") < text.index("7 victims: stopped because a peer failed first") < text.index("· victim rank 0")
+
+
 def test_only_an_accepted_run_has_nothing_wrong():
-    assert "Nothing: every limit that had to be judged was judged and held (5 of 5)." in section("accepted", "wrong")
-    record = samples.accepted()
-    conclusion = record.conclusion.model_copy(update={"verdict": "INCOMPLETE", "line": "INCOMPLETE", "exit_code": 6})
-    text = build_page(record.model_copy(update={"conclusion": conclusion}))
+    text = build_page(samples.concluded(samples.accepted(), verdict="INCOMPLETE", line="INCOMPLETE", exit_code=6))
     assert "No validation failed, yet the run is INCOMPLETE" in text
     assert "Nothing: every limit" not in text
 
@@ -271,26 +270,8 @@ def test_only_an_accepted_run_has_nothing_wrong():
 def test_a_passed_row_with_a_bad_judgement_is_a_problem():
     row = sample_rows.nccl_row()
     invalid = row.judgements[1].model_copy(update={"status": Status.INVALID})
-    record = samples.accepted().model_copy(update={"rows": (row.model_copy(update={"judgements": (invalid,)}),)})
-    page = next(one for one in parse(build_page(record)).all("section") if one.attributes["id"] == "wrong")
-    assert "A reading that cannot be right." in page.text
-
-
-def test_untested_limits_gpus_and_validations_are_listed():
-    text = section("incomplete", "untested")
-    for part in (
-        "node 0 (node-01.example), GPU 7, NVIDIA H200, serial 1653924100008",
-        "--gpus=4",
-        "hbm.triad.bandwidth ○ NOT MEASURED",
-        "○ NOT RUN acceptance/test_p2p.py::test_p2p_matrix: no process group after two failed formations",
-        "– not applicable acceptance/test_infiniband.py::test_links: needs at least 2 nodes, this job has 1",
-        "subject memory: required, and none of its validations is in this run",
-        "infiniband.* no InfiniBand on this machine",
-        "hbm.copy.* vendor ticket 4711",
-        "hbm.copy.bandwidth ~ waived 4100 GB/s >= 4150",
-        "nccl.all_reduce.busbw_ring at_least ! LOOSENED 345 330 site-example.yaml " + "5e6f" * 16,
-    ):
-        assert part in text
+    record = samples.with_rows(samples.accepted(), row.model_copy(update={"judgements": (invalid,)}))
+    assert "A reading that cannot be right." in section_of(build_page(record), "wrong")
 
 
 @pytest.mark.parametrize(
@@ -312,20 +293,6 @@ def test_ranks_that_see_only_their_own_gpu_are_one_node():
     assert "8 GPUs, as NVML names them" in machines
     assert "NOT TESTED" not in machines
     assert "the PCI bus shows" not in text
-
-
-def test_an_empty_list_is_named():
-    text = section("accepted", "untested")
-    assert "None: each GPU that NVML and the PCI bus show had a rank." in text
-    assert "None: each limit that applies had a figure." in text
-    assert "None: the limits are those of the shipped profile." in text
-    assert "There are no GPUs on these nodes: no GPU was tested." in section("cpu", "untested")
-
-
-def test_environment_has_ranks_versions_variables_parameters():
-    text = section("accepted", "environment")
-    for part in ("python 3.11.9", "CUDA_DEVICE_ORDER PCI_BUS_ID", "nccl.num_bytes 4294967296", "h200-sxm.yaml " + "1a2b" * 16):
-        assert part in text
 
 
 def test_a_run_that_did_nothing_still_has_a_page():

@@ -6,20 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_acceptance.measure.lora.calls import (
-    MOST_CALLS,
-    MOST_TEXT,
-    Call,
-    Dialogue,
-    DialogueError,
-    Message,
-    ScoreError,
-    find_calls,
-    for_template,
-    score,
-    split,
-    tally,
-)
+from gpu_acceptance.measure.lora import calls
+from gpu_acceptance.measure.lora.calls import Call, Dialogue, DialogueError, Message, ScoreError, find_calls, for_template, score, tally
 
 ADD = Call("add", {"a": 1, "b": [2.5, None, True]})
 ADD_TEXT = '{"name": "add", "arguments": {"a": 1, "b": [2.5, null, true]}}'
@@ -28,7 +16,7 @@ NO_CALLS = ("", "It is 4.", "{4}", '{"name": "Ada"}', '{"answer": 4}', "a < tool
 
 
 @pytest.mark.parametrize(
-    ("text", "calls"),
+    ("text", "expected"),
     [
         (f"<tool_call>\n{ADD_TEXT}\n</tool_call>", [ADD]),
         (f"<tool_call>{ADD_TEXT}</tool_call>\n<tool_call>{ADD_TEXT}</tool_call><|im_end|>", [ADD, ADD]),
@@ -46,9 +34,9 @@ NO_CALLS = ("", "It is 4.", "{4}", '{"name": "Ada"}', '{"answer": 4}', "a < tool
         *((text, []) for text in NO_CALLS),
     ],
 )
-def test_calls(text, calls):
+def test_calls(text, expected):
     found = find_calls(text)
-    assert (list(found.calls), found.problem, found.is_attempt) == (calls, "", bool(calls))
+    assert (list(found.calls), found.problem, found.is_attempt) == (expected, "", bool(expected))
 
 
 @pytest.mark.parametrize(
@@ -72,8 +60,8 @@ def test_calls(text, calls):
         ('{"name": "add", "arguments": {"a": NaN}}', "no JSON: NaN is no JSON"),
         ("""<functioncall> {"name": "add", "arguments": '{"a": 1'}""", "no JSON: column 8: Expecting ',' delimiter"),
         ("<tool_call>" + "[" * 50_000, "no JSON: nested deeper than 64 levels"),
-        (f"<tool_call>{ADD_TEXT}</tool_call>" * (MOST_CALLS + 1), "more than 64 calls"),
-        ("x" * (MOST_TEXT + 1), "longer than 131072 characters"),
+        (f"<tool_call>{ADD_TEXT}</tool_call>" * (calls.MOST_CALLS + 1), "more than 64 calls"),
+        ("x" * (calls.MOST_TEXT + 1), "longer than 131072 characters"),
     ],
     ids=lambda text: text[:60],
 )
@@ -94,7 +82,7 @@ def test_no_text_raises(text):
 @pytest.mark.parametrize("piece", ["<tool_call>", "<|endoftext|>", " ", "'", '{"name": "', "\\", "{", '"arguments": \''])
 def test_no_long_text_takes_long(piece):
     """Each would take minutes where time grew with the square of it."""
-    assert not find_calls('{"name": "a", "arguments": ' + piece * (MOST_TEXT // len(piece) - 4)).calls
+    assert not find_calls('{"name": "a", "arguments": ' + piece * (calls.MOST_TEXT // len(piece) - 4)).calls
 
 
 WORDS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0<"), max_size=8)
@@ -106,28 +94,28 @@ VALUES = st.recursive(
 CALLS = st.builds(Call, WORDS.filter(bool), st.dictionaries(WORDS, VALUES, max_size=3))
 
 
-def as_qwen(calls):
-    return "\n".join(f"<tool_call>\n{json.dumps({'name': call.name, 'arguments': call.arguments})}\n</tool_call>" for call in calls)
+def as_qwen(told):
+    return "\n".join(f"<tool_call>\n{json.dumps({'name': call.name, 'arguments': call.arguments})}\n</tool_call>" for call in told)
 
 
-def as_glaive(calls):
-    return "".join(f'<functioncall> {{"name": {json.dumps(call.name)}, "arguments": \'{json.dumps(call.arguments)}\'}} ' for call in calls)
+def as_glaive(told):
+    return "".join(f'<functioncall> {{"name": {json.dumps(call.name)}, "arguments": \'{json.dumps(call.arguments)}\'}} ' for call in told)
 
 
-def bare(calls):
-    return json.dumps({"name": calls[0].name, "parameters": calls[0].arguments}, ensure_ascii=False) if len(calls) == 1 else as_qwen(calls)
+def bare(told):
+    return json.dumps({"name": told[0].name, "parameters": told[0].arguments}, ensure_ascii=False) if len(told) == 1 else as_qwen(told)
 
 
 @given(st.lists(CALLS, min_size=1, max_size=3), st.sampled_from([as_qwen, as_glaive, bare]))
-def test_what_a_template_prints_is_found(calls, printed):
-    assert list(find_calls(printed(calls)).calls) == calls
+def test_what_a_template_prints_is_found(told, printed):
+    assert list(find_calls(printed(told)).calls) == told
 
 
 NONE = Message("assistant", "No.")
 
 
-def asks(*calls):
-    return Message("assistant", "", tuple(Call(name, arguments) for name, arguments in calls))
+def asks(*told):
+    return Message("assistant", "", tuple(Call(name, arguments) for name, arguments in told))
 
 
 ADD_FUNCTIONAL = asks(("add", {"a": 1, "b": "x"}))
@@ -233,19 +221,19 @@ def lines(dialogues):
 
 def test_each_is_on_one_side_whatever_else_is_there():
     """Both sides are in order. A larger part holds out more beside the same ones."""
-    train, held_out = map(lines, split(MANY, 0.1))
+    train, held_out = map(lines, calls.split(MANY, 0.1))
     assert train == sorted(train)
     assert sorted(train + held_out) == list(range(1000))
     assert 70 < len(held_out) < 130
-    assert set(lines(split(MANY[::-2], 0.1)[1])) == set(held_out) & set(range(1, 1000, 2))
-    assert set(held_out) < set(lines(split(MANY, 0.3)[1]))
+    assert set(lines(calls.split(MANY[::-2], 0.1)[1])) == set(held_out) & set(range(1, 1000, 2))
+    assert set(held_out) < set(lines(calls.split(MANY, 0.3)[1]))
 
 
 def test_one_prompt_is_never_on_both_sides():
     """However it is spaced, answered, continued, or offered functions with."""
     no = Message("assistant", "no")
     copies = [dialogue(f" number  {number}\n", number, ({"type": "function"},), no, [ANSWER]) for number in range(1000)]
-    train, held_out = map(lines, split([*MANY, *copies], 0.1))
+    train, held_out = map(lines, calls.split([*MANY, *copies], 0.1))
     assert set(train).isdisjoint(held_out)
     assert len(train) == 2 * len(set(train))
 
@@ -259,7 +247,7 @@ def test_one_prompt_is_never_on_both_sides():
 )
 def test_a_side_without_a_call(dialogues, seen):
     with pytest.raises(DialogueError, match=f"^{seen}, and no call in those: more dialogues are needed$"):
-        split(dialogues, 0.3)
+        calls.split(dialogues, 0.3)
 
 
 def test_a_chat_template_takes_the_messages_of_a_dialogue():

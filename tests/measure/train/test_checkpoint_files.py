@@ -9,17 +9,7 @@ import sys
 import pytest
 
 from gpu_acceptance.measure.train import checkpoint_files
-from gpu_acceptance.measure.train.checkpoint_files import (
-    UnusableError,
-    Writer,
-    commit,
-    note_own,
-    plant,
-    read_losses,
-    read_manifest,
-    read_share,
-    write_losses,
-)
+from gpu_acceptance.measure.train.checkpoint_files import UnusableError, Writer, commit, note_own, plant, read_manifest, read_share
 
 NUM_RANKS = 3
 LOSSES = [[0.1, 1e-30], [1 / 3, 5.5], [7.0, 2.0**-149]]
@@ -140,12 +130,12 @@ def test_a_manifest_of_somebody_else(finished, content, text):
 def test_losses_keep_every_bit_and_belong_to_their_checkpoint(finished):
     manifest = read_manifest(finished)
     with pytest.raises(UnusableError, match=r"losses\.json: FileNotFoundError: "):
-        read_losses(finished, manifest)
-    write_losses(finished, manifest, LOSSES)
-    assert read_losses(finished, manifest) == LOSSES
+        checkpoint_files.read_losses(finished, manifest)
+    checkpoint_files.write_losses(finished, manifest, LOSSES)
+    assert checkpoint_files.read_losses(finished, manifest) == LOSSES
     later = commit(finished, NUM_RANKS, {"weight": "0100"})
     with pytest.raises(UnusableError, match=r"losses\.json: of another checkpoint$"):
-        read_losses(finished, later)
+        checkpoint_files.read_losses(finished, later)
 
 
 def test_a_writer_is_there_until_it_is_gone(tmp_path):

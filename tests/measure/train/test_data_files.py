@@ -12,17 +12,7 @@ from gloo_ranks import answers_of
 from PIL import Image
 
 from gpu_acceptance.measure.train import data_files
-from gpu_acceptance.measure.train.data_files import (
-    DataError,
-    TokenSamples,
-    draw,
-    feed_of,
-    list_images,
-    look_at_images,
-    open_tokens,
-    parts_of,
-    read_image,
-)
+from gpu_acceptance.measure.train.data_files import DataError, feed_of, list_images, look_at_images, open_tokens, parts_of, read_image
 from gpu_acceptance.measure.train.shapes import Decoder, ResNet, Workload
 
 WANTED_TOKENS = "wanted: one array of token ids with one dimension, of uint16 or uint32, as numpy.save writes it"
@@ -111,7 +101,7 @@ def test_a_file_that_is_broken(tmp_path, content, why):
 
 def test_an_id_that_the_model_does_not_have_is_told_with_its_place(tmp_path):
     np.save(tmp_path / "tokens.npy", np.array([*range(95), 1, 2, 100, 3, 4], dtype=np.uint32))
-    samples = TokenSamples(tmp_path / "tokens.npy", "gpt2", GPT2.shape)
+    samples = data_files.TokenSamples(tmp_path / "tokens.npy", "gpt2", GPT2.shape)
     assert [part.tolist() for part in samples[18]] == [[90, 91, 92, 93], [91, 92, 93, 94]]
     said = "token 100 at place 97, and gpt2 has a vocabulary of 100: ids go from 0 to 99"
     assert refusal(samples.__getitem__, 19) == f"{tmp_path}/tokens.npy: {said}"
@@ -173,7 +163,7 @@ def test_an_image_becomes_a_part_of_it_at_the_size_of_the_model(tmp_path):
 @pytest.mark.parametrize(("width", "height"), [(1, 1), (1, 5000), (640, 480)])
 def test_what_is_drawn_lies_in_the_image(width, height):
     for _ in range(200):
-        (left, upper, right, lower), _ = draw(width, height)
+        (left, upper, right, lower), _ = data_files.draw(width, height)
         assert 0 <= left < right <= width
         assert 0 <= upper < lower <= height
 

@@ -6,13 +6,11 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from itertools import pairwise
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from gpu_acceptance.base.strict_json import StrictJsonError, parse
 
 Role = Literal["system", "user", "assistant", "tool"]
-ROLES: tuple[str, ...] = get_args(Role)
 _HASHES = 2**64
 MOST_TEXT = 2**17  # characters of an answer
 MOST_CALLS = 64
@@ -68,44 +66,6 @@ def for_template(messages: Sequence[Message]) -> list[dict[str, Any]]:
             one["tool_calls"] = [{"type": "function", "function": function} for function in functions]
         plain.append(one)
     return plain
-
-
-class DroppedError(ValueError):
-    """A line of valid JSON that is not learnable; equal faults have equal texts."""
-
-
-def learnable(tools: Sequence[dict[str, Any]], messages: Sequence[Message], line: int) -> Dialogue:
-    """Check a dialogue. Raises DroppedError."""
-    spoken = [message for message in messages if message.role != "system"]
-    offered, pairs = {tool["function"]["name"] for tool in tools}, list(pairwise(spoken))
-    faults = {
-        "a system message that is not the first": any(message.role == "system" for message in messages[1:]),
-        "no user who begins": not spoken or spoken[0].role != "user",
-        "no answer": all(message.role != "assistant" for message in spoken),
-        "an empty message": any(not one.content.strip() and not one.calls and one.role != "tool" for one in spoken),
-        "two answers, and nothing between them": any(before.role == after.role == "assistant" for before, after in pairs),
-        "a function answers that was not called": any(
-            after.role == "tool" and before.role != "tool" and not before.calls for before, after in pairs
-        ),
-        "a call of a function that is not offered": any(call.name not in offered for message in messages for call in message.calls),
-    }
-    for reason, is_faulty in faults.items():
-        if is_faulty:
-            raise DroppedError(reason)
-    return Dialogue(tuple(tools), tuple(messages), line)
-
-
-def tools(offered: Sequence[Any]) -> list[dict[str, Any]]:
-    """Return the offered functions as chat templates take them, from that form or from its inner object. Raises DroppedError."""
-    found: list[dict[str, Any]] = []
-    for one in offered:
-        function = one.get("function", one) if isinstance(one, dict) else None
-        if not isinstance(function, dict) or not isinstance(function.get("name"), str) or not function["name"]:
-            raise DroppedError("a function without a name is offered")
-        found.append({"type": "function", "function": function})
-    if len({one["function"]["name"] for one in found}) < len(found):
-        raise DroppedError("two functions of one name are offered")
-    return found
 
 
 def split(dialogues: Sequence[Dialogue], part: float) -> tuple[list[Dialogue], list[Dialogue]]:

@@ -5,32 +5,26 @@ import re
 import shlex
 import stat
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 from gpu_acceptance.base.strict_json import StrictJsonError, parse, parse_first, text_of
-from gpu_acceptance.measure.lora.calls import (
-    ROLES,
-    Call,
-    Dialogue,
-    DialogueError,
-    DroppedError,
-    Message,
-    Role,
-    arguments_of,
-    find_calls,
-    learnable,
-    tools,
-)
+from gpu_acceptance.measure.lora.calls import Call, Dialogue, DialogueError, Message, Role, arguments_of, find_calls
 
+_ROLES: tuple[str, ...] = get_args(Role)
 _SPEAKERS: dict[str, Role] = {"USER": "user", "ASSISTANT": "assistant", "FUNCTION RESPONSE": "tool"}
 _SPEAKER = re.compile(rf"(?:^|<\|endoftext\|>)[ \t]*({'|'.join(_SPEAKERS)}):", re.MULTILINE)
 _SYSTEM, _END, _CALL = "SYSTEM:", "<|endoftext|>", "<functioncall>"
 MOST_LINE_BYTES = 2**20
 MOST_BYTES = 2**29  # read within a minute
 WANTED = 'one object a line, {"messages": [...], "tools": [...]} or {"system": ..., "chat": ...} of glaive-function-calling-v2'
+
+
+class DroppedError(ValueError):
+    """A line of valid JSON that is not learnable; equal faults have equal texts."""
 
 
 def from_glaive(record: dict[str, Any], line: int) -> Dialogue:
@@ -60,7 +54,7 @@ def from_glaive(record: dict[str, Any], line: int) -> Dialogue:
             if not calls:
                 raise DroppedError("a call that is no JSON")
         messages.append(Message(role, content, calls))
-    return learnable(tools(offered), messages, line)
+    return _learnable(_tools(offered), messages, line)
 
 
 def from_chat(record: dict[str, Any], line: int) -> Dialogue:
@@ -70,13 +64,13 @@ def from_chat(record: dict[str, Any], line: int) -> Dialogue:
         raise DroppedError("messages that are no list of objects")
     if not isinstance(offered, list):
         raise DroppedError("tools that are no list")
-    return learnable(tools(offered), [_chat_message(message) for message in messages], line)
+    return _learnable(_tools(offered), [_chat_message(message) for message in messages], line)
 
 
 def _chat_message(told: dict[str, Any]) -> Message:
     role, content, calls = told.get("role"), told.get("content"), told.get("tool_calls") or []
-    if role not in ROLES:
-        raise DroppedError(f"a role other than {', '.join(ROLES)}")
+    if role not in _ROLES:
+        raise DroppedError(f"a role other than {', '.join(_ROLES)}")
     if not isinstance(content, str | None):
         raise DroppedError("content that is no text")
     if not isinstance(calls, list) or (calls and role != "assistant"):
@@ -92,6 +86,40 @@ def _chat_call(told: Any) -> Call:
         return Call(function["name"], arguments_of(function.get("arguments")))
     except ValueError:
         raise DroppedError("arguments that are no object") from None
+
+
+def _learnable(tools: Sequence[dict[str, Any]], messages: Sequence[Message], line: int) -> Dialogue:
+    """Check a dialogue. Raises DroppedError."""
+    spoken = [message for message in messages if message.role != "system"]
+    offered, pairs = {tool["function"]["name"] for tool in tools}, list(pairwise(spoken))
+    faults = {
+        "a system message that is not the first": any(message.role == "system" for message in messages[1:]),
+        "no user who begins": not spoken or spoken[0].role != "user",
+        "no answer": all(message.role != "assistant" for message in spoken),
+        "an empty message": any(not one.content.strip() and not one.calls and one.role != "tool" for one in spoken),
+        "two answers, and nothing between them": any(before.role == after.role == "assistant" for before, after in pairs),
+        "a function answers that was not called": any(
+            after.role == "tool" and before.role != "tool" and not before.calls for before, after in pairs
+        ),
+        "a call of a function that is not offered": any(call.name not in offered for message in messages for call in message.calls),
+    }
+    for reason, is_faulty in faults.items():
+        if is_faulty:
+            raise DroppedError(reason)
+    return Dialogue(tuple(tools), tuple(messages), line)
+
+
+def _tools(offered: Sequence[Any]) -> list[dict[str, Any]]:
+    """Return the offered functions as chat templates take them, from that form or from its inner object. Raises DroppedError."""
+    found: list[dict[str, Any]] = []
+    for one in offered:
+        function = one.get("function", one) if isinstance(one, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str) or not function["name"]:
+            raise DroppedError("a function without a name is offered")
+        found.append({"type": "function", "function": function})
+    if len({one["function"]["name"] for one in found}) < len(found):
+        raise DroppedError("two functions of one name are offered")
+    return found
 
 
 @dataclass(frozen=True)

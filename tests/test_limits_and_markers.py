@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_acceptance.supervisor.generations import Validation
+from gpu_acceptance.supervisor.leader import Validation
 from gpu_acceptance.thresholds.limit import subject_of
 from gpu_acceptance.thresholds.profile import load_profile, profile_names, shipped_dir
 from gpu_acceptance.verdict.attempts import too_small

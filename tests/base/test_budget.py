@@ -5,8 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from gpu_acceptance.base.budget import Budget, read_budget
-from gpu_acceptance.supervisor.generations import Validation
-from gpu_acceptance.supervisor.leader import Leader, LeaderOptions
+from gpu_acceptance.supervisor.leader import Leader, Validation
 from tests.judging import make_profile
 
 
@@ -60,8 +59,8 @@ def test_the_earlier_end_counts(clock):
 
 def test_what_lasts_counts_with_its_time(clock):
     profile = make_profile(expected_s={"soak": 100.0})
-    budget = LeaderOptions(budget=Budget(7200, "--budget=2h"))
-    leader = SimpleNamespace(_options=budget, _expected_s=lambda validation: validation.expected_s(profile, 1, 1))
+    budget = Budget(7200, "--budget=2h")
+    leader = SimpleNamespace(budget=budget, _expected_s=lambda validation: validation.expected_s(profile, 1, 1))
     load, corruption = (
         Validation(nodeid=f"acceptance/test_soak.py::test_{name}", deadline_s=400, lasts_s=s) for name, s in (("load", 14_400), ("b", 0.0))
     )

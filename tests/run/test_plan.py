@@ -6,7 +6,7 @@ import pytest
 
 from gpu_acceptance.control.rank import Rank
 from gpu_acceptance.run.plan import JobShape, contract_lines, plan_lines, planned_shape
-from gpu_acceptance.supervisor.generations import Validation
+from gpu_acceptance.supervisor.leader import Validation
 from gpu_acceptance.thresholds.contract import Contract, ContractLine
 from gpu_acceptance.thresholds.limit import Change, Limit, Profile
 from tests.judging import make_limit, make_profile

@@ -5,7 +5,7 @@ import pytest
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.row import LastCollective, RankRecord
 from gpu_acceptance.record.run_record import WHOLE, RunEnd
-from gpu_acceptance.supervisor.generations import Validation
+from gpu_acceptance.supervisor.leader import Validation
 from gpu_acceptance.verdict.attempts import bare_row, causes_before_victims, frames, is_poison, own_frame, too_small, waits, where
 from gpu_acceptance.verdict.reasons import broken_off
 from gpu_acceptance.verdict.verdict import conclude

@@ -4,7 +4,7 @@ import pytest
 
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome
-from gpu_acceptance.supervisor.generations import Validation
+from gpu_acceptance.supervisor.leader import Validation
 from gpu_acceptance.verdict.rows import announcement, environment_mismatch, row_without_run, unmet_needs
 from tests.judging import (
     make_job,

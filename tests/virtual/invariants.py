@@ -19,7 +19,7 @@ from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.build import REPORT
 from gpu_acceptance.run.joining import COLLECT_S
 from gpu_acceptance.supervisor.attempt_state import GRACE_S, LOST_AFTER_S
-from gpu_acceptance.supervisor.generations import MOST_SPOILED
+from gpu_acceptance.supervisor.leader import MOST_SPOILED
 from gpu_acceptance.verdict.reasons import FORMATION
 
 CODE = 32  # digits before each control message

@@ -29,7 +29,7 @@ from gpu_acceptance.run.collecting import Collected
 from gpu_acceptance.run.run import Run
 from gpu_acceptance.run.settings import Settings
 from gpu_acceptance.supervisor import attempt_state, generation_attempt, leader, rank_attempt, standby, supervisor, worker_slot
-from gpu_acceptance.supervisor.generations import Validation
+from gpu_acceptance.supervisor.leader import Validation
 from gpu_acceptance.verdict.reasons import FORMATION
 
 DEADLINE_S = 6.0  # of a validation and of a formation

@@ -15,7 +15,7 @@ from gpu_acceptance.control.rank import RefusedError
 from gpu_acceptance.inventory.needs import COMPILER, KNOWN
 from gpu_acceptance.record.row import WORKER_END
 from gpu_acceptance.run.suite import FOLDER
-from gpu_acceptance.supervisor.generations import Validation
+from gpu_acceptance.supervisor.leader import Validation
 from gpu_acceptance.thresholds.limit import COUNTERS, Value, first_of, plural
 from gpu_acceptance.verdict.reasons import FORMATION
 

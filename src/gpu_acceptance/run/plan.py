@@ -18,7 +18,7 @@ from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.record.run_record import PlannedValidation, RunPlan
 from gpu_acceptance.run.collecting import Collected
 from gpu_acceptance.run.suite_state import look_at_suite
-from gpu_acceptance.supervisor.generations import Validation
+from gpu_acceptance.supervisor.leader import Validation
 from gpu_acceptance.thresholds.contract import Contract
 from gpu_acceptance.thresholds.limit import Limit, Profile, bound_at, level_text, matching_reason, plural, show, subject_of_metric
 from gpu_acceptance.thresholds.profile import left_out, num_left_out, runs

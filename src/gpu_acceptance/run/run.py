@@ -24,8 +24,7 @@ from gpu_acceptance.run.plan import make_plan
 from gpu_acceptance.run.settings import Settings
 from gpu_acceptance.run.suite import suite_digest
 from gpu_acceptance.run.training_files import folder_of
-from gpu_acceptance.supervisor.generations import Validation
-from gpu_acceptance.supervisor.leader import Leader, LeaderOptions
+from gpu_acceptance.supervisor.leader import Leader, Validation
 from gpu_acceptance.supervisor.standby import (
     Journals,
     await_listeners,
@@ -161,8 +160,8 @@ class Run:
         assert self.profile is not None
         assert self.job is not None
         settings = self.settings
-        options = LeaderOptions(settings.measure_only, settings.confirm, settings.budget)
-        self.leader = Leader(self.supervisor, self.profile, self.job, settings.waivers, note, options, self.validations)
+        options = settings.measure_only, settings.confirm, settings.budget
+        self.leader = Leader(self.supervisor, self.profile, self.job, settings.waivers, note, self.validations, *options)
 
     @property
     def unmet(self) -> tuple[Unmet, ...]:

@@ -1,94 +1,119 @@
-"""Rank 0's part: it announces what runs, judges, and tells every rank the same verdict."""
+"""Rank 0's part: it announces what runs on which workers, judges, and tells every rank the same verdict."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+
+from pydantic import Field
 
 from gpu_acceptance.base.budget import Budget
 from gpu_acceptance.base.process import gc_paused
 from gpu_acceptance.base.text import clip, named
 from gpu_acceptance.control.control import ControlError
-from gpu_acceptance.control.messages import Stop, Verdict
+from gpu_acceptance.control.messages import Go, Kind, Stop, Verdict
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome
-from gpu_acceptance.record.row import WORKER_END, Attempt, Row
-from gpu_acceptance.supervisor.generations import MOST_SPOILED, Generations, Validation
+from gpu_acceptance.record.row import WORKER_END, Attempt, RankRecord, Row
+from gpu_acceptance.record.run_record import PlannedValidation
 from gpu_acceptance.supervisor.supervisor import Supervisor
-from gpu_acceptance.thresholds.limit import Profile
-from gpu_acceptance.verdict.attempts import all_passed, bare_row
+from gpu_acceptance.thresholds.limit import Profile, subject_of
+from gpu_acceptance.verdict.attempts import all_passed, bare_row, is_poison
 from gpu_acceptance.verdict.judge import wants_repeat
 from gpu_acceptance.verdict.reasons import FORMATION
 from gpu_acceptance.verdict.rows import make_row, row_without_run
 
+_END_S = 15.0  # for a healthy worker to tear down what is still up and to leave
+_MOST_FAILED_FORMATIONS = 2  # in a row; then validations that need a group are not run
+MOST_SPOILED = 3  # generations of workers by one rank
 _LIVE_LINE_S = 10.0
 _PACE_KNOWN_S = 30.0  # of finished validations, by the profile; before that their pace predicts little
 _MINUTES_FROM_S = 90.0
 _CAST_TEXT = 8_000  # an announced verdict stays below 16 kB; the whole text is in the record
 
 
-@dataclass(frozen=True)
-class LeaderOptions:
+class Validation(PlannedValidation):
+    """One item of the run, with the requests of its markers. The deadline includes `lasts_s`."""
+
+    needs_group: bool = True
+    fresh: bool = False
+    env: Mapping[str, str] = Field(default_factory=dict)
+    lasts_s: float = 0.0  # that it was asked to take, in addition to the time of its subject
+
+    def expected_s(self, profile: Profile, ranks_per_node: int, num_nodes: int) -> float | None:
+        """Return its seconds in a job of this shape: 0 where the job is too small for it, None where the profile does not say."""
+        there = ranks_per_node * num_nodes, ranks_per_node, num_nodes
+        if any(number < least for number, least in zip(there, (self.min_ranks, self.min_ranks_per_node, self.min_nodes), strict=True)):
+            return 0.0
+        seconds = profile.expected_s.get(subject_of(self.nodeid))
+        return None if seconds is None else seconds + self.lasts_s
+
+    @property
+    def wants_own_worker(self) -> bool:
+        return self.fresh or bool(self.env)
+
+
+@dataclass
+class Leader:
+    """Holds the rows of the run, and the workers of all ranks, one generation at a time."""
+
+    supervisor: Supervisor
+    profile: Profile
+    job: Job
+    waivers: Mapping[str, str]
+    note: Callable[[str], None]  # shows a line to people
+    order: Mapping[str, Validation]
     measure_only: bool = False
     confirm: int = 0  # how often a missed limit is measured again, each time by new workers
     budget: Budget | None = None
 
-
-class Leader:
-    """Holds the rows of the run. `note` shows a line to people."""
-
-    def __init__(
-        self,
-        supervisor: Supervisor,
-        profile: Profile,
-        job: Job,
-        waivers: Mapping[str, str],
-        note: Callable[[str], None],
-        options: LeaderOptions,
-        order: Mapping[str, Validation],
-    ) -> None:
+    def __post_init__(self) -> None:
         self.rows: list[Row] = []
-        self.job = job
-        self._supervisor = supervisor
-        self._profile = profile
-        self._waivers = waivers
-        self._note = note
-        self._options = options
-        self._order = order
-        self._generations = Generations(supervisor, profile.deadline_s, self._learn)
+        self._formations: list[Attempt] = []
+        self._endings: list[Attempt] = []
+        self._usable = False  # the workers are up and no rank spoiled them
+        self._generation = 0
+        self._sequence = 0
+        self._env: Mapping[str, str] = {}  # of the workers
+        self._single_use = False  # they are made for one validation
+        self._previous: str | None = None  # the validation that they ran last
+        self._failed_in_a_row = 0
+        self._absent: list[int] = []  # ranks that go on without a worker; known once workers came up without a group
+        self._spoiled_by: Counter[int] = Counter()
         self._last_line = 0.0
         self._began = time.monotonic()
-        supervisor.on_tick = self._tick
+        self.supervisor.on_tick = self._tick
 
     def run(self, validation: Validation) -> Row:
         """Run one validation on all ranks and announce its verdict. Collective: the others follow."""
+        supervisor = self.supervisor
         try:
             row = self._row(validation)
         except ControlError as error:
             self.rows.append(bare_row(validation.nodeid, Outcome.INTERRUPTED, f"interrupted: {error}", validation.deadline_s))
             raise
         self.rows.append(row)
-        self._supervisor.ended = self._supervisor.ended or self._why_end()
-        self._supervisor.control.broadcast(
-            Verdict(
-                nodeid=row.nodeid,
-                outcome=row.outcome,
-                message=clip(row.message, _CAST_TEXT),
-                duration_s=row.duration_s,
-                ended=self._supervisor.ended,
-            )
+        supervisor.ended = supervisor.ended or self._why_end()
+        text = clip(row.message, _CAST_TEXT)
+        supervisor.control.broadcast(
+            Verdict(nodeid=row.nodeid, outcome=row.outcome, message=text, duration_s=row.duration_s, ended=supervisor.ended)
         )
-        self._supervisor.follow()
+        supervisor.follow()
         return row
 
     def not_run(self, validation: Validation, reason: str) -> Row:
         """Add a row for a validation that did not run. Not collective, because every rank knows why."""
-        row = bare_row(validation.nodeid, Outcome.NOT_RUN, reason, validation.deadline_s)
-        self.rows.append(row)
-        return row
+        self.rows.append(bare_row(validation.nodeid, Outcome.NOT_RUN, reason, validation.deadline_s))
+        return self.rows[-1]
 
     def end_workers(self) -> None:
         """End healthy workers on all ranks, and keep how that went. Collective: the others follow."""
-        self._generations.end()
+        if self._usable and not self.supervisor.stopping:
+            number = len(self._endings) + 1
+            records = self._attempt(Validation(nodeid=WORKER_END, deadline_s=_END_S), "end", number)
+            self._spoiled_by.update(_spoilers(records, "end"))
+            self._endings.append(Attempt(number=number, ranks=records))
+        self._usable = False
 
     @property
     def has_doubtful_rows(self) -> bool:
@@ -98,126 +123,196 @@ class Leader:
     def finished_rows(self, unreached: Iterable[Row] = ()) -> list[Row]:
         """Return all rows. Row 0 holds all formations of the run, and the worst of them counts. A bad end is a row."""
         rows = [*(row for row in self.rows if row.nodeid != FORMATION), *unreached]
-        formations, endings = self._generations.formations, self._generations.endings
-        if formations:
-            rows.insert(0, self._judged(Validation(nodeid=FORMATION, deadline_s=self._profile.deadline_s), formations))
-        if endings:
-            ending = self._judged(Validation(nodeid=WORKER_END, deadline_s=self._profile.deadline_s), endings)
+        if self._formations:
+            rows.insert(0, self._judged(Validation(nodeid=FORMATION, deadline_s=self.profile.deadline_s), self._formations))
+        if self._endings:
+            ending = self._judged(Validation(nodeid=WORKER_END, deadline_s=self.profile.deadline_s), self._endings)
             rows += [ending] if ending.outcome not in {Outcome.PASSED, Outcome.NOT_APPLICABLE} else []
         return rows
 
     def _row(self, validation: Validation) -> Row:
-        if self._supervisor.stopping:
-            return bare_row(validation.nodeid, Outcome.NOT_RUN, f"interrupted by {self._supervisor.stopping}", validation.deadline_s)
+        if self._interrupted:
+            return bare_row(validation.nodeid, Outcome.NOT_RUN, self._interrupted, validation.deadline_s)
         if validation.nodeid == FORMATION:
-            self._generations.form(validation.env)
-            return self._judged(validation, self._generations.formations[-1:])
-        if row := row_without_run(validation, self.job, self._profile.not_applicable):
+            self._form(validation.env)
+            return self._judged(validation, self._formations[-1:])
+        if row := row_without_run(validation, self.job, self.profile.not_applicable):
             return row
-        obstacle = self._out_of_time(validation) or self._generations.make_ready(validation)
-        if obstacle:
+        if obstacle := self._out_of_time(validation) or self._make_ready(validation):
             return bare_row(validation.nodeid, Outcome.NOT_RUN, obstacle, validation.deadline_s)
-        return self._judged(validation, self._attempts(validation))
+        attempts: list[Attempt] = []
+        reason: str | None = ""
+        while reason is not None:
+            number, following = len(attempts) + 1, self._next_of_these_workers(validation)
+            records = self._attempt(validation, "run", number, next=following, previous=self._previous)
+            self._spoiled_by.update(spoilers := _spoilers(records, "run"))
+            self._usable, self._previous = not spoilers, validation.nodeid
+            attempts.append(Attempt(number=number, ranks=records))
+            if (reason := self._why_repeat(validation, attempts)) is not None:
+                self.note(f"{validation.nodeid}: {reason}")
+        return self._judged(validation, attempts)
+
+    @property
+    def _interrupted(self) -> str:
+        return f"interrupted by {self.supervisor.stopping}" if self.supervisor.stopping else ""
 
     def _out_of_time(self, validation: Validation) -> str | None:
-        if self._options.budget is None:
+        if self.budget is None:
             return None
         expected_s = self._expected_s(validation)
-        return self._options.budget.refuses(validation.deadline_s if expected_s is None else expected_s)
+        return self.budget.refuses(validation.deadline_s if expected_s is None else expected_s)
 
     def _next_of_these_workers(self, validation: Validation) -> str | None:
-        """Return the next validation of the same workers: fixtures that it needs stay up until then."""
-        nodeids = list(self._order)
-        later = [self._order[nodeid] for nodeid in nodeids[nodeids.index(validation.nodeid) + 1 :]]
+        """Return the next validation, where these workers will run it if they stay healthy: fixtures that it needs stay up until then."""
+        nodeids = list(self.order)
+        later = [self.order[nodeid] for nodeid in nodeids[nodeids.index(validation.nodeid) + 1 :]]
         following = next(filter(self._runs_here, later), None)
-        return following.nodeid if following and self._generations.will_run(following) else None
-
-    def _attempts(self, validation: Validation) -> list[Attempt]:
-        attempts: list[Attempt] = []
-        while True:
-            number = len(attempts) + 1
-            records = self._generations.run(validation, number, self._next_of_these_workers(validation))
-            attempts.append(Attempt(number=number, ranks=records))
-            reason = self._why_repeat(validation, attempts)
-            if reason is None:
-                return attempts
-            self._note(f"{validation.nodeid}: {reason}")
+        stays = following and not (self._single_use or following.fresh) and dict(following.env) == dict(self._env)
+        return following.nodeid if following and stays else None
 
     def _why_repeat(self, validation: Validation, attempts: list[Attempt]) -> str | None:
         """Return why this validation runs again, or None. A confirmation gets new workers."""
-        if not self._generations.usable or not all_passed(attempts[-1].ranks):
+        if not self._usable or not all_passed(attempts[-1].ranks):
             return None
         row = self._judged(validation, attempts)
         reason = wants_repeat(row.judgements, len(attempts))
         if reason is not None:
             return f"repeated once: {reason}"
-        confirm = self._options.confirm
-        if row.outcome is not Outcome.FAILED or len(attempts) > confirm or self._supervisor.stopping:
+        if row.outcome is not Outcome.FAILED or len(attempts) > self.confirm or self.supervisor.stopping:
             return None
-        formed = self._generations.renew(validation)
-        return f"missed a limit, measured again by new workers (--confirm={confirm})" if formed else None
-
-    def _learn(self, facts: dict[int, dict[str, str]]) -> None:
-        """Add facts that workers found when they opened their devices to the identities of the run."""
-        self.job = Job(tuple(identity.with_facts(facts.get(identity.rank, {})) for identity in self.job.ranks))
+        formed = self._form(validation.env)
+        self._single_use = validation.wants_own_worker
+        return f"missed a limit, measured again by new workers (--confirm={self.confirm})" if formed else None
 
     def _judged(self, validation: Validation, attempts: list[Attempt]) -> Row:
+        shown = validation.nodeid, tuple(attempts), self.profile, self.job, self.waivers, validation.deadline_s
         with gc_paused():
-            return make_row(
-                validation.nodeid,
-                tuple(attempts),
-                self._profile,
-                self.job,
-                self._waivers,
-                validation.deadline_s,
-                measure_only=self._options.measure_only,
-            )
+            return make_row(*shown, measure_only=self.measure_only)
+
+    # --- the workers of all ranks ------------------------------------------------------------------------------------------------
+
+    def _make_ready(self, validation: Validation) -> str | None:
+        """Form usable workers for this validation; returns why that failed, or None."""
+        while not self._suits(validation) and self._failed_in_a_row < _MOST_FAILED_FORMATIONS:
+            self._form(validation.env)
+            if self._interrupted:
+                return self._interrupted
+            if self._spoiled_too_often:
+                return f"no workers: they could not be started (see {FORMATION})"
+        if self._failed_in_a_row >= _MOST_FAILED_FORMATIONS:
+            if validation.needs_group:
+                return f"no process group: {_MOST_FAILED_FORMATIONS} formations in a row failed (see {FORMATION})"
+            if not self._suits(validation) and not self._form(validation.env):
+                return f"no workers: they could not be started (see {FORMATION})"
+        self._single_use = validation.wants_own_worker
+        return None
+
+    def _suits(self, validation: Validation) -> bool:
+        """Return True where these workers can run it as they are."""
+        untouched = self._previous is None or not (validation.fresh or self._single_use)
+        return self._usable and untouched and dict(validation.env) == dict(self._env)
+
+    def _form(self, env: Mapping[str, str]) -> bool:
+        """Form new workers on all ranks, with a group as long as groups could be formed; returns True where they are usable.
+
+        Without a group no rank needs another: a rank without a worker is left out from then on, and the others go on.
+        """
+        self.end_workers()
+        group = self._failed_in_a_row < _MOST_FAILED_FORMATIONS
+        self._generation += 1
+        self._env, self._single_use, self._previous = env, False, None
+        number = len(self._formations) + 1
+        formation = Validation(nodeid=FORMATION, deadline_s=self.profile.deadline_s)
+        records = self._attempt(formation, "form", number, group=group, env=dict(env))
+        self.supervisor.control.forget(self._generation - 1)  # its workers are gone on all ranks
+        self._formations.append(Attempt(number=number, ranks=records))
+        without = [record.rank for record in records if record.outcome is not Outcome.PASSED]
+        self._usable = not without if group else len(without) < len(records)
+        if group:
+            self._failed_in_a_row = 0 if self._usable else self._failed_in_a_row + 1
+        else:
+            self._absent = without if self._usable else []
+        if not self._usable:
+            self._spoiled_by.update(_spoilers(records, "form"))
+        return self._usable
+
+    @property
+    def _spoiled_too_often(self) -> list[int]:
+        """Ranks that spoiled so many generations that the run ends."""
+        return [rank for rank, times in sorted(self._spoiled_by.items()) if times >= MOST_SPOILED]
+
+    def _attempt(self, validation: Validation, kind: Kind, attempt: int, **more: object) -> tuple[RankRecord, ...]:
+        """Let all ranks make an attempt. Facts that workers found when they opened their devices become part of the job."""
+        self._sequence += 1
+        go = Go(
+            seq=self._sequence,
+            kind=kind,
+            nodeid=validation.nodeid,
+            deadline_s=validation.deadline_s,
+            lasts_s=validation.lasts_s,
+            generation=self._generation,
+            attempt=attempt,
+            absent=tuple(self._absent),
+        )
+        self._usable = False  # where this raises, the workers are left in the middle of something
+        state = self.supervisor.lead_attempt(go.model_copy(update=more))
+        self.job = Job(tuple(identity.with_facts(state.facts.get(identity.rank, {})) for identity in self.job.ranks))
+        return state.records()
 
     def _why_end(self) -> str | None:
         """Return why no further validation can run, or None."""
-        if self._supervisor.stopping:
-            return f"interrupted by {self._supervisor.stopping}"
+        if self._interrupted:
+            return self._interrupted
         if self.rows[-1].attempts:
             lost = [record.rank for record in self.rows[-1].attempts[-1].ranks if record.outcome is Outcome.LOST]
             if lost:
                 return f"{named('rank', lost)} lost: no answer from the supervisor"
-        often = self._generations.spoiled_too_often
+        often = self._spoiled_too_often
         return f"{self.job.who(often)} poisoned {MOST_SPOILED} generations of workers" if often else None
 
+    # --- lines for people --------------------------------------------------------------------------------------------------------
+
     def _tick(self) -> None:
-        budget = self._options.budget
-        if budget and budget.is_spent and not self._supervisor.stopping:
-            self._supervisor.control.broadcast(Stop(reason=budget.text))
+        if self.budget and self.budget.is_spent and not self.supervisor.stopping:
+            self.supervisor.control.broadcast(Stop(reason=self.budget.text))
         self._live_line()
 
     def _live_line(self) -> None:
         """Show `acceptance/test_hbm.py::test_copy: 20 s of 300 s, 7 of 8 ranks done, awaiting rank 3 (node-01, GPU 3)`."""
-        state, now = self._supervisor.attempt_state, time.monotonic()
+        state, now = self.supervisor.attempt_state, time.monotonic()
         if state is None or state.elapsed_s < _LIVE_LINE_S or now - self._last_line < _LIVE_LINE_S:
             return
         self._last_line = now
         awaited, world_size, left = state.awaited, self.job.world_size, self.time_left
         elapsed = f"{state.elapsed_s:.0f} s of {state.go.deadline_s:g} s, {world_size - len(awaited)} of {world_size} ranks done"
         rest = f"; {left} for the whole run" if left else ""
-        self._note(f"{state.go.nodeid}: {elapsed}, awaiting {self.job.who(awaited)}{rest}")
+        self.note(f"{state.go.nodeid}: {elapsed}, awaiting {self.job.who(awaited)}{rest}")
 
     @property
     def expected_s(self) -> float:
         """Seconds that the validations of this run take, as far as the profile knows them."""
-        return sum(self._expected_s(one) or 0.0 for one in self._order.values() if self._runs_here(one))
+        return sum(self._expected_s(one) or 0.0 for one in self.order.values() if self._runs_here(one))
 
     @property
     def time_left(self) -> str:
         """`about 4 min left`, by the profile and the speed of the run so far; empty where it is not known, or nothing is left."""
         seen = {row.nodeid for row in self.rows}
-        to_come_s = sum(self._expected_s(one) or 0.0 for nodeid, one in self._order.items() if nodeid not in seen and self._runs_here(one))
+        to_come_s = sum(self._expected_s(one) or 0.0 for nodeid, one in self.order.items() if nodeid not in seen and self._runs_here(one))
         done_s, elapsed_s = self.expected_s - to_come_s, time.monotonic() - self._began
         pace = elapsed_s / done_s if done_s > _PACE_KNOWN_S else 1.0
         left_s = to_come_s * pace
         return f"about {left_s / 60:.0f} min left" if left_s >= _MINUTES_FROM_S else f"about {left_s:.0f} s left" if left_s >= 1 else ""
 
     def _runs_here(self, validation: Validation) -> bool:
-        return row_without_run(validation, self.job, self._profile.not_applicable) is None
+        return row_without_run(validation, self.job, self.profile.not_applicable) is None
 
     def _expected_s(self, validation: Validation) -> float | None:
-        return validation.expected_s(self._profile, self.job.gpus_per_node, self.job.num_nodes)
+        return validation.expected_s(self.profile, self.job.gpus_per_node, self.job.num_nodes)
+
+
+def _spoilers(records: Iterable[RankRecord], kind: str) -> list[int]:
+    """Return the ranks because of which a generation cannot go on. A victim does not count."""
+    if kind == "run":
+        return [record.rank for record in records if is_poison(record) and record.outcome is not Outcome.VICTIM]
+    harmless = {Outcome.PASSED, Outcome.VICTIM, Outcome.NOT_RUN}  # while workers form and end, each failed try spoils
+    return [record.rank for record in records if record.outcome not in harmless]

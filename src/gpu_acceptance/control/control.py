@@ -31,7 +31,7 @@ with gc_spared():  # hundreds of thousands of objects
     from gpu_acceptance.control import messages
     from gpu_acceptance.control.broadcast import CHANNEL as BROADCAST_CHANNEL
     from gpu_acceptance.control.broadcast import Broadcast
-    from gpu_acceptance.control.fan_in import Reader, Speaker, lay_out, ring
+    from gpu_acceptance.control.fan_in import Reader, box_key, lay_out, ring, say
     from gpu_acceptance.control.messages import OfAttempt, read_message
     from gpu_acceptance.control.session import (
         LONGEST_RUN,
@@ -94,8 +94,7 @@ class Control:
         self.port = self._server.port if self._server else place.store_port
         self.nonce = secrets.token_hex(16)  # of this rank: what repeats it was said in this run
         self.session = self._join_session(secret, join_s, session)
-        self._speaker = Speaker(self.session, place.rank)
-        self._num_sent: Counter[int] = Counter()  # to the queue of each rank
+        self._num_sent: Counter[str] = Counter()  # by channel
         self._reader = None if place.rank else Reader(self.session)  # of the words of all others
         self._broadcast = Broadcast(self.session, place)
         self._listened, self._heard_broadcasts = ReadUntil(), ReadUntil()
@@ -141,8 +140,8 @@ class Control:
         if rank == self.place.rank:
             self._deliver(messages.ALONE, text)
             return
-        self._num_sent[rank] += 1
-        key, number = f"to/{rank}", self._num_sent[rank]
+        self._num_sent[key := f"to/{rank}"] += 1
+        number = self._num_sent[key]
         signed = self.session.sign(key, self.place.rank, number, text)
 
         def push(store: Store) -> None:
@@ -158,7 +157,8 @@ class Control:
         if self.place.rank == 0:
             self._deliver(messages.OF_AN_ATTEMPT, text, line)
         else:
-            self._outgoing.put(self._speaker.say(message.seq, text, line))
+            self._num_sent[box := box_key(message.seq)] += 1
+            self._outgoing.put(say(self.session, self.place.rank, message.seq, self._num_sent[box], text, line))
 
     def collect(self, seq: int, *, all_answered: bool) -> None:
         """Rank 0, before it announces an attempt: receive from now on what is posted about it, and about no other.

@@ -34,37 +34,21 @@ _MOST_BYTES = 1 << 20  # cut into lines at once: a line of two bytes takes twent
 _LEAST_REST_S, _LONGEST_REST_S = 0.001, 0.1
 
 
-class Speaker:
-    """A rank's own end."""
+def say(session: Session, rank: int, attempt: object, number: int, word: str, text: str = "") -> Callable[[Store], None]:
+    """Return what sends word `number` (JSON) of a rank about this attempt, with a line of text. It waits for no answer."""
+    line = letter = session.sign(box_key(attempt), rank, number, word, text)
+    if text or len(letter) > _LONGEST_LINE:
+        line = session.sign(box_key(attempt), rank, number, _LETTER)
 
-    def __init__(self, session: Session, rank: int) -> None:
-        self._session = session
-        self._rank = rank
-        self._attempt: object = None
-        self._num_words = 0  # of this attempt
+    def send(store: Store) -> None:  # in this order: the bell tells of a line, the line of a letter
+        if line is not letter:
+            store.set(_letter_key(rank, number), letter)  # the next attempt's take the place of this one's
+        # It begins a line as well: what a stranger appended without an end would take this one along.
+        store.append(box_key(attempt), f"\n{line}\n")  # type: ignore[attr-defined]  # torch's stub does not name it
+        ring(store)
+        session.ledger.note_sent(box_key(attempt), number)
 
-    def say(self, attempt: object, word: str, text: str = "") -> Callable[[Store], None]:
-        """Return what sends `word` (JSON) of this attempt, with a line of text; words are sent in the order of these calls.
-
-        It waits for no answer.
-        """
-        if attempt != self._attempt:
-            self._attempt, self._num_words = attempt, 0
-        self._num_words += 1
-        number = self._num_words
-        line = letter = self._session.sign(_box_key(attempt), self._rank, number, word, text)
-        if text or len(letter) > _LONGEST_LINE:
-            line = self._session.sign(_box_key(attempt), self._rank, number, _LETTER)
-
-        def send(store: Store) -> None:  # in this order: the bell tells of a line, the line of a letter
-            if line is not letter:
-                store.set(_letter_key(self._rank, number), letter)  # the next attempt's take the place of this one's
-            # It begins a line as well: what a stranger appended without an end would take this one along.
-            store.append(_box_key(attempt), f"\n{line}\n")  # type: ignore[attr-defined]  # torch's stub does not name it
-            ring(store)
-            self._session.ledger.note_sent(_box_key(attempt), number)
-
-        return send
+    return send
 
 
 def ring(store: Store) -> None:
@@ -74,7 +58,7 @@ def ring(store: Store) -> None:
 
 def lay_out(store: Store, attempt: object) -> None:
     """Empty the box of an attempt, before any rank can have a word about it."""
-    store.set(_box_key(attempt), "")
+    store.set(box_key(attempt), "")
 
 
 class Reader:
@@ -95,7 +79,7 @@ class Reader:
     @property
     def channel(self) -> str:
         """The box that is read."""
-        return _box_key(self._attempt)
+        return box_key(self._attempt)
 
     @property
     def read_until_s(self) -> float:
@@ -168,5 +152,6 @@ def _letter_key(rank: int, number: int) -> str:
     return f"{_LETTER}/{rank}/{number}"
 
 
-def _box_key(attempt: object) -> str:
+def box_key(attempt: object) -> str:
+    """Return the channel of an attempt."""
     return f"box/{attempt}"

@@ -25,6 +25,7 @@ from gpu_acceptance.control.control import UnreachableError
 from gpu_acceptance.control.session import Facts, Session, get_all_now, read_facts
 from gpu_acceptance.control.store_host import BEAT
 
+_LOSS = "given-up/{}"
 BEAT_S = 1.0
 LOST_S = 15.0  # a link cut for 5 s was back within 7 s: TCP sends again at 0.2, 0.4, ... 6.4 s
 _GAP_S = 3 * BEAT_S
@@ -72,7 +73,7 @@ class Heartbeats:
         self._ended = threading.Event()
         try:
             store.set_timeout(timedelta(seconds=_PATIENCE_S))
-            self._store.set(_loss_key(rank), session.sign(_loss_key(rank), rank, 0, "null"))
+            self._store.set(_LOSS.format(rank), session.sign(_LOSS.format(rank), rank, 0, "null"))
             self._beat(0)
         except RuntimeError as error:
             raise UnreachableError(f"the control store is gone: {str(error).splitlines()[0]}") from None
@@ -150,7 +151,7 @@ class Heartbeats:
                 counter += 1
                 self._beat(counter)
                 for leader, loss in self._own_losses.copy().items():  # again with each beat: a stranger may write over it
-                    self._store.set(_loss_key(leader), self._session.sign(_loss_key(leader), self._rank, 1, encode(loss)))
+                    self._store.set(_LOSS.format(leader), self._session.sign(_LOSS.format(leader), self._rank, 1, encode(loss)))
                 self._look()
                 now = time.monotonic()
                 if now - self._own > _GAP_S:
@@ -160,16 +161,16 @@ class Heartbeats:
             return  # the store is gone; the listener of the control plane says so
 
     def _beat(self, counter: int) -> None:
-        key = _key(self._rank)
+        key = BEAT.format(self._rank)
         self._store.set(key, self._session.sign(key, self._rank, counter, json.dumps(self._own_facts())))
 
     def _look(self) -> None:
         watched, leader = sorted(self._watched), self._leader
-        keys = [*map(_key, watched), *([] if leader is None else [_loss_key(leader)])]
+        keys = [*map(BEAT.format, watched), *([] if leader is None else [_LOSS.format(leader)])]
         if not keys:
             return
         texts = get_all_now(self._store, keys)
-        if leader is not None and (text := texts.pop()) and (envelope := self._session.check(_loss_key(leader), text)):
+        if leader is not None and (text := texts.pop()) and (envelope := self._session.check(_LOSS.format(leader), text)):
             with suppress(ValidationError):  # it is not given up
                 self._losses.setdefault(leader, Loss.model_validate_json(envelope.text))
         now = time.monotonic()
@@ -185,8 +186,13 @@ class Heartbeats:
     def _see(self, rank: int, before: _Sight, text: bytes | None, now: float) -> _Sight:
         """Return what is known of a rank now. A beat that is not authentic, or was there before, does not count."""
         if text is not None and text == before.text:
-            return replace(before, is_tampered=True) if before.is_asked else self._ask(rank, before, now)
-        envelope = self._session.check(_key(rank), text) if text is not None else None
+            if before.is_asked or now - before.since <= LOST_S / 2:
+                return replace(before, is_tampered=before.is_asked or before.is_tampered)
+            # A beat that has been there for long: a rank that beats writes over a question in its place.
+            question = self._session.sign(BEAT.format(rank), self._rank, before.counter, "null")
+            is_asked = self._store.compare_set(BEAT.format(rank), before.text.decode(), question) == question.encode()
+            return replace(before, is_asked=is_asked)
+        envelope = self._session.check(BEAT.format(rank), text) if text is not None else None
         if envelope and envelope.sender != rank and envelope.number >= before.counter:
             return before  # a question that is not answered yet
         if envelope and text and envelope.sender == rank and envelope.number > before.counter:
@@ -195,19 +201,3 @@ class Heartbeats:
         if envelope:
             self._session.ledger.drop("beat")
         return replace(before, is_tampered=True)
-
-    def _ask(self, rank: int, before: _Sight, now: float) -> _Sight:
-        """Put a question in the place of a beat that has been there for long; a rank that beats writes over it."""
-        if now - before.since <= LOST_S / 2:
-            return before
-        question = self._session.sign(_key(rank), self._rank, before.counter, "null")
-        is_asked = self._store.compare_set(_key(rank), before.text.decode(), question) == question.encode()
-        return replace(before, is_asked=is_asked)
-
-
-def _key(rank: int) -> str:
-    return BEAT.format(rank)
-
-
-def _loss_key(leader: int) -> str:
-    return f"given-up/{leader}"

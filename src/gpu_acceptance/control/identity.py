@@ -4,7 +4,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -45,20 +45,29 @@ def allocated_nodes(environ: Mapping[str, str] = os.environ) -> dict[str, int]:
 
 
 def _count(scheduler: Scheduler, environ: Mapping[str, str]) -> int:
+    if scheduler.count in {"sum_of", "largest_of"}:
+        numbers = [_whole(value) for name, value in environ.items() if re.fullmatch(scheduler.variables[0], name, re.ASCII)]
+        # Tasks of other kinds than the largest, such as one that only launches, need no node of their own.
+        return sum(numbers) if scheduler.count == "sum_of" else max(numbers, default=0)
+    values = (environ[name] for name in scheduler.variables if environ.get(name))
+    return next((number for value in values if (number := _read(scheduler, value, environ))), 0)
+
+
+def _read(scheduler: Scheduler, value: str, environ: Mapping[str, str]) -> int:
     match scheduler.count:
-        case "sum_of":
-            return sum(_numbers(scheduler.variables[0], environ))
-        case "largest_of":  # tasks of other kinds, such as one that only launches, need no node of their own
-            return max(_numbers(scheduler.variables[0], environ), default=0)
+        case "names":
+            return len(set(filter(None, value.split(";"))))
+        case "names_in_file":  # a line for each slot, which begins with its host
+            text = read_text(Path(value), MOST_FILE_BYTES)
+            return 0 if isinstance(text, Missing) else len({line.split()[0] for line in text.splitlines() if line.strip()})
         case "names_in_json":
-            return _names_in_json(environ.get(scheduler.variables[0], ""), scheduler.below)
-        case count:
-            values = (environ[name] for name in scheduler.variables if environ.get(name))
-            return next((number for value in values if (number := _READ[count](value, environ))), 0)
-
-
-def _numbers(pattern: str, environ: Mapping[str, str]) -> Iterator[int]:
-    return (_whole(value) for name, value in environ.items() if re.fullmatch(pattern, name, re.ASCII))
+            return _names_in_json(value, scheduler.below)
+        case "index":
+            return _whole(value) + 1  # the last node, if not an earlier one
+        case "lsf_hosts":  # a number follows each host; where jsrun starts the tasks, the first host only runs the batch script
+            num_hosts = len(set(value.split()[::2]))
+            return num_hosts - (1 if num_hosts > 1 and "JSM_NAMESPACE_SIZE" in environ else 0)
+    return _whole(value.rpartition(":")[2])  # of torchrun's `1:4` the most
 
 
 def _whole(text: str) -> int:
@@ -74,27 +83,6 @@ def _names_in_json(text: str, below: str) -> int:
         return 0
     lists = value.values() if isinstance(value, dict) else [value]
     return sum(len(one) for one in lists if isinstance(one, list))
-
-
-def _names_in_file(path: str, _environ: Mapping[str, str]) -> int:
-    """Count the hosts of a file with a line for each slot, which begins with its host."""
-    text = read_text(Path(path), MOST_FILE_BYTES)
-    return 0 if isinstance(text, Missing) else len({line.split()[0] for line in text.splitlines() if line.strip()})
-
-
-def _lsf_hosts(value: str, environ: Mapping[str, str]) -> int:
-    """A number follows each host. Where jsrun starts the tasks, the first host runs the batch script and none of them."""
-    num_hosts = len(set(value.split()[::2]))
-    return num_hosts - (1 if num_hosts > 1 and "JSM_NAMESPACE_SIZE" in environ else 0)
-
-
-_READ: dict[str, Callable[[str, Mapping[str, str]], int]] = {
-    "number": lambda value, _: _whole(value.rpartition(":")[2]),  # of torchrun's `1:4` the most
-    "names": lambda value, _: len(set(filter(None, value.split(";")))),
-    "names_in_file": _names_in_file,
-    "index": lambda value, _: _whole(value) + 1,  # the last node, if not an earlier one
-    "lsf_hosts": _lsf_hosts,
-}
 
 
 def read_identity(place: Rank) -> RankIdentity:

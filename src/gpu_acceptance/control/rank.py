@@ -111,9 +111,18 @@ class _Launcher:
     node_by_node: str  # numbers ranks node by node
     pass_on: str  # hands a variable to all ranks
 
+    named_by: tuple[str, ...] = ()  # variables, of which the first that is there tells this run from others
+
     def started(self, environ: Mapping[str, str]) -> bool:
         """It started more than one rank; one alone needs no launcher."""
         return _number(environ, self.world_size, default=1) > 1
+
+    def run_id(self, environ: Mapping[str, str]) -> str:
+        """Return a name that differs from other runs, as far as the launcher has one."""
+        if self is _SRUN:
+            return f"slurm-{environ.get('SLURM_JOB_ID')}.{environ.get('SLURM_STEP_ID')}"
+        number = next((environ[name] for name in self.named_by if environ.get(name)), "")
+        return f"{self.name}-{number}" if number else self.name or "none"
 
 
 _SRUN = _Launcher(
@@ -123,10 +132,12 @@ _SRUN = _Launcher(
 _OPEN_MPI = _Launcher(
     *("mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
     *("mpirun --map-by slot", "mpirun -x MASTER_ADDR=HOST"),
+    ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"),  # Open MPI 5, 4
 )
 _HYDRA = _Launcher(  # of MPICH and Intel MPI
     *("mpiexec", "PMI_RANK", "MPI_LOCALRANKID", "PMI_SIZE", "MPI_LOCALNRANKS"),
     *("mpiexec -ppn N", "mpiexec -genv MASTER_ADDR HOST"),
+    ("I_MPI_HYDRA_UUID",),  # of Intel MPI; MPICH has none
 )
 _BARE = _Launcher(
     *("", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
@@ -154,12 +165,21 @@ def who_am_i(environ: Mapping[str, str] = os.environ) -> Rank:
     if "TORCHELASTIC_RUN_ID" in environ:
         place = _rank_of_torchrun(environ)
         if launcher and launcher is not _BARE:  # its variables are torchrun's own
-            _refuse_other_number(launcher, environ, place)
+            tasks = _number(environ, launcher.world_size)
+            if tasks != place.num_nodes:  # several jobs of torchrun, of which each would judge a part, and none the whole
+                raise LaunchError(
+                    f"{launcher.name} started {tasks} tasks ({launcher.world_size}={tasks}), but torchrun's job has {place.num_nodes} "
+                    f"nodes (GROUP_WORLD_SIZE={place.num_nodes}): start one torchrun per task, with --nnodes={tasks}; "
+                    f"or {tasks} ranks without torchrun"
+                )
         else:
             _refuse_task_of_other(environ, place.num_nodes)
         return place
     if launcher is None:
-        _refuse_part_of_unknown(environ)
+        rank, size = _number(environ, _BARE.rank, default=0), environ.get(_BARE.world_size)
+        if rank > 0 or (_BARE.rank in environ and not size):  # as a world of one it would judge a part as the whole
+            says = f"{_BARE.world_size}={size}" if size else f"{_BARE.world_size} is not in the environment"
+            raise LaunchError(f"{_BARE.rank}={rank}, and {says}: say how many ranks there are, or unset {_BARE.rank} for a run of one")
         _refuse_task_of_other(environ, 1)
         return Rank()
     place = _rank_of(launcher, environ)
@@ -230,7 +250,7 @@ def _rank_of(launcher: _Launcher, environ: Mapping[str, str]) -> Rank:
             f"number ranks node by node ({launcher.node_by_node})"
         )
     num_nodes = world_size // local_world_size
-    where = (_store_host(launcher, environ, num_nodes), _store_port(launcher, environ), _run_id(launcher, environ))
+    where = (_store_host(launcher, environ, num_nodes), _store_port(launcher, environ), launcher.run_id(environ))
     return Rank(rank, local_rank, world_size, local_world_size, node, num_nodes, *where, launcher=launcher.name)
 
 
@@ -272,33 +292,13 @@ def _store_host(launcher: _Launcher, environ: Mapping[str, str], num_nodes: int)
 
 
 def _store_port(launcher: _Launcher, environ: Mapping[str, str]) -> int:
-    if environ.get("MASTER_PORT"):
-        port = _number(environ, "MASTER_PORT")
-        if not 1 <= port <= 65535:
-            raise LaunchError(f"MASTER_PORT={port}: a port is from 1 to 65535")
-        return port
-    if launcher is _SRUN:
-        return _FIRST_SLURM_PORT + (_number(environ, "SLURM_JOB_ID") + _number(environ, "SLURM_STEP_ID")) % _NUM_SLURM_PORTS
-    return _PORT
-
-
-def _run_id(launcher: _Launcher, environ: Mapping[str, str]) -> str:
-    """Return a name that differs from other runs, as far as the launcher has one."""
-    if launcher is _SRUN:
-        return f"slurm-{environ.get('SLURM_JOB_ID')}.{environ.get('SLURM_STEP_ID')}"
-    if launcher is _OPEN_MPI:
-        return f"mpirun-{environ.get('PMIX_NAMESPACE') or environ.get('OMPI_MCA_ess_base_jobid')}"  # Open MPI 5, 4
-    if launcher is _HYDRA and (job := environ.get("I_MPI_HYDRA_UUID")):  # of Intel MPI; MPICH has none
-        return f"mpiexec-{job}"
-    return launcher.name or "none"
-
-
-def _refuse_part_of_unknown(environ: Mapping[str, str]) -> None:
-    """Refuse a process that has a rank and no world size: as a world of one it would judge a part as the whole."""
-    rank, size = _number(environ, _BARE.rank, default=0), environ.get(_BARE.world_size)
-    if rank > 0 or (_BARE.rank in environ and not size):
-        says = f"{_BARE.world_size}={size}" if size else f"{_BARE.world_size} is not in the environment"
-        raise LaunchError(f"{_BARE.rank}={rank}, and {says}: say how many ranks there are, or unset {_BARE.rank} for a run of one")
+    if not environ.get("MASTER_PORT"):
+        number_of_step = (_number(environ, name) for name in ("SLURM_JOB_ID", "SLURM_STEP_ID")) if launcher is _SRUN else None
+        return _FIRST_SLURM_PORT + sum(number_of_step) % _NUM_SLURM_PORTS if number_of_step else _PORT
+    port = _number(environ, "MASTER_PORT")
+    if not 1 <= port <= 65535:
+        raise LaunchError(f"MASTER_PORT={port}: a port is from 1 to 65535")
+    return port
 
 
 def _refuse_task_of_other(environ: Mapping[str, str], num_nodes: int) -> None:
@@ -323,13 +323,3 @@ def _refuse_task_of_other(environ: Mapping[str, str], num_nodes: int) -> None:
         f"{unsized}={environ[unsized]}: a launcher that is not known here started this task, and no variable says how many there are: "
         f"{only} if it is the only one; else start one torchrun per task, with --nnodes{also}"
     )
-
-
-def _refuse_other_number(launcher: _Launcher, environ: Mapping[str, str], place: Rank) -> None:
-    """Refuse several jobs of torchrun in the tasks of one launcher: each would judge a part, and none the whole."""
-    tasks = _number(environ, launcher.world_size)
-    if tasks != place.num_nodes:
-        raise LaunchError(
-            f"{launcher.name} started {tasks} tasks ({launcher.world_size}={tasks}), but torchrun's job has {place.num_nodes} nodes "
-            f"(GROUP_WORLD_SIZE={place.num_nodes}): start one torchrun per task, with --nnodes={tasks}; or {tasks} ranks without torchrun"
-        )

@@ -41,15 +41,14 @@ _STOPPED = {"T": "stopped (SIGSTOP, a debugger)", "t": "stopped (a debugger)"}
 _SYMBOL = re.compile(r"[A-Za-z_][\w.]{0,99}", re.ASCII)
 
 
-class _Rank(BaseModel):
+class _Missing(BaseModel):
     rank: NonNegativeInt
+
+
+class _Rank(_Missing):
     pid: int
     async_error: int = Field(0, validation_alias=AliasPath("status", "async_error"))
     collective_counts: dict[str, int] = {}
-
-
-class _Missing(BaseModel):
-    rank: NonNegativeInt
 
 
 class _Communicator(BaseModel):
@@ -121,16 +120,12 @@ def describe(answer: bytes, pid: int) -> str:
 
 
 def _facts(communicator: _Communicator) -> Iterator[str]:
+    """Yield silent ranks, errors, and the collectives whose counts differ between ranks; else the counts that all ranks have."""
     if communicator.missing_ranks:
         yield f"no answer from {named('rank', (one.rank for one in communicator.missing_ranks))}"
     for rank in communicator.ranks:
         if rank.async_error:
             yield f"NCCL error {rank.async_error} on rank {rank.rank}"
-    yield from _counts(communicator)
-
-
-def _counts(communicator: _Communicator) -> Iterator[str]:
-    """Yield the collectives whose counts differ between ranks; else the counts that all ranks have."""
     launched: dict[str, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     for rank in communicator.ranks:
         for operation, count in rank.collective_counts.items():

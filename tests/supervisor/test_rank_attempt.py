@@ -20,9 +20,14 @@ def done(outcome: Outcome = Outcome.PASSED, **changes):
     return said("done", **{"outcome": outcome, "message": "", "phase": "", "duration_s": 0.5, "figures": [], **changes})
 
 
+def results(host):
+    return [(record.outcome, record.message) for record, _ in host.published]
+
+
 GARBLED = ChannelError("b'x' (not JSON)")
 NO_MESSAGE = "the worker sent something that is no message: b'x' (not JSON)"
 CURVE = {"name": "a.loss", "unit": "nats", "num_steps": 2, "points": [1.0, 2.0]}
+OVERDUE = "deadline of 10 s passed"
 
 
 def test_a_validation_from_set_up_to_record(clock):
@@ -32,10 +37,10 @@ def test_a_validation_from_set_up_to_record(clock):
     assert host.told == [{"type": "vote", "outcome": "passed", "reason": "", "seq": 1}]
     attempt.on_control(broadcast("enter", ok=True))
     assert host.worker.sent[-1] == {"type": "enter", "seq": 1, "ok": True, "outcome": "passed", "reason": ""}
-    figure = {"metric": "a.b", "value": 1.0, "unit": "s", "judged": True}
-    attempt.on_worker(done(figures=[figure]))
-    record = host.record
-    assert (record.outcome, record.duration_s, record.figures[0].value) == (Outcome.PASSED, 0.5, 1.0)
+    attempt.on_worker(done(figures=[{"metric": "a.b", "value": 1.0, "unit": "s", "judged": True}]))
+    attempt.on_worker(done(Outcome.FAILED))  # a late message of it is no garbage for what comes next
+    assert (host.record.outcome, host.record.duration_s, host.record.figures[0].value) == (Outcome.PASSED, 0.5, 1.0)
+    assert (host.worker.killed, host.distrusted, len(host.published)) == (False, "", 1)
 
 
 @pytest.mark.parametrize(("length_s", "series"), [(7, None), (70, GpuSeries(point_s=70, levels={}, throttled={}))])
@@ -75,7 +80,7 @@ def test_a_worker_kept_out_takes_the_outcome_of_the_vote(clock):
     attempt.on_worker(said("setup", outcome="passed"))
     attempt.on_control(broadcast("enter", ok=False, outcome="skipped", reason="rank 1 skipped: no card"))
     attempt.on_worker(done())
-    assert (host.record.outcome, host.record.message) == (Outcome.SKIPPED, "rank 1 skipped: no card")
+    assert results(host) == [(Outcome.SKIPPED, "rank 1 skipped: no card")]
 
 
 def test_a_worker_whose_set_up_failed_is_not_told_to_enter(clock):
@@ -92,9 +97,8 @@ def test_stuck_in_the_call_at_the_deadline(clock):
     clock(9.9, attempt)
     assert not host.published
     clock(0.2, attempt)
-    record = host.record
-    assert (record.outcome, record.phase, record.message) == (Outcome.STUCK, "call", "deadline of 10 s passed")
-    assert record.stack == '  File "x.py", line 3 in wait'
+    assert results(host) == [(Outcome.STUCK, OVERDUE)]
+    assert (host.record.phase, host.record.stack) == ("call", '  File "x.py", line 3 in wait')
     assert host.worker.killed
 
 
@@ -107,17 +111,47 @@ def to_be_killed(clock, **worker) -> tuple[FakeHost, RunAttempt]:
     return host, attempt
 
 
-def test_a_stuck_worker_tells_its_last_collectives_and_that_it_cannot_run(clock):
-    told = LastCollective(group="default_pg", number=7, operation="nccl:all_reduce", finished=False)
-    host, attempt = to_be_killed(clock, collectives=(told,), state=(Cause.STOPPED, "stopped"))
+TOLD = LastCollective(group="default_pg", number=7, operation="nccl:all_reduce", finished=False)
+RAS = "2 ranks: AllReduce 4 on rank 0, 3 on rank 1"
+
+
+@pytest.mark.parametrize(
+    ("worker", "fields", "more"),
+    [
+        (
+            {"collectives": (TOLD,), "state": (Cause.STOPPED, "stopped")},
+            {"collectives": (TOLD,), "cause": Cause.STOPPED, "returncode": None},
+            "; its process is stopped; unfinished collective on default_pg: number 7, nccl:all_reduce",
+        ),
+        ({"ras": RAS}, {"ras": RAS}, ""),
+        ({"stack": ""}, {"ras": ""}, "; no stack trace: the worker did not respond within 4 s"),
+    ],
+    ids=["its last collectives, and that it cannot run", "an answer of NCCL", "no stack"],
+)
+def test_the_record_of_a_stuck_rank_holds_what_was_found_and_messages_meanwhile_are_ignored(clock, worker, fields, more):
+    host, attempt = to_be_killed(clock, **worker)
+    attempt.on_worker(done())
     attempt.tick()
     assert not host.published
     attempt.tick()
-    record = host.record
-    last = "unfinished collective on default_pg: number 7, nccl:all_reduce"
-    assert record.message == f"deadline of 10 s passed; its process is stopped; {last}"
-    assert (record.collectives, record.cause, record.returncode) == ((told,), Cause.STOPPED, None)
+    assert results(host) == [(Outcome.STUCK, OVERDUE + more)]
+    assert host.record.model_copy(update=fields) == host.record
     assert host.worker.killed
+
+
+@pytest.mark.parametrize("by_signal", [True, False])
+def test_a_worker_that_dies_during_its_diagnosis_was_stuck_and_a_signal_does_not_wait_for_the_answer(clock, by_signal):
+    host, attempt = to_be_killed(clock, stack="inside wait")
+    worker = host.worker
+    if by_signal:
+        attempt.interrupt("SIGTERM")
+        ended = "SIGTERM came while its stack was being collected"
+    else:
+        host.worker = None
+        attempt.on_exit(ExitStatus(-signal.SIGUSR1), "the end of the log")
+        ended = "the worker ended with signal SIGUSR1 while its stack was being collected"
+    assert results(host) == [(Outcome.STUCK, f"{OVERDUE}; {ended}")]
+    assert (host.record.log_tail, worker.killed) == ("the end of the log", by_signal)
 
 
 NO_WORKER = "no worker: none could be started (see world_formation)"
@@ -131,39 +165,9 @@ NO_WORKER = "no worker: none could be started (see world_formation)"
 def test_a_rank_that_goes_on_without_a_worker_starts_and_asks_none(kind, outcome, message, worker):
     host = FakeHost(worker())
     kind(host, go(absent=(1, 3)))
-    (record, _), *more = host.published
-    assert (record.outcome, record.message, more) == (outcome, message, [])
+    assert results(host) == [(outcome, message)]
     assert not host.started
     assert not (host.worker and host.worker.sent)
-
-
-@pytest.mark.parametrize(
-    ("worker", "ras", "more"),
-    [
-        ({"ras": "2 ranks: AllReduce 4 on rank 0, 3 on rank 1"}, "2 ranks: AllReduce 4 on rank 0, 3 on rank 1", ""),
-        ({"stack": ""}, "", "; no stack trace: the worker did not respond within 4 s"),
-    ],
-    ids=["an answer of NCCL", "no stack"],
-)
-def test_the_record_of_a_stuck_rank_holds_what_was_found(clock, worker, ras, more):
-    host, attempt = to_be_killed(clock, **worker)
-    attempt.tick()
-    attempt.tick()
-    assert (host.record.ras, host.record.message) == (ras, f"deadline of 10 s passed{more}")
-
-
-def test_messages_during_a_diagnosis_are_ignored(clock):
-    host, attempt = to_be_killed(clock)
-    attempt.on_worker(said("done", outcome="passed", phase="", message="", duration_s=10.1, figures=[]))
-    attempt.tick()
-    attempt.tick()
-    assert [record.outcome for record, _ in host.published] == [Outcome.STUCK]
-
-
-def test_a_cause_that_a_worker_made_up_is_none(clock):
-    host, attempt = entered()
-    attempt.on_worker(done(Outcome.FAILED, phase="call", cause="the moon"))
-    assert [(record.outcome, record.cause) for record, _ in host.published] == [(Outcome.ERROR, None)]
 
 
 @pytest.mark.parametrize(
@@ -173,31 +177,17 @@ def test_a_cause_that_a_worker_made_up_is_none(clock):
         (ExitStatus(None), None),
         (ExitStatus(-signal.SIGBUS), Cause.BUS_ERROR),
         (ExitStatus(-signal.SIGABRT), Cause.CRASHED),
+        (ExitStatus(-signal.SIGSEGV), Cause.CRASHED),
         (ExitStatus(-signal.SIGKILL), None),
         (ExitStatus(-signal.SIGKILL, num_oom_kills=2), Cause.OUT_OF_MEMORY),
     ],
 )
 def test_how_a_worker_ended_is_a_fact_of_its_record(clock, status, cause):
-    host = FakeHost(FakeWorker())
-    RunAttempt(host, go()).on_exit(status, "")
-    assert [(record.cause, record.returncode) for record, _ in host.published] == [(cause, status.returncode)]
-
-
-def test_a_worker_that_dies_during_its_diagnosis_was_stuck(clock):
-    host, attempt = to_be_killed(clock, stack="inside wait")
-    host.worker = None
-    attempt.on_exit(ExitStatus(-signal.SIGUSR1), "the end of its log")
-    record = host.record
-    ended = "deadline of 10 s passed; the worker ended with signal SIGUSR1 while its stack was being collected"
-    assert (record.outcome, record.message, record.log_tail) == (Outcome.STUCK, ended, "the end of its log")
-
-
-def test_a_signal_does_not_wait_for_the_answer(clock):
-    host, attempt = to_be_killed(clock)
-    attempt.interrupt("SIGTERM")
-    ended = "deadline of 10 s passed; SIGTERM came while its stack was being collected"
-    assert [(record.outcome, record.message) for record, _ in host.published] == [(Outcome.STUCK, ended)]
-    assert host.worker.killed
+    host, attempt = started()
+    attempt.on_exit(status, "last words")
+    attempt.on_worker(done())
+    assert results(host) == [(Outcome.DIED, f"the worker ended with {status}")]
+    assert (host.record.cause, host.record.returncode, host.record.log_tail) == (cause, status.returncode, "last words")
 
 
 @pytest.mark.parametrize(
@@ -210,7 +200,7 @@ def test_a_rank_that_hangs_after_its_call_says_so(clock, is_sealed, text):
     if is_sealed:
         attempt.on_control(broadcast("fence", ok=True))
     clock(10.5, attempt)
-    assert (host.record.outcome, host.record.message) == (Outcome.STUCK, f"deadline of 10 s passed; {text}")
+    assert results(host) == [(Outcome.STUCK, f"{OVERDUE}; {text}")]
 
 
 @pytest.mark.parametrize("phase", ["setup", "call"])
@@ -237,54 +227,46 @@ def test_a_rank_that_waits_for_the_vote_is_not_the_stuck_one(clock):
     assert host.record.outcome is Outcome.STUCK
 
 
-@pytest.mark.parametrize("kind", [RunAttempt, FormAttempt])
-def test_the_peer_of_a_failed_rank_is_a_victim_after_the_grace(clock, kind):
+@pytest.mark.parametrize(
+    ("kind", "rank", "is_victim"),
+    [(RunAttempt, 1, True), (FormAttempt, 1, True), (RunAttempt, 3, False), (EndAttempt, 1, False)],
+    ids=["its call", "its formation", "its own bad end", "its end"],
+)
+def test_the_peer_of_a_failed_rank_is_a_victim_after_the_grace(clock, kind, rank, is_victim):
     host, attempt = started(kind, deadline_s=1000.0)
-    attempt.on_control(broadcast("peer_bad", rank=1, outcome="died"))
+    attempt.on_control(broadcast("peer_bad", rank=rank, outcome="died"))
     clock(4, attempt)
     assert not host.published
     clock(2, attempt)
-    assert (host.record.outcome, host.record.message) == (Outcome.VICTIM, "stopped because rank 1 failed first (died)")
+    assert results(host) == [(Outcome.VICTIM, "stopped because rank 1 failed first (died)")] * is_victim
 
 
-@pytest.mark.parametrize(("kind", "rank"), [(RunAttempt, 3), (EndAttempt, 1)])
-def test_neither_its_own_bad_end_nor_that_of_a_peer_of_an_ending_worker_makes_a_victim(clock, kind, rank):
-    host, attempt = started(kind, deadline_s=1000.0)
-    attempt.on_control(broadcast("peer_bad", rank=rank, outcome="died"))
-    clock(100, attempt)
-    assert not host.published
-
-
-def test_a_rank_that_finishes_within_the_grace_keeps_its_figures(clock):
+@pytest.mark.parametrize(
+    ("after_s", "reported", "outcome"),
+    [(4, Outcome.PASSED, Outcome.PASSED), (1, Outcome.ERROR, Outcome.ERROR), (4.5, Outcome.ERROR, Outcome.VICTIM)],
+    ids=["it finishes within the grace", "its own error", "an error while peers are killed is their echo"],
+)
+def test_what_a_peer_of_a_failed_rank_reports(clock, after_s, reported, outcome):
     host, attempt = entered(deadline_s=1000.0)
     attempt.on_control(broadcast("peer_bad", rank=1, outcome="failed"))
-    clock(4)
-    attempt.on_worker(done())
+    clock(after_s)
+    attempt.on_worker(done(reported, phase="call", message="Connection reset by peer"))
     clock(100, attempt)
-    assert [record.outcome for record, _ in host.published] == [Outcome.PASSED]
-
-
-def test_a_dead_worker(clock):
-    host, attempt = started()
-    attempt.on_exit(ExitStatus(-signal.SIGSEGV), "last words")
-    record = host.record
-    assert (record.outcome, record.message, record.log_tail) == (Outcome.DIED, "the worker ended with signal SIGSEGV", "last words")
-    assert (record.cause, record.returncode) == (Cause.CRASHED, -signal.SIGSEGV)
-    attempt.on_worker(done())
-    assert len(host.published) == 1
+    assert results(host) == [(outcome, "Connection reset by peer")]
 
 
 @pytest.mark.parametrize(("kind", "before"), [(RunAttempt, "the set-up"), (EndAttempt, "it was asked to end")])
 def test_a_worker_that_was_gone_before(clock, kind, before):
     host = FakeHost(None)
     kind(host, go())
-    assert (host.record.outcome, host.record.message) == (Outcome.DIED, f"the worker was gone before {before}")
+    assert results(host) == [(Outcome.DIED, f"the worker was gone before {before}")]
 
 
 @pytest.mark.parametrize(
     ("message", "what"),
     [
         (done("splendid"), "the worker sent something that is no message: done.outcome: Input should be "),
+        (done(cause="the moon"), "the worker sent something that is no message: done.cause: Input should be "),
         (done(figures=[{"metric": "a"}]), "the worker sent something that is no message: done.figures.0.value is missing"),
         (said("give", key="a", value=[1]), "the worker sent something that is no message: give.value: Input should be "),
         (said("give", key="", value=1), "the worker sent a give message that cannot be: ValueError: gather wants a key of 1 "),
@@ -293,14 +275,16 @@ def test_a_worker_that_was_gone_before(clock, kind, before):
             "the worker sent a telemetry_request message that cannot be: ValueError: telemetry from 2.0 to ",
         ),
         (done(curves=[CURVE] * 1_000), "the worker sent a done message that cannot be: ValidationError: "),
+        (done(pid=78), "process 78 spoke for the worker (77)"),
     ],
 )
 def test_a_message_that_cannot_be_ends_its_worker_and_is_named(clock, message, what):
     host, attempt = entered()
     host.told.clear()
+    attempt.on_worker(done(seq=9))  # of another attempt: it is not taken
     attempt.on_worker(message)
     record = host.record
-    assert (record.outcome, record.phase, host.worker.killed) == (Outcome.ERROR, "channel", True)
+    assert (record.outcome, record.phase, record.cause, host.worker.killed) == (Outcome.ERROR, "channel", None, True)
     assert record.message.startswith(what)
     assert host.told == []
 
@@ -329,38 +313,18 @@ def test_a_crash_or_garbage_before_the_first_message_names_the_validation_before
 def test_interrupted(clock):
     host, attempt = started()
     attempt.interrupt("SIGTERM")
-    assert (host.record.outcome, host.record.message) == (Outcome.INTERRUPTED, "interrupted by SIGTERM")
-
-
-def test_a_message_of_another_attempt_or_process_is_not_taken(clock):
-    host, attempt = entered()
-    attempt.on_worker(done(seq=9))
-    assert not host.published
-    attempt.on_worker(done(pid=78))
-    assert (host.record.outcome, host.record.message) == (Outcome.ERROR, "process 78 spoke for the worker (77)")
+    assert results(host) == [(Outcome.INTERRUPTED, "interrupted by SIGTERM")]
 
 
 def test_passed_without_having_been_let_in_is_an_error(clock):
     host, attempt = started()
     attempt.on_worker(done())
-    assert host.record.message == "the worker says that it passed, but it was never let into the call"
-
-
-@pytest.mark.parametrize(("after_s", "outcome"), [(1, Outcome.ERROR), (4.5, Outcome.VICTIM)])
-def test_an_error_while_peers_are_killed_is_their_echo(clock, after_s, outcome):
-    host, attempt = entered(deadline_s=1000.0)
-    attempt.on_control(broadcast("peer_bad", rank=1, outcome="failed"))
-    clock(after_s)
-    attempt.on_worker(done(Outcome.ERROR, phase="call", message="Connection reset by peer"))
-    assert (host.record.outcome, host.record.message) == (outcome, "Connection reset by peer")
+    assert results(host) == [(Outcome.ERROR, "the worker says that it passed, but it was never let into the call")]
 
 
 @pytest.mark.parametrize("is_gone", [True, False])
 @pytest.mark.parametrize("following", [RunAttempt, EndAttempt])
-@pytest.mark.parametrize(
-    ("message", "what"),
-    [(GARBLED, NO_MESSAGE), (done(pid=78), "process 78 spoke for the worker (77)")],
-)
+@pytest.mark.parametrize(("message", "what"), [(GARBLED, NO_MESSAGE), (done(pid=78), "process 78 spoke for the worker (77)")])
 def test_garbage_after_a_validation_ends_the_next_attempt_at_once_and_names_the_one_before(clock, following, message, what, is_gone):
     host, attempt = entered()
     attempt.on_worker(done())
@@ -370,14 +334,7 @@ def test_garbage_after_a_validation_ends_the_next_attempt_at_once_and_names_the_
         host.worker = None
         attempt.on_exit(ExitStatus(-signal.SIGKILL), "")
     following(host, go(seq=2, nodeid="acceptance/test_b.py::test_b", previous="acceptance/test_a.py::test_a"))
-    assert [record.outcome for record, _ in host.published] == [Outcome.PASSED, Outcome.ERROR]
-    record = host.published[1][0]
-    assert (record.phase, record.message) == ("channel", f"before it, after the end of acceptance/test_a.py::test_a: {what}")
+    reported = Outcome.ERROR, f"before it, after the end of acceptance/test_a.py::test_a: {what}"
+    assert results(host) == [(Outcome.PASSED, ""), reported]
+    assert host.published[1][0].phase == "channel"
     assert is_gone or host.worker.sent[-1]["type"] == "enter"
-
-
-def test_a_late_message_of_the_validation_before_is_no_garbage(clock):
-    host, attempt = entered()
-    attempt.on_worker(done())
-    attempt.on_worker(done(Outcome.FAILED))
-    assert (host.worker.killed, host.distrusted) == (False, "")

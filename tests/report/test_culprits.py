@@ -92,7 +92,7 @@ def test_ranks_are_one_culprit_where_they_left_the_same(row, culprits):
 
 
 @pytest.mark.parametrize(
-    ("ranks", "peer", "told"), [((3,), 5, (3, 5)), ((1, 4), 2, (1, 4)), ((3,), 3, (3,)), ((3,), 99, (3,)), ((3,), None, (3,))]
+    ("ranks", "peer", "told"), [((3,), 5, (3, 5)), ((1, 4), 2, (1, 4)), ((3,), 3, (3,)), ((3,), 99, (3,)), ((3,), "a", (3,))]
 )
 def test_a_path_between_two_gpus_is_of_the_rank_that_missed_and_of_its_peer(ranks, peer, told):
     judged = sample_rows.held("p2p.both.path", 0.53, "relative", ">= 0.97", -0.454, "node", ranks, labels={"peer": peer})

@@ -11,7 +11,7 @@ from gpu_acceptance.record.figure import curve_of
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.row import Attempt, RankRecord, Row
 from gpu_acceptance.report.event_files import find_missing, write_event_files
-from tests.report import samples
+from tests.report import sample_rows, samples
 
 GPT2 = "acceptance/test_ddp.py::test_train[gpt2]"
 LOSS = curve_of("ddp.gpt2.loss", [3.0, math.nan, 0.1], "nats")
@@ -128,10 +128,7 @@ def test_an_existing_folder_is_left_alone(tmp_path, is_link):
 
 def test_a_failure_in_the_middle_leaves_nothing(tmp_path):
     record = record_of((GPT2, [[(LOSS,), (LOSS,)]]))
-    (row,) = record.rows
-    first, second = row.attempts[0].ranks
-    attempt = Attempt(number=1, ranks=(first, second.model_copy(update={"rank": 10**300})))  # as a name of a folder too long
-    spoiled = record.model_copy(update={"rows": (row.model_copy(update={"attempts": (attempt,)}),)})
+    spoiled = samples.with_rows(record, sample_rows.with_ranks(record.rows[0], {1: {"rank": 10**300}}))  # as a name of a folder too long
     with pytest.raises(OSError, match="File name too long"):
         write_event_files(tmp_path, spoiled)
     assert not list(tmp_path.iterdir())

@@ -89,25 +89,16 @@ def test_no_text_is_a_formula_or_leaves_its_cell(text):
 
 
 def test_a_counter_that_did_not_rise_has_no_row_and_one_that_rose_has():
-    record = samples.rejected()
-    row = record.rows[0]
-    attempt = row.attempts[0]
     counters = (sample_rows.figure("counters.a", 0, "count"), sample_rows.figure("counters.b", 2, "count"))
-    rank = attempt.ranks[0].model_copy(update={"figures": (), "counters": counters})
-    row = row.model_copy(update={"attempts": (attempt.model_copy(update={"ranks": (rank,)}),)})
-    rows = table(build_figures(record.model_copy(update={"rows": (row,)})))
+    row = sample_rows.with_ranks(sample_rows.gemm_row(1), {0: {"figures": (), "counters": counters}})
+    rows = table(build_figures(samples.with_rows(samples.rejected(), row)))
     assert [(one["metric"], one["value"]) for one in rows if one["validation"]] == [("counters.b", "2")]
 
 
 def test_a_number_below_0_stays_a_number():
-    record = samples.rejected()
-    row = record.rows[0]
-    attempt = row.attempts[0]
-    rank = attempt.ranks[0].model_copy(
-        update={"figures": (sample_rows.figure("a.b", -1.25e-07, "s"), sample_rows.figure("a.c", "-x", "text"))}
-    )
-    row = row.model_copy(update={"attempts": (attempt.model_copy(update={"ranks": (rank,)}),)})
-    values = [(one["value"], one["text"]) for one in table(build_figures(record.model_copy(update={"rows": (row,)})))[:2]]
+    figures = (sample_rows.figure("a.b", -1.25e-07, "s"), sample_rows.figure("a.c", "-x", "text"))
+    row = sample_rows.with_ranks(sample_rows.gemm_row(1), {0: {"figures": figures}})
+    values = [(one["value"], one["text"]) for one in table(build_figures(samples.with_rows(samples.rejected(), row)))[:2]]
     assert values == [("-1.25e-07", ""), ("", "'-x")]
 
 

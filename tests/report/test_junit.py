@@ -55,16 +55,8 @@ def test_each_validation_is_a_case_and_the_verdict_is_the_last(sample):
 
 
 def test_it_is_red_where_only_the_verdict_is():
-    record = samples.accepted()
-    conclusion = record.conclusion.model_copy(
-        update={
-            "verdict": "REJECTED",
-            "line": "REJECTED: 1 line of the contract missed",
-            "exit_code": 1,
-            **samples.objections("contract 8.2: missed"),
-        }
-    )
-    suite = suite_of(record.model_copy(update={"conclusion": conclusion}))
+    told = {"verdict": "REJECTED", "line": "REJECTED: 1 line of the contract missed", "exit_code": 1}
+    suite = suite_of(samples.concluded(samples.accepted(), **told, **samples.objections("contract 8.2: missed")))
     (wrong,) = [case for case in suite.findall("testcase") if kind(case) not in {None, "skipped"}]
     assert wrong.get("name") == "verdict"
     assert wrong.find("failure").get("message") == "REJECTED: 1 line of the contract missed"
@@ -77,10 +69,9 @@ def cases_of(record):
 
 
 def test_it_is_red_without_the_verdict_whatever_the_exit_code():
-    record = samples.accepted()
-    conclusion = record.conclusion.model_copy(update={"verdict": "INCOMPLETE", "line": "INCOMPLETE: 1 limit never measured"})
-    assert conclusion.exit_code == 0
-    assert suite_of(record.model_copy(update={"conclusion": conclusion})).get("errors") == "1"
+    record = samples.concluded(samples.accepted(), verdict="INCOMPLETE", line="INCOMPLETE: 1 limit never measured")
+    assert record.conclusion.exit_code == 0
+    assert suite_of(record).get("errors") == "1"
 
 
 def test_a_failure_names_the_culprit():

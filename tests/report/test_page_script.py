@@ -4,7 +4,7 @@ import pytest
 
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.report.build import build_page
-from tests.report import samples
+from tests.report import sample_rows, samples
 from tests.report.large import large
 
 SHOWN = """[...document.querySelectorAll(".validations tr.head")].filter(one => one.checkVisibility())
@@ -151,11 +151,8 @@ def sort_by(tab, table, head, key="Enter"):
 
 def took(*seconds_by_rank):
     """A run of one validation that took so long on each rank."""
-    record = samples.accepted()
-    attempt = record.rows[0].attempts[0]
-    ranks = tuple(one.model_copy(update={"duration_s": took_s}) for one, took_s in zip(attempt.ranks, seconds_by_rank, strict=True))
-    row = record.rows[0].model_copy(update={"attempts": (attempt.model_copy(update={"ranks": ranks}),)})
-    return record.model_copy(update={"rows": (row,)})
+    durations = {rank: {"duration_s": took_s} for rank, took_s in enumerate(seconds_by_rank)}
+    return samples.with_rows(samples.accepted(), sample_rows.with_ranks(sample_rows.gemm_row(), durations))
 
 
 def test_a_column_goes_up_down_and_back_by_keyboard_and_a_duration_counts_by_its_seconds(browser):

@@ -1,7 +1,5 @@
 """The page shows each validation with its figures, margins, ranks and the telemetry of its GPUs."""
 
-import itertools
-
 import pytest
 
 from gpu_acceptance.record.gpu_telemetry import GpuTelemetry, Level
@@ -127,10 +125,7 @@ def seen(**changes):
 
 def with_telemetry(row, *told):
     """The row with telemetry of the first ranks in its first attempt, and of no other."""
-    first = row.attempts[0]
-    pairs = itertools.zip_longest(first.ranks, told)
-    attempt = first.model_copy(update={"ranks": tuple(rank.model_copy(update={"telemetry": one}) for rank, one in pairs)})
-    return row.model_copy(update={"attempts": (attempt,)})
+    return sample_rows.with_ranks(row, {rank: {"telemetry": told[rank] if rank < len(told) else None} for rank in range(8)})
 
 
 def test_how_busy_the_gpus_were_in_all_validations():

@@ -25,8 +25,7 @@ def row(name, outcome, message=MESSAGE, judgement=UNREAD):
 
 def with_ranks(made, **update):
     """The row, with every record of a rank changed."""
-    attempts = (one.model_copy(update={"ranks": tuple(rank.model_copy(update=update) for rank in one.ranks)}) for one in made.attempts)
-    return made.model_copy(update={"attempts": tuple(attempts)})
+    return sample_rows.with_ranks(made, dict.fromkeys(range(8), update))
 
 
 def skipped(name):

@@ -18,7 +18,7 @@ from gpu_acceptance.report.build import write_page
 from gpu_acceptance.report.exports import EXPORTS
 from gpu_acceptance.report.redaction import Redactor, StandIns, learn_record, learn_texts
 from tests.cli.test_verbs import run
-from tests.report import samples
+from tests.report import sample_rows, samples
 from tests.verdict.judged_anew import judged_anew
 
 HOME = "/ho" + "me"
@@ -136,14 +136,9 @@ def test_a_host_is_replaced_as_a_word_alone_and_in_full():
 def with_figure(record, metric, value, field="figures"):
     """The record with one more figure, or counter, of the first rank in the first row."""
     row = record.rows[0]
-    attempt = row.attempts[-1]
-    first = attempt.ranks[0]
-    unit = "text" if isinstance(value, str) else "count"
-    figure = make_figure(metric, value, unit, judged=field == "counters")
-    first = first.model_copy(update={field: (*getattr(first, field), figure)})
-    attempt = attempt.model_copy(update={"ranks": (first, *attempt.ranks[1:])})
-    row = row.model_copy(update={"attempts": (*row.attempts[:-1], attempt)})
-    return judged_anew(record, rows=(row, *record.rows[1:]))
+    figure = make_figure(metric, value, "text" if isinstance(value, str) else "count", judged=field == "counters")
+    figures = (*getattr(row.attempts[0].ranks[0], field), figure)
+    return judged_anew(record, rows=(sample_rows.with_ranks(row, {0: {field: figures}}), *record.rows[1:]))
 
 
 def test_nodes_of_a_cluster_are_replaced_where_pods_have_names_of_their_own():

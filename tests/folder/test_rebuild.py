@@ -12,6 +12,7 @@ from gpu_acceptance.folder.files import RecordError
 from gpu_acceptance.folder.journal import JournalContent, NothingRanError
 from gpu_acceptance.folder.rebuild import last_written, read_run_folder, rebuild
 from gpu_acceptance.record.outcome import Outcome, Status
+from gpu_acceptance.record.row import WORKER_END
 from gpu_acceptance.record.run_record import ControlMessages, Refusal, RunEnd
 from gpu_acceptance.report.build import build_page
 from gpu_acceptance.report.remedies import advice_on_run
@@ -95,15 +96,6 @@ def test_a_run_that_was_not_finished_is_never_accepted_and_its_page_says_why():
     assert any(reason in element.text for element in parse(build_page(record)).elements)
 
 
-def test_a_miss_in_the_journals_rejects():
-    record = rebuilt(told(triad=(120.0, 120.0, 50.0, 120.0)).contents(0))
-    assert (record.conclusion.verdict, record.conclusion.exit_code) == ("REJECTED", 1)
-    assert record.conclusion.line == (
-        "REJECTED: 1 limit missed in 1 of 3 validations, "
-        "no reporter saw this run whole: rebuilt from 3 of 4 journals (node-00 lost power) (3 of 4 GPUs)"
-    )
-
-
 def test_a_rebuilt_run_has_the_plan():
     plan = make_plan(waivers={"gemm.*": "agreed"}, declared_gpus=2, expected_nodes=1, num_deselected=3, allow_busy=True)
     record = rebuilt(told(plan=plan).contents())
@@ -183,25 +175,6 @@ def test_a_required_subject_too_large_for_the_job_is_shown_and_its_limit_missed_
         assert "rail does not apply: needs at least 16 ranks, this job has 4" in build_page(record)
 
 
-def test_files_that_were_not_collected_are_reasons():
-    record = rebuilt(told(plan=make_plan(not_collected=("test_ib.py: skipped at import: no driver",))).contents())
-    assert record.conclusion.reasons[1:] == ("test_ib.py: skipped at import: no driver",)
-
-
-def test_the_end_of_the_workers_counts():
-    run = told()
-    ended = attempt_of("worker_end", dict.fromkeys(range(4), ()), rank_2=Outcome.DIED)
-    record = rebuilt(replace(run, attempts={**run.attempts, "worker_end": [ended]}).contents())
-    assert (record.rows[-1].nodeid, record.rows[-1].outcome) == ("worker_end", Outcome.DIED)
-    assert record.conclusion.line.startswith("REJECTED: worker end died")
-
-
-def test_nothing_ran():
-    contents = [replace(content, records=()) for content in told(plan=make_plan(nodeids=(FORMATION, TRIAD))).contents()]
-    record = rebuilt(contents)
-    assert (record.conclusion.verdict, record.conclusion.exit_code) == ("INCOMPLETE", 5)
-
-
 def test_every_attempt_is_there_also_outside_the_plan_and_all_formations_in_row_0():
     run = told(plan=make_plan(nodeids=(TRIAD,)))
     formations = [attempt_of(FORMATION, dict.fromkeys(range(4), ()), number) for number in (1, 2)]
@@ -210,9 +183,34 @@ def test_every_attempt_is_there_also_outside_the_plan_and_all_formations_in_row_
     assert [row.nodeid for row in others] == [TRIAD, BF16]
 
 
-def test_measure_only_judges_nothing():
-    record = rebuilt(told(triad=(1.0,) * 4, plan=make_plan(measure_only=True)).contents())
-    assert (record.conclusion.verdict, row_of(record).judgements) == ("INCOMPLETE", ())
+UNCONCLUDED = "no reporter saw this run whole: rebuilt from 4 of 4 journals (node-00 lost power)"
+
+
+BAD_END = attempt_of(WORKER_END, dict.fromkeys(range(4), ()), rank_2=Outcome.DIED)
+
+
+def without_records(run):
+    return [replace(content, records=()) for content in run.contents()]
+
+
+@pytest.mark.parametrize(
+    ("contents", "exit_code", "line"),
+    [
+        (
+            told(triad=(120.0, 120.0, 50.0, 120.0)).contents(0),
+            1,
+            f"REJECTED: 1 limit missed in 1 of 3 validations, {UNCONCLUDED.replace('4 of', '3 of')} (3 of 4 GPUs)",
+        ),
+        (replace(told(), attempts={**told().attempts, WORKER_END: [BAD_END]}).contents(), 1, "REJECTED: worker end died"),
+        (told(plan=make_plan(not_collected=("test_ib.py: no driver",))).contents(), 6, f"INCOMPLETE: {UNCONCLUDED}, 1 file not collected"),
+        (without_records(told(plan=make_plan(nodeids=(FORMATION, TRIAD)))), 5, "INCOMPLETE: "),
+        (told(triad=(1.0,) * 4, plan=make_plan(measure_only=True)).contents(), 6, "INCOMPLETE: "),
+    ],
+    ids=["a miss", "the end of the workers", "files that were not collected", "nothing ran", "measured only"],
+)
+def test_what_the_journals_tell_is_in_the_verdict(contents, exit_code, line):
+    conclusion = rebuilt(contents).conclusion
+    assert (conclusion.exit_code, conclusion.line[: len(line)]) == (exit_code, line)
 
 
 @pytest.mark.parametrize(

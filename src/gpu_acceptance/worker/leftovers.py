@@ -14,7 +14,7 @@ from time import monotonic, sleep
 from typing import Any
 
 from gpu_acceptance.base.text import clip
-from gpu_acceptance.worker import functions, process_settings, settings, torch_settings
+from gpu_acceptance.worker import functions, settings, torch_settings
 from gpu_acceptance.worker.threads import (
     bare_threads,
     burning_threads,
@@ -25,7 +25,7 @@ from gpu_acceptance.worker.threads import (
     working_threads,
 )
 
-SETTINGS = (*settings.SETTINGS, *process_settings.SETTINGS, *torch_settings.SETTINGS, *functions.SETTINGS)
+SETTINGS = (*settings.SETTINGS, *torch_settings.SETTINGS, *functions.SETTINGS)
 
 _ENDS_WITHIN_S = 1.0  # a thread that is just ending is no leftover
 _SHORT = reprlib.Repr()

@@ -1,12 +1,23 @@
-"""A real browser opens the report: offline, without a complaint, and the verdict is there to see."""
+"""The page in a real browser: offline, without a complaint, its layout, its figures, on paper, and all that its script does."""
 
+import io
+import re
+import unicodedata
 from importlib import resources
+from pathlib import Path
 
+import pypdf
 import pytest
 
+from gpu_acceptance.folder.files import read_results
+from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.report.build import build_compare_page, build_page
+from gpu_acceptance.report.problems import problems
+from gpu_acceptance.report.validations import shown_figures
+from gpu_acceptance.report.words import STATUS, figure_text, judged_figure, rounded
 from gpu_acceptance.verdict.comparison import compare
-from tests.report import samples
+from tests.report import sample_rows, samples
+from tests.report.large import large
 
 HEADING = "document.querySelector('h1').innerText.replace(/\\s+/g, ' ').trim()"
 
@@ -81,3 +92,392 @@ def test_this_test_would_see_a_picture_without_words(browser):
     planted = '<img src="data:,"><p style="color: #999; background: #aaa">pale words</p></main>'
     tab = browser.open(build_page(samples.rejected()).replace("</main>", planted))
     assert {name for name, *_ in faults(tab)} == {"image-alt", "color-contrast"}
+
+
+# --- layout ---------------------------------------------------------------------------------------------------------------------
+
+
+REPORTS = Path(__file__).parents[2] / "reports"
+HEIGHT = 900  # of the browser's window
+BOTTOMS = """Object.fromEntries(["header.verdict", "#short", "#scoreboard"].map(one =>
+  [one, document.querySelector(one).getBoundingClientRect().bottom]))"""
+# Of each limit that is told: whether bound and margin are where they can be seen, and nothing is cut off.
+CUT = """(wide => [...document.querySelectorAll("#wrong .cards td[data-of], #validations .cards > tbody > tr > td[data-of]")]
+  .filter(one => one.checkVisibility())
+  .filter(one => (box => box.left < 0 || box.right > wide || one.scrollWidth > one.clientWidth + 1)(one.getBoundingClientRect()))
+  .map(one => [one.dataset.of, one.innerText]))(document.documentElement.clientWidth)"""
+
+
+def runs():
+    """Rejected runs: of 8 GPUs with an odd bound, of 2 of which one overheats in 31 subjects, of 24 that are made."""
+    for name in ("evidence/h200x8-accept/raised", "samples/h100x2-rejected"):
+        yield pytest.param(lambda name=name: read_results(REPORTS / name), id=name)
+    yield pytest.param(lambda: large(3, 60), id="24 GPUs")
+
+
+@pytest.mark.parametrize("run", [*runs()])
+def test_the_first_screen_of_a_rejected_run_has_verdict_culprits_and_scoreboard(browser, run):
+    record = run()
+    assert record.conclusion.verdict == "REJECTED"
+    bottoms = browser.open(build_page(record), width=1280).ask(BOTTOMS)
+    assert max(bottoms.values()) <= HEIGHT, bottoms
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("run", ["samples/h100x2-rejected", "samples/h200x2-accepted"])
+def test_bound_margin_and_source_of_each_limit_can_be_seen(browser, run, width):
+    tab = browser.open(build_page(read_results(REPORTS / run)), width=width)
+    tab.ask("document.querySelectorAll('#validations .subject').forEach(one => (one.open = true))")
+    assert tab.ask("document.querySelectorAll('.cards td[data-of=Source]').length") > 100
+    assert tab.ask(CUT) == []
+    assert tab.ask("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+
+
+def test_this_test_would_see_what_is_cut_off(browser):
+    page = build_page(samples.rejected()).replace("</style>", ".cards { min-width: 60rem; }</style>")
+    assert ["Needed", ">= 4150"] in browser.open(page, width=390).ask(CUT)
+
+
+# --- figures --------------------------------------------------------------------------------------------------------------------
+
+
+ATTEMPTS = """Object.fromEntries([...document.querySelectorAll(".validations > tbody[id]")].map(body => [body.id,
+  [...body.querySelectorAll("table")].filter(one => one.caption.textContent.startsWith("Attempt "))
+    .map(one => [...one.tBodies[0].rows].map(row => [...row.cells].map(cell => cell.textContent)))]))"""
+
+
+@pytest.mark.parametrize("run", ["samples/h200x2-accepted", "samples/h100x2-rejected", "evidence/h200-interconnect/x2-full"])
+def test_each_figure_of_each_rank_is_that_of_the_results(browser, run):
+    record, num_compared = read_results(REPORTS / run), 0
+    shown = browser.open(build_page(record)).ask(ATTEMPTS)
+    assert sorted(shown) == sorted(f"v{number}" for number in range(len(record.rows)))
+    for number, row in enumerate(record.rows):
+        for attempt, lines in zip(row.attempts, shown[f"v{number}"], strict=True):
+            for rank, (name, _, _, _, *cells) in zip(attempt.ranks, lines, strict=True):
+                assert name == str(rank.rank)
+                told = [text.split(" (")[0] for cell in cells for text in cell.split("; ")]
+                numbers = [one for one in shown_figures(rank) if type(one.value) in {int, float}]
+                assert [one for one in numbers if rounded(one.value) not in told] == []
+                num_compared += len(numbers)
+    assert num_compared > 100
+
+
+@pytest.mark.parametrize("run", ["samples/h100x2-rejected", "evidence/h200-compute/x4-competitor"])
+def test_each_miss_is_shown_beside_its_bound(browser, run):
+    record = read_results(REPORTS / run)
+    missed = [one for row in record.rows for one in row.judgements if one.status == "missed"]
+    text = browser.open(build_page(record)).ask("document.querySelector('#wrong').textContent")
+    assert missed
+    assert [one for one in missed if judged_figure(one) not in text or one.need not in text] == []
+
+
+# --- paper ----------------------------------------------------------------------------------------------------------------------
+
+
+RUN = Path(__file__).parents[2] / "reports" / "evidence" / "h200-interconnect" / "x2-one-rank-without-p2p"
+UNFOLDED = ":is(#wrong, #machines) details::details-content { content-visibility: visible; height: auto; }"
+UNCUT = "tr, .tiles, .picture, .culprit > p, .culprits li, .scores li { break-inside: avoid; }"
+ROWS = """[...document.querySelectorAll("tr")].filter(row => row.checkVisibility() && row.cells.length > 1)
+  .map(row => [...row.cells].map(cell => cell.innerText))"""
+
+
+def folded(text):
+    """Without blanks, and with the letters of a ligature apart."""
+    return re.sub(r"\s+", "", unicodedata.normalize("NFKC", text))
+
+
+def print_it(browser, page, looked_for="", *, unfolded=False):
+    """The sheets as folded texts, and the rows of all tables that are on them, as folded cells."""
+    tab = browser.open(page)
+    if unfolded:
+        tab.ask("document.querySelectorAll('#validations .subject').forEach(one => (one.open = true))")
+    tab.ask("document.querySelector('.finder input').focus()")
+    tab.type(looked_for)
+    sheets = [folded(sheet.extract_text()) for sheet in pypdf.PdfReader(io.BytesIO(tab.paper())).pages]
+    tab.call("Emulation.setEmulatedMedia", media="print")
+    tab.ask("document.querySelectorAll('.said').forEach(one => one.remove())")  # said, not shown
+    rows = [[folded(cell) for cell in row] for row in tab.ask(ROWS)]
+    assert tab.complaints == []
+    return sheets, rows
+
+
+def cut(sheets, rows):
+    """Rows that are not whole on any sheet."""
+    return [row for row in rows if not any(all(cell in sheet for cell in row) for sheet in sheets)]
+
+
+@pytest.fixture(scope="module")
+def record():
+    """A rank that died, a limit that was missed, validations that did not run."""
+    return read_results(RUN)
+
+
+def test_paper_has_the_verdict_and_every_failure_and_cuts_no_row(browser, record):
+    sheets, rows = print_it(browser, build_page(record), looked_for="no such thing", unfolded=True)
+    assert folded(record.conclusion.line) in sheets[0]
+    text = "".join(sheets)
+    assert all(folded(reason) in text for reason in record.conclusion.reasons)
+    found = problems(record)
+    assert len(found) >= 2
+    for one in found:
+        assert folded(one.row.nodeid) in text
+        for judged in (line.judgement for line in one.lines):
+            mark = STATUS[judged.status]
+            assert folded(judged.metric + mark.symbol + mark.word + figure_text(judged, exactly=True)) in text
+    assert len(rows) > 300
+    assert cut(sheets, rows) == []
+    folds = text.count(folded("Figures by rank, attempts, how to run it again"))
+    assert folds == len(record.rows)  # that they are not looked for is of the screen
+    assert "Findvalidations" not in text
+
+
+def test_a_table_that_goes_on_repeats_its_head_and_what_held_stays_folded(browser):
+    """The head of the limits that were never measured, and of no subject of which all held."""
+    record = samples.accepted()
+    never = tuple(sample_rows.not_measured(f"hbm.case{number}.bandwidth") for number in range(120))
+    conclusion = record.conclusion.model_copy(update={"limits": (*record.conclusion.limits, *never)})
+    sheets, _ = print_it(browser, build_page(record.model_copy(update={"conclusion": conclusion})))
+    head = folded("Limit State Figure Needed Scope Source, reason")
+    with_rows = [sheet for sheet in sheets if re.search(r"hbm\.case\d+\.bandwidth", sheet)]
+    assert len(with_rows) >= 3
+    assert all(head in sheet for sheet in with_rows)
+    assert not any("Deadline" in sheet for sheet in sheets)
+
+
+def test_where_the_style_cannot_unfold_the_script_does_and_a_row_that_is_cut_would_be_seen(browser, record):
+    page = build_page(record)
+    assert UNCUT in page
+    assert UNFOLDED in page
+    sheets, rows = print_it(browser, page.replace(UNCUT, "").replace(UNFOLDED, ""))
+    assert cut(sheets, rows)
+    checks = [command for problem in problems(record) for one in problem.advice for command, _ in one.checks]
+    assert checks
+    assert all(folded(command) in "".join(sheets) for command in checks)
+
+
+# --- find, sort and unfold ------------------------------------------------------------------------------------------------------
+
+
+SHOWN = """[...document.querySelectorAll(".validations tr.head")].filter(one => one.checkVisibility())
+  .map(one => one.querySelector("code").innerText)"""
+TOLD = "document.querySelector('.finder [role=status]').innerText"
+FOCUS = "document.querySelector('.finder input').focus()"
+UNFOLD = "document.querySelectorAll('#validations .subject').forEach(one => (one.open = true))"
+FOCUSED = "document.activeElement.innerText"
+GEMM, HBM, NCCL = "test_gemm[bf16]", "test_hbm_triad", "test_nccl_large[all_reduce]"
+
+
+@pytest.fixture
+def tab(browser):
+    """Three validations, two of them FAILED."""
+    tab = browser.open(build_page(samples.rejected()))
+    tab.ask(UNFOLD)
+    yield tab
+    assert tab.complaints == []
+
+
+def find(tab, words):
+    tab.ask(FOCUS)
+    tab.type(words)
+
+
+def press_button(tab, words):
+    """By keyboard: Tab until it has the focus, then the space bar."""
+    for _ in range(60):
+        if words in (tab.ask(FOCUSED) or "")[:40]:
+            return tab.press(" ")
+        tab.press("Tab")
+    raise AssertionError(f"no {words!r} among what Tab reaches")
+
+
+def test_without_javascript_all_is_there_and_no_control_without_use(browser):
+    tab = browser.open(build_page(samples.incomplete()), script=False)
+    assert tab.ask("document.querySelectorAll('button, input, [aria-sort]').length") == 0
+    tab.ask(UNFOLD)
+    names = [row.nodeid.split("::")[-1] for row in samples.incomplete().rows]
+    assert sorted(tab.ask(SHOWN)) == sorted(names)  # grouped by subject
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        ("hbm", [HBM]),  # a validation
+        ("NCCL.all_reduce.busbw", [NCCL]),  # a metric, in any case
+        ("node-01 serial 1653924100006", [GEMM, HBM, NCCL]),  # a GPU: folded, its figures by rank
+        ("1653924100006 tflops", [GEMM]),  # all of the words
+        ("test_hbm.triad", []),  # text, no pattern
+        ("no such thing", []),
+    ],
+)
+def test_words_find_validations(tab, words, shown):
+    find(tab, words)
+    assert tab.ask(SHOWN) == shown
+    assert tab.ask(TOLD) == f"{len(shown)} of 3 validations shown"
+
+
+def test_a_subject_of_which_nothing_is_shown_goes_with_its_heading(tab):
+    find(tab, "hbm")
+    names = "[...document.querySelectorAll('#validations .subject-name')].filter(one => one.checkVisibility()).map(one => one.innerText)"
+    assert tab.ask(names) == ["hbm"]
+
+
+def test_what_is_found_is_unfolded_and_folded_again_when_nothing_is_looked_for(browser):
+    tab = browser.open(build_page(samples.rejected()))
+    opened = """[...document.querySelectorAll('#validations .subject')].filter(one => one.open)
+      .map(one => one.querySelector('.subject-name').innerText)"""
+    was = tab.ask(opened)
+    assert "gemm" not in was  # all of it held
+    find(tab, "tflops")
+    assert tab.ask(SHOWN) == [GEMM]
+    tab.press("Escape")
+    assert tab.ask(opened) == was
+    assert tab.complaints == []
+
+
+def test_escape_shows_all_again(tab):
+    find(tab, "hbm")
+    press_button(tab, "FAILED")
+    assert tab.ask(SHOWN) == [HBM]
+    tab.press("Escape")
+    assert tab.ask(SHOWN) == [GEMM, HBM, NCCL]
+    assert tab.ask("document.querySelectorAll('.finder [aria-pressed=true]').length") == 0
+    assert tab.ask("document.querySelector('.finder input').value") == ""
+
+
+def test_states_are_counted_and_any_of_those_pressed_is_shown(browser):
+    tab = browser.open(build_page(samples.incomplete()))
+    chips = tab.ask("[...document.querySelectorAll('.finder button')].map(one => one.innerText)")
+    outcomes = [row.outcome for row in samples.incomplete().rows]
+    assert "! ERROR 2" in chips
+    assert f"✓ passed {outcomes.count(Outcome.PASSED)}" in chips
+    assert chips[-1].startswith("✓")  # what is wrong stands first
+    assert not any("held" in chip for chip in chips)
+    tab.ask(FOCUS)
+    press_button(tab, "ERROR")
+    assert tab.ask(TOLD) == "2 of 7 validations shown"
+    press_button(tab, "NOT RUN")
+    assert tab.ask(SHOWN) == ["test_nccl_large[broadcast]", "test_ddp_throughput", "test_p2p_matrix"]
+    assert tab.ask("document.querySelectorAll('.finder [aria-pressed=true]').length") == 2
+
+
+def test_a_link_to_what_is_not_shown_shows_it(tab):
+    find(tab, "gemm")
+    assert tab.ask(SHOWN) == [GEMM]
+    tab.ask("document.querySelector('#wrong a[href^=\"#v\"]').click()")
+    assert tab.ask(SHOWN) == [GEMM, HBM, NCCL]
+
+
+def test_large_tables_of_machines_are_searched_by_themselves(browser):
+    tab = browser.open(build_page(large(3, 2)))
+    finder = ".finder[aria-label='24 GPUs, as NVML names them']"
+    tab.ask(f"document.querySelector('#machines details').open = true; document.querySelector(\"{finder} input\").focus()")
+    tab.type("node-03")
+    assert tab.ask(f'document.querySelector("{finder} [role=status]").innerText') == "8 of 24 rows shown"
+    assert tab.ask("document.querySelectorAll('#environment tr.filtered').length") == 0
+
+
+def test_many_nodes_side_by_side_are_searched(browser):
+    tab = browser.open(build_page(large(17, 2)))
+    finder = ".finder[aria-label='GPUs side by side']"
+    tab.ask(f'document.querySelector("{finder} input").focus()')
+    tab.type("node-04")
+    assert tab.ask(f'document.querySelector("{finder} [role=status]").innerText') == "1 of 17 nodes shown"
+    shown = "[...document.querySelectorAll('#side-by-side .node')].filter(one => one.checkVisibility())"
+    assert tab.ask(f"{shown}.map(one => [one.open, one.querySelector('summary').innerText])") == [[True, "node 3: node-04.example"]]
+    assert tab.complaints == []
+
+
+COLUMN = """(table => {
+  const at = [...table.tHead.rows[0].cells].findIndex(one => one.innerText.startsWith(%r));
+  return [...table.tBodies[0].rows].map(one => one.cells[at].innerText.trim());
+})(document.querySelector(%r))"""
+
+
+def sort_by(tab, table, head, key="Enter"):
+    tab.ask(f"[...document.querySelectorAll({table + ' th button'!r})].find(one => one.innerText.startsWith({head!r})).focus()")
+    tab.press(key)
+    order = f"[...document.querySelectorAll({table + ' th'!r})].map(one => one.getAttribute('aria-sort')).filter(Boolean)"
+    return tab.ask(COLUMN % (head, table)), tab.ask(order)
+
+
+def took(*seconds_by_rank):
+    """A run of one validation that took so long on each rank."""
+    durations = {rank: {"duration_s": took_s} for rank, took_s in enumerate(seconds_by_rank)}
+    return samples.with_rows(samples.accepted(), sample_rows.with_ranks(sample_rows.gemm_row(), durations))
+
+
+def test_a_column_goes_up_down_and_back_by_keyboard_and_a_duration_counts_by_its_seconds(browser):
+    tab = browser.open(build_page(took(12.0, 200.0, 9.5, 7300.0, 12.0, 61.0, 9.5, 12.0)))
+    tab.ask("document.querySelectorAll('#validations details').forEach(one => (one.open = true))")
+    was = ["12.0 s", "3 min 20 s", "9.5 s", "2 h 1 min", "12.0 s", "1 min 1 s", "9.5 s", "12.0 s"]
+    up = ["9.5 s", "9.5 s", "12.0 s", "12.0 s", "12.0 s", "1 min 1 s", "3 min 20 s", "2 h 1 min"]
+    table = "#v0 details table"
+    assert sort_by(tab, table, "Took") == (up, ["ascending"])
+    assert tab.ask(COLUMN % ("Rank", table)) == ["2", "6", "0", "4", "7", "5", "1", "3"]  # equal ones stay as they were
+    assert sort_by(tab, table, "Took", key=" ") == (up[::-1], ["descending"])
+    assert sort_by(tab, table, "Took") == (was, [])
+    assert sort_by(tab, table, "Rank") == ([str(rank) for rank in range(8)], ["ascending"])
+    assert tab.complaints == []
+
+
+NUMBERS = """
+<h2 id="t">T</h2><table id="tried"><thead><tr><th>Figure</th><th>Same</th></tr></thead><tbody>
+%s</tbody></table></main>"""
+
+
+def test_numbers_are_ordered_as_numbers_and_what_is_none_comes_last(browser):
+    cells = ["262.5 GB/s", ">= 31", "none", "-4 %", "1e+06", "550.54.15", "+4.9 %", "rank 10", "rank 2", "0.12 (spread 3 %)"]
+    rows = "".join(f"<tr><td>{cell}</td><td>x</td></tr>" for cell in cells)
+    tab = browser.open(build_page(samples.accepted()).replace("</main>", NUMBERS % rows))
+    numbers, texts = ["-4 %", "0.12 (spread 3 %)", "+4.9 %", ">= 31", "262.5 GB/s", "1e+06"], ["550.54.15", "none", "rank 2", "rank 10"]
+    assert sort_by(tab, "#tried", "Figure") == ([*numbers, *texts], ["ascending"])
+    assert sort_by(tab, "#tried", "Figure") == ([*numbers[::-1], *texts[::-1]], ["descending"])
+    assert tab.ask("document.querySelectorAll('#tried th button').length") == 1  # where all are equal there is nothing to order
+
+
+def test_a_table_with_a_cell_that_spans_others_is_left_alone(browser):
+    rows = "<tr><td>2</td><td>x</td></tr><tr><td colspan=2>1</td></tr>"
+    tab = browser.open(build_page(samples.accepted()).replace("</main>", NUMBERS % rows))
+    assert tab.ask("document.querySelectorAll('#tried th button').length") == 0
+    assert tab.complaints == []
+
+
+def test_the_limits_of_a_validation_stay_with_it(tab):
+    """Between its name and what is folded under it."""
+    inside = "[...document.querySelectorAll('.validations tbody[id]')].map(one => [...one.rows].map(row => row.className || 'limit'))"
+    table = "#validations .wide:has(#v2) > table"
+    before = tab.ask(inside)
+    assert before[2] == ["head", "limit", "limit", "more"]
+    limits = f"[...document.querySelectorAll({table + ' > tbody > tr:not(.head, .more) > th'!r})].map(one => one.innerText)"
+    names = tab.ask(limits)
+    for order in (sorted(names), sorted(names, reverse=True), names):
+        sort_by(tab, table, "Metric")
+        assert tab.ask(limits) == order
+        assert tab.ask(inside) == before
+
+
+def test_all_is_unfolded_and_folded(tab):
+    folds = "[...document.querySelectorAll('details')].map(one => one.open)"
+    assert not all(tab.ask(folds))
+    press_button(tab, "Expand all")
+    assert all(tab.ask(folds))
+    press_button(tab, "Collapse all")
+    assert not any(tab.ask(folds))
+
+
+def test_printing_unfolds_what_belongs_on_paper_and_leaves_the_page_as_it_was(tab):
+    opened = "[...document.querySelectorAll('details')].filter(one => one.open).length"
+    was = tab.ask(opened)
+    tab.ask("dispatchEvent(new Event('beforeprint'))")
+    assert tab.ask("[...document.querySelectorAll('#wrong details, #machines details')].every(one => one.open)")
+    assert tab.ask(opened) > was
+    tab.ask("dispatchEvent(new Event('afterprint'))")
+    assert tab.ask(opened) == was
+
+
+def test_hostile_words_in_the_field_are_words(tab):
+    elements = "document.querySelectorAll('*').length"
+    before = tab.ask(elements)
+    find(tab, "<img src=x onerror=alert(1)> .* [ \\ ' \"")
+    assert tab.ask(TOLD) == "0 of 3 validations shown"
+    assert tab.ask(elements) == before

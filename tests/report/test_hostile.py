@@ -62,6 +62,19 @@ def tainted_record(sample, taint):
     return construct(RunRecord, tainted(samples.ALL[sample]().model_dump(), taint))
 
 
+def for_hostile_text(text, max_examples=15):
+    """Decorate a test of a tainted sample; `text`: beside what is made, what this format must not be led astray by."""
+
+    def decorate(test):
+        test = given(taint=hostile | st.text(st.characters(), min_size=1, max_size=20))(test)
+        test = settings(max_examples=max_examples, deadline=None)(
+            example(taint="x" * 1_000_000)(example(taint=text + "".join(PIECES))(test))
+        )
+        return pytest.mark.slow(pytest.mark.parametrize("sample", ["rejected", "stuck", "incomplete", "trained"])(test))
+
+    return decorate
+
+
 def page_of(sample, taint):
     return build_page(tainted_record(sample, taint))
 

@@ -1,15 +1,20 @@
-"""Problems are shown once: validations with the same limits not held are one, and a declared skip is none."""
+"""Problems are shown once, and culprits have one line each with figure, bound, deviation and what to do."""
 
+import re
 from dataclasses import replace
 
 import pytest
 
-from gpu_acceptance.record.outcome import Outcome, Status
+from gpu_acceptance.record.outcome import Cause, Outcome, Status
 from gpu_acceptance.report.build import build_page
-from gpu_acceptance.report.problems import problems
+from gpu_acceptance.report.machines import places
+from gpu_acceptance.report.problems import JOB, first_told, problems
+from gpu_acceptance.report.problems import suspects as find_suspects
 from gpu_acceptance.report.remedies import advice_on
-from gpu_acceptance.report.summary_text import annotations
+from gpu_acceptance.report.summary_text import annotations, summary_lines
+from gpu_acceptance.report.words import WITHIN_NOISE
 from tests.report import sample_rows, samples
+from tests.report.large import large
 from tests.report.pages import parse
 
 MESSAGE = "counters.nvlink.replays has no value: not supported"
@@ -83,3 +88,142 @@ def test_a_declared_skip_is_no_fault(declared, is_told):
     assert bool(problem.causes or problem.victims) == is_told
     assert ("skipped" in kinds) == is_told
     assert "Skipped: no --site=FILE" in parse(build_page(record)).all("body")[0].text or not is_told
+
+
+# --- culprits on the first screen -----------------------------------------------------------------------------------------------
+
+
+GPU_5 = "rank 5 (node-01.example, GPU 5, serial 1653924100006)"
+
+
+def suspects(record):
+    return find_suspects(problems(record), places(record))
+
+
+def short(record):
+    """Return the text of the section, blanks folded; empty without a section."""
+    found = [one.text for one in parse(build_page(record)).all("section") if one.attributes["id"] == "short"]
+    return re.sub(r"\s+", " ", "".join(found))
+
+
+def test_each_culprit_stands_with_figure_bound_deviation_and_what_to_do():
+    text = short(samples.rejected())
+    told = text[text.index(GPU_5) :].removeprefix(GPU_5).split("all of ranks 0-7")[0].strip()
+    kind = suspects(samples.rejected())[0].kind
+    assert told == (
+        f", {kind.remedy.title}: ✗ MISSED hbm.triad.bandwidth 3120 GB/s, need >= 4150 GB/s 24.8 % below in test_hbm.py::test_hbm_triad "
+        "To do: Run this GPU alone. If it is still slow at its full memory clock, return it to the vendor."
+    )
+
+
+def test_all_that_is_known_against_one_gpu_stands_in_one_place():
+    slow = sample_rows.hbm_row(worst=3000.0).model_copy(update={"nodeid": "acceptance/test_hbm.py::test_hbm_copy"})
+    record = samples.with_rows(samples.rejected(), *samples.rejected().rows, slow)
+    found = {one.who: [fault.nodeid for fault in one.faults] for one in suspects(record)}
+    assert found[GPU_5] == ["acceptance/test_hbm.py::test_hbm_triad", "acceptance/test_hbm.py::test_hbm_copy"]
+    assert suspects(record)[0].kind.kind == "memory_slow"
+    assert short(record).count(GPU_5) == 1
+
+
+def test_the_same_in_several_validations_is_one_line_and_what_rejects_comes_first():
+    row = sample_rows.hbm_row(worst=3120.0)
+    unread = row.judgements[0].model_copy(update={"metric": "counters.replays", "status": Status.INVALID, "value": None, "margin": None})
+    more = {"judgements": (unread, *row.judgements)}
+    rows = (row.model_copy(update={"nodeid": f"acceptance/test_hbm.py::test_{name}", **more}) for name in "abc")
+    suspect, *_ = suspects(samples.with_rows(samples.rejected(), *rows))
+    told = [(one.mark.word, one.line.judgement.metric, one.nodeid[-6:], one.num_others) for one in suspect.faults]
+    assert told == [("MISSED", "hbm.triad.bandwidth", "test_a", 2), ("INVALID", "counters.replays", "test_a", 2)]
+
+
+def test_a_stuck_rank_is_a_culprit_and_its_victims_are_none():
+    assert [one.who for one in suspects(samples.stuck())] == [GPU_5]
+    assert "✗ STUCK" in short(samples.stuck())
+
+
+UNBUILT = {"outcome": Outcome.ERROR, "message": "no compiler"}
+DIED = {"outcome": Outcome.DIED, "message": "the worker ended with signal SIGKILL"}
+
+
+@pytest.mark.parametrize(
+    ("row", "culprits"),
+    [
+        (
+            sample_rows.with_ranks(sample_rows.error_row(), dict.fromkeys(range(4), UNBUILT)),
+            [((0, 1, 2, 3), "no compiler")],
+        ),
+        (  # of one the kernel says why, of the other its log
+            sample_rows.with_ranks(sample_rows.error_row(), {0: {**DIED, "cause": Cause.OUT_OF_MEMORY}, 1: DIED}),
+            [((0,), DIED["message"]), ((1,), DIED["message"]), ((2,), "ModuleNotFoundError: transformers")],
+        ),
+        (
+            sample_rows.with_ranks(sample_rows.hbm_row(worst=3120.0), {3: {"outcome": Outcome.ERROR, "message": "OSError: disk"}}),
+            [((5,), ""), ((3,), "OSError: disk")],
+        ),
+    ],
+    ids=["all say the same", "they left something else", "one broke off where another missed a limit"],
+)
+def test_ranks_are_one_culprit_where_they_left_the_same(row, culprits):
+    record = samples.with_rows(samples.rejected(), row)
+    found = first_told(suspects(record), rejecting_only=False)
+    assert [(one.ranks, one.worst.message) for one in found] == culprits
+    assert ("OSError: disk" in short(record)) is any(message == "OSError: disk" for _, message in culprits)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "peer", "told"), [((3,), 5, (3, 5)), ((1, 4), 2, (1, 4)), ((3,), 3, (3,)), ((3,), 99, (3,)), ((3,), "a", (3,))]
+)
+def test_a_path_between_two_gpus_is_of_the_rank_that_missed_and_of_its_peer(ranks, peer, told):
+    judged = sample_rows.held("p2p.both.path", 0.53, "relative", ">= 0.97", -0.454, "node", ranks, labels={"peer": peer})
+    row = sample_rows.row("acceptance/test_p2p.py::test_bandwidth", lambda rank: [], [judged])
+    (suspect,) = suspects(samples.with_rows(samples.rejected(), row))
+    assert suspect.ranks == told
+    assert suspect.who.endswith(f" and {GPU_5}") is (5 in told)
+
+
+@pytest.mark.parametrize(
+    ("value", "margin", "spread", "is_near"),
+    [(4120.0, -0.007, None, True), (4120.0, -0.03, 3.5, True), (4120.0, -0.03, 1.0, False), (131, -0.007, None, False)],
+)
+def test_a_miss_within_the_spread_or_1_percent_asks_for_another_measurement(value, margin, spread, is_near):
+    """But a whole number is a count, and no noise makes it another."""
+    judged = sample_rows.held("hbm.triad.bandwidth", value, "GB/s", ">= 4150", margin, "rank", (5,), status=Status.MISSED)
+
+    def figures(rank):
+        other = sample_rows.figure("hbm.triad.bandwidth", 4300.0, "GB/s", 40.0)  # whose spread says nothing of the one that missed
+        return [sample_rows.figure("hbm.triad.bandwidth", value, "GB/s", spread) if rank == 5 else other]
+
+    row = sample_rows.row("acceptance/test_hbm.py::test_hbm_triad", figures, [judged], outcome=Outcome.FAILED)
+    record = samples.rejected().model_copy(update={"rows": (row,)})
+    assert (WITHIN_NOISE in short(record)) is is_near
+    again = row.model_copy(update={"attempts": (row.attempts[0], row.attempts[0].model_copy(update={"number": 2}))})
+    assert WITHIN_NOISE not in short(record.model_copy(update={"rows": (again,)}))  # it was measured again
+    assert any(WITHIN_NOISE in line for line in summary_lines(record)) is is_near
+
+
+def test_what_is_no_rank_s_fault_is_of_the_whole_job():
+    not_run = sample_rows.not_run_row()
+    record = samples.accepted().model_copy(update={"rows": (not_run,)})
+    assert [(one.who, one.faults[0].message) for one in suspects(record)] == [(JOB, not_run.message)]
+    record = record.model_copy(update={"conclusion": samples.rejected().conclusion.model_copy(update={"verdict": "INCOMPLETE"})})
+    assert f"{JOB}, a validation never began: ○ NOT RUN {not_run.message} in" in short(record)
+
+
+def test_an_accepted_run_has_no_culprit():
+    assert suspects(samples.accepted()) == ()
+    assert short(samples.accepted()) == ""
+
+
+@pytest.mark.slow
+def test_many_faults_and_many_culprits_are_counted():
+    record = large(3, 60)  # rank 5 is slow in one of five, each time of another metric
+    assert "and 11 more findings" in short(record)
+    row = sample_rows.row(
+        "acceptance/test_hbm.py::test_all",
+        lambda rank: [],
+        [sample_rows.held(f"hbm.m{rank}", 1.0, "GB/s", ">= 2", -0.5, "rank", (rank,), status=Status.MISSED) for rank in range(24)],
+        24,
+        Outcome.FAILED,
+    )
+    text = short(record.model_copy(update={"rows": (row,)}))
+    assert text.count("need >= 2 GB/s ") == 5
+    assert "And 19 more culprits, in what is wrong." in text

@@ -67,9 +67,9 @@ def for_hostile_text(text, max_examples=15):
 
     def decorate(test):
         test = given(taint=hostile | st.text(st.characters(), min_size=1, max_size=20))(test)
-        test = settings(max_examples=max_examples, deadline=None)(
-            example(taint="x" * 1_000_000)(example(taint=text + "".join(PIECES))(test))
-        )
+        for taint in (text + "".join(PIECES), "x" * 1_000_000):
+            test = example(taint=taint)(test)
+        test = settings(max_examples=max_examples, deadline=None)(test)
         return pytest.mark.slow(pytest.mark.parametrize("sample", ["rejected", "stuck", "incomplete", "trained"])(test))
 
     return decorate

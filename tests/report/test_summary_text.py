@@ -165,7 +165,7 @@ def test_only_github_is_told_and_a_summary_is_added_to_what_is_there(tmp_path):
     assert path.read_text() == "before\n" + job_summary(record)
 
 
-@for_hostile_text("x\n::error title=owned::x\r::add-mask::y%0A::set-env name=a::b" + "````\n# owned\n<script>", 20)
+@for_hostile_text("x\n::error title=owned::x\r::add-mask::y%0A::set-env name=a::b\n````\n# owned\n<script>", 20)
 def test_no_text_of_a_machine_issues_a_command_or_leaves_its_fence(sample, taint):
     record = tainted_record(sample, taint)
     for line in annotations(record):

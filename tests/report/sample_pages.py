@@ -15,8 +15,9 @@ def section(name, anchor):
 
 
 def section_of(page, anchor):
-    found = next(one for one in parse(page).all("section") if one.attributes["id"] == anchor)
-    return re.sub(r"\s+", " ", found.text)
+    """The text of one section; empty without it."""
+    found = [one.text for one in parse(page).all("section") if one.attributes["id"] == anchor]
+    return re.sub(r"\s+", " ", "".join(found))
 
 
 def page_with(record, **changes):

@@ -11,12 +11,12 @@ from gpu_acceptance.thresholds.contract import ContractLine
 from gpu_acceptance.thresholds.contract_file import read_contract
 from tests.report import sample_rows, samples
 from tests.report.pages import parse
+from tests.report.sample_pages import section_of
 from tests.verdict.judged_anew import judged_anew
 
 
 def section(record):
-    page = parse(build_page(record))
-    return re.sub(r"\s+", " ", next(one.text for one in page.all("section") if one.attributes["id"] == "contract"))
+    return section_of(build_page(record), "contract")
 
 
 def test_each_line_of_the_contract_is_shown_with_its_state_and_why():
@@ -45,7 +45,7 @@ def test_a_bound_of_the_contract_has_every_digit_that_it_takes():
 def test_what_missed_stands_before_what_held_and_what_is_too_much_is_counted():
     record = samples.rejected()
     many = tuple(sample_rows.held(f"gemm.m{number}.rate", 1.0, "TFLOP/s", ">= 0.5", number / 10) for number in range(8))
-    shown = record.model_copy(update={"conclusion": record.conclusion.model_copy(update={"limits": (*record.conclusion.limits, *many)})})
+    shown = samples.concluded(record, limits=(*record.conclusion.limits, *many))
     first = contract_view(shown).lines[0]
     assert [one.metric for one in first.figures][:3] == ["gemm.m0.rate", "gemm.bf16.tflops", "gemm.m1.rate"]
     assert len(first.figures) == 10
@@ -66,14 +66,11 @@ def test_without_a_contract_the_questions_of_a_bring_up_are_folded_and_decide_no
 def answers(*held, not_at_level=(), levels=None, nodes=1):
     """Number of a question -> how a run answers it in which these held."""
     record = judged_anew(samples.accepted(), profile={"levels": levels or {}})
-    limits = tuple(sample_rows.held(metric, 0, "count", "<= 0", None, bound="at_most") for metric in held)
+    limits = tuple(sample_rows.held(metric, 0, "count", "<= 0", None) for metric in held)
     coverage = record.conclusion.coverage.model_copy(update={"nodes": nodes})
-    conclusion = record.conclusion.model_copy(update={"limits": limits, "coverage": coverage})
     plan = record.plan.model_copy(update={"not_at_level": dict.fromkeys(not_at_level, 1)})
-    return {
-        line.judged.line.number: line.mark.word
-        for line in contract_view(record.model_copy(update={"conclusion": conclusion, "plan": plan})).lines
-    }
+    view = contract_view(samples.concluded(record.model_copy(update={"plan": plan}), limits=limits, coverage=coverage))
+    return {line.judged.line.number: line.mark.word for line in view.lines}
 
 
 def test_a_question_is_answered_by_what_was_judged_or_says_what_it_needs():
@@ -115,11 +112,8 @@ def test_the_terminal_counts_the_lines_of_a_contract():
 
 
 def test_a_run_without_a_gpu_answers_no_question_of_a_bring_up():
-    record = samples.accepted()
-    limits = (sample_rows.held("nccl.all_reduce.busbw", 0.4, "GB/s", ">= 1e-05", None, bound="at_least"),)
-    conclusion = record.conclusion
-    coverage = conclusion.coverage.model_copy(update={"gpus_existing": 0})
-    shown = record.model_copy(update={"conclusion": conclusion.model_copy(update={"limits": limits, "coverage": coverage})})
-    lines = contract_view(shown).lines
+    limits = (sample_rows.held("nccl.all_reduce.busbw", 0.4, "GB/s", ">= 1e-05", None),)
+    coverage = samples.accepted().conclusion.coverage.model_copy(update={"gpus_existing": 0})
+    lines = contract_view(samples.concluded(samples.accepted(), limits=limits, coverage=coverage)).lines
     assert {line.mark.word for line in lines} == {"not tested"}
     assert {line.judged.reasons for line in lines if line.judged.line.number == "4.2"} == {("no GPU was tested",)}

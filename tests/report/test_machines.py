@@ -1,7 +1,5 @@
 """The machines on the page: facts that nodes share once, odd nodes by name, what carries data, and where each rank is."""
 
-import re
-
 import pytest
 
 from gpu_acceptance.inventory.pci_topology import Distance
@@ -9,16 +7,11 @@ from gpu_acceptance.report.build import build_page
 from gpu_acceptance.report.machines import fabric, inventory, topology
 from tests.report import sample_rows, samples
 from tests.report.pages import described, parse, shapes
-from tests.report.sample_rows import binding_row, placement
+from tests.report.sample_pages import section_of
+from tests.report.sample_rows import binding_row, figure, placement
 
 OTHER = {"kernel": "6.8.0-99-generic"}
 CARDS = "8 x MT4129, MT_0000000838, 28.39.1002"
-
-
-def section_of(record, name):
-    """One section of the page, blanks folded."""
-    (found,) = [one for one in parse(build_page(record)).all("section") if one.attributes["id"] == name]
-    return re.sub(r"\s+", " ", found.text)
 
 
 # --- inventory ------------------------------------------------------------------------------------------------------------------
@@ -36,7 +29,7 @@ def record_of(*changes):
 
 
 def text_of(*changes):
-    return section_of(record_of(*changes), "machines").split("Inventory", 1)[1]
+    return section_of(build_page(record_of(*changes)), "machines").split("Inventory", 1)[1]
 
 
 def fact_of(name, *changes):
@@ -108,26 +101,18 @@ def test_a_node_that_told_nothing_is_left_out_of_the_comparison():
 
 def with_fabric(links=lambda rank: 18):
     """A run that looked at links, fabric and NCCL's log."""
-    health = sample_rows.row(
-        "acceptance/test_gpu_health.py::test_nvlink",
-        lambda rank: [
-            sample_rows.figure(
-                "gpu_health.nvlink.active", links(rank), "count", anomaly="" if links(rank) is not None else "not supported"
-            ),
-            sample_rows.figure("gpu_health.fabric.state", "completed", "text"),
-        ],
-        [],
+
+    def health(rank):
+        anomaly = "" if links(rank) is not None else "not supported"
+        yield sample_rows.figure("gpu_health.nvlink.active", links(rank), "count", anomaly=anomaly)
+        yield sample_rows.figure("gpu_health.fabric.state", "completed", "text")
+
+    told = {"nccl.all_reduce.algorithm": "NVLS", "nccl.transport.intranode": "P2P"}
+    rows = (
+        sample_rows.row("acceptance/test_gpu_health.py::test_nvlink", health, []),
+        sample_rows.row("acceptance/test_nccl.py::test_physics", lambda rank: [figure(*one, "text") for one in told.items()], []),
     )
-    physics = sample_rows.row(
-        "acceptance/test_nccl.py::test_physics",
-        lambda rank: [
-            sample_rows.figure("nccl.all_reduce.algorithm", "NVLS", "text"),
-            sample_rows.figure("nccl.transport.intranode", "P2P", "text"),
-        ],
-        [],
-    )
-    record = samples.accepted()
-    return with_cards(record.model_copy(update={"rows": (*record.rows, health, physics)}), CARDS)
+    return with_cards(samples.with_rows(samples.accepted(), *samples.accepted().rows, *rows), CARDS)
 
 
 def with_cards(record, cards):
@@ -139,7 +124,7 @@ def with_cards(record, cards):
 def test_links_fabric_algorithm_transport_and_cards_stand_in_one_line():
     line = f"NVLinks up on each GPU: 18; fabric: completed; NCCL: NVLS, P2P; RDMA devices: {CARDS}"
     assert fabric(with_fabric()) == line
-    assert line in section_of(with_fabric(), "identity")
+    assert line in section_of(build_page(with_fabric()), "identity")
 
 
 @pytest.mark.parametrize(

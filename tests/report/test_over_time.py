@@ -39,7 +39,7 @@ def row(name, *told, subject="gemm", series=None):
 
 
 def run(*rows):
-    return samples.accepted().model_copy(update={"rows": rows})
+    return samples.with_rows(samples.accepted(), *rows)
 
 
 def text_of(record):

@@ -1,6 +1,5 @@
 """Problems are shown once, and culprits have one line each with figure, bound, deviation and what to do."""
 
-import re
 from dataclasses import replace
 
 import pytest
@@ -16,6 +15,7 @@ from gpu_acceptance.report.words import WITHIN_NOISE
 from tests.report import sample_rows, samples
 from tests.report.large import large
 from tests.report.pages import parse
+from tests.report.sample_pages import section_of
 
 MESSAGE = "counters.nvlink.replays has no value: not supported"
 UNREAD = sample_rows.held(
@@ -101,9 +101,7 @@ def suspects(record):
 
 
 def short(record):
-    """Return the text of the section, blanks folded; empty without a section."""
-    found = [one.text for one in parse(build_page(record)).all("section") if one.attributes["id"] == "short"]
-    return re.sub(r"\s+", " ", "".join(found))
+    return section_of(build_page(record), "short")
 
 
 def test_each_culprit_stands_with_figure_bound_deviation_and_what_to_do():
@@ -193,16 +191,16 @@ def test_a_miss_within_the_spread_or_1_percent_asks_for_another_measurement(valu
         return [sample_rows.figure("hbm.triad.bandwidth", value, "GB/s", spread) if rank == 5 else other]
 
     row = sample_rows.row("acceptance/test_hbm.py::test_hbm_triad", figures, [judged], outcome=Outcome.FAILED)
-    record = samples.rejected().model_copy(update={"rows": (row,)})
+    record = samples.with_rows(samples.rejected(), row)
     assert (WITHIN_NOISE in short(record)) is is_near
     again = row.model_copy(update={"attempts": (row.attempts[0], row.attempts[0].model_copy(update={"number": 2}))})
-    assert WITHIN_NOISE not in short(record.model_copy(update={"rows": (again,)}))  # it was measured again
+    assert WITHIN_NOISE not in short(samples.with_rows(record, again))  # it was measured again
     assert any(WITHIN_NOISE in line for line in summary_lines(record)) is is_near
 
 
 def test_what_is_no_rank_s_fault_is_of_the_whole_job():
     not_run = sample_rows.not_run_row()
-    record = samples.accepted().model_copy(update={"rows": (not_run,)})
+    record = samples.with_rows(samples.accepted(), not_run)
     assert [(one.who, one.faults[0].message) for one in suspects(record)] == [(JOB, not_run.message)]
     record = record.model_copy(update={"conclusion": samples.rejected().conclusion.model_copy(update={"verdict": "INCOMPLETE"})})
     assert f"{JOB}, a validation never began: ○ NOT RUN {not_run.message} in" in short(record)
@@ -224,6 +222,6 @@ def test_many_faults_and_many_culprits_are_counted():
         24,
         Outcome.FAILED,
     )
-    text = short(record.model_copy(update={"rows": (row,)}))
+    text = short(samples.with_rows(record, row))
     assert text.count("need >= 2 GB/s ") == 5
     assert "And 19 more culprits, in what is wrong." in text

@@ -563,7 +563,7 @@ def test_the_run_as_a_whole_has_what_no_validation_tells():
         Objection(kind=ObjectionKind.GPUS_UNTESTED, text="no rank opened GPUs 1-7 of node-01"),
         Objection(kind=ObjectionKind.NEVER_MEASURED, text="never measured: hbm.copy.bandwidth"),
     )
-    record = record.model_copy(update={"conclusion": record.conclusion.model_copy(update={"objections": objections})})
+    record = samples.concluded(record, objections=objections)
     assert kinds(*advice_on_run(record)) == ["gpu_untested", "not_measured"]
     assert advice_on_run(samples.accepted()) == ()
 

@@ -59,7 +59,7 @@ def test_metrics_that_are_left_out_are_counted(many):
     """One of each validation has figures of its own on each rank."""
     one, *_ = (row for row in many.rows if row.outcome is Outcome.PASSED)
     rows = tuple(one.model_copy(update={"nodeid": f"acceptance/test_made.py::test_{number}"}) for number in range(7))
-    nodes, note = heat_map(samples.accepted().model_copy(update={"rows": rows}))
+    nodes, note = heat_map(samples.with_rows(samples.accepted(), *rows))
     assert [len(node.rows) for node in nodes] == [MOST_METRICS]
     assert note == f"{4 * 7 - MOST_METRICS} of 28 metrics are left out, whose GPUs are nearer to each other. All are in figures.csv."
 
@@ -73,7 +73,7 @@ def test_pairs_are_shown_from_whom_to_whom():
         ]
 
     row = sample_rows.row("acceptance/test_p2p.py::test_bandwidth", figures_of, [], ranks=4)
-    record = samples.accepted().model_copy(update={"rows": (row,)})
+    record = samples.with_rows(samples.accepted(), row)
     (grid,) = matrices(record)
     cells = by_place(grid)
     assert (grid.title, grid.corner) == ("p2p.both, GB/s; median 391", "from / to")
@@ -86,7 +86,7 @@ def test_a_label_that_is_no_rank_makes_no_pair():
     row = sample_rows.row(
         "acceptance/test_p2p.py::test_x", lambda rank: [sample_rows.figure("p2p.x", 1.0, "GB/s", to_rank="abc")], [], ranks=2
     )
-    assert matrices(samples.accepted().model_copy(update={"rows": (row,)})) == ()
+    assert matrices(samples.with_rows(samples.accepted(), row)) == ()
 
 
 def test_the_smallest_margins_come_first(many):

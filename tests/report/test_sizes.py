@@ -12,7 +12,7 @@ from tests.report.sample_rows import sizes_row
 
 
 def run(*rows, **parameters):
-    record = samples.accepted().model_copy(update={"rows": rows})
+    record = samples.with_rows(samples.accepted(), *rows)
     record.plan.profile.parameters.update(parameters)
     return record
 
@@ -173,7 +173,7 @@ def scaled(rank):
 
 
 def scaling_of(*rows):
-    return scaling(samples.two_nodes().model_copy(update={"rows": rows}))
+    return scaling(samples.with_rows(samples.two_nodes(), *rows))
 
 
 def efficiency(value):
@@ -205,7 +205,7 @@ def test_the_worst_group_is_drawn_with_a_band_to_the_best_and_the_limit():
         ("16", "ddp_scaling.gpt2.efficiency_all", "0.95 relative", "0.95 relative", ">= 0.9"),
         ("16", "nccl_scaling.all_reduce.efficiency", "0.9729 relative", "0.9756 relative", "–"),
     } <= set(found.rows)
-    record = samples.two_nodes().model_copy(update={"rows": BOTH})
+    record = samples.with_rows(samples.two_nodes(), *BOTH)
     cells = {one.text.strip() for one in parse(build_page(record)).all("td")}
     assert {text for row in found.rows for text in row[2:4]} <= cells
 

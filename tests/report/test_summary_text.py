@@ -77,7 +77,7 @@ def test_what_no_validation_tells_comes_first_and_nothing_cuts_it_away():
     record = of_the_job(samples.rejected())
     never = tuple(sample_rows.not_measured(f"nccl.never_{number}") for number in range(100))
     limits = (*record.conclusion.limits, *never)
-    text = build_summary(record.model_copy(update={"conclusion": record.conclusion.model_copy(update={"limits": limits})}))
+    text = build_summary(samples.concluded(record, limits=limits))
     assert " more lines, see report.html" in text
     whole = text.split("what is wrong, by culprit:\n")[1].split("\n  rank ")[0]
     for said in (*REASONS, "MISSED contract line 8.2 (all-reduce: "):
@@ -149,8 +149,8 @@ def test_what_github_would_not_show_is_counted():
         record.rows[1].model_copy(update={"nodeid": f"acceptance/test_hbm.py::test_{number}", "message": str(number)})
         for number in range(25)
     )
-    record = record.model_copy(update={"conclusion": record.conclusion.model_copy(update={"objections": ()})})
-    found = [line for line in annotations(record.model_copy(update={"rows": rows})) if line.startswith("::error")]
+    record = samples.concluded(record, objections=())
+    found = [line for line in annotations(samples.with_rows(record, *rows)) if line.startswith("::error")]
     assert len(found) == MOST_ANNOTATIONS
     assert found[-1] == "::error title=and 18 more problems::see report.html"
 

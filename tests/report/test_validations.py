@@ -1,8 +1,5 @@
 """Each validation with its figures, margins, ranks and telemetry, and one line for each subject."""
 
-import re
-from dataclasses import replace
-
 import pytest
 
 from gpu_acceptance.record.gpu_telemetry import GpuTelemetry, Level
@@ -13,6 +10,7 @@ from gpu_acceptance.report.words import by_margin, figure_text
 from tests.report import sample_rows, samples
 from tests.report.pages import parse
 from tests.report.sample_pages import PAGES, page_with, section, section_of
+from tests.verdict.judged_anew import judged_anew
 
 
 def cells_of(page):
@@ -45,7 +43,7 @@ def test_curves_are_drawn_and_described():
 
 def test_a_narrow_miss_is_not_rounded_into_its_bound():
     row = sample_rows.hbm_row(worst=4149.9999996)
-    text = section_of(build_page(samples.rejected().model_copy(update={"rows": (row,)})), "validations")
+    text = section_of(build_page(samples.with_rows(samples.rejected(), row)), "validations")
     assert "hbm.triad.bandwidth ✗ MISSED 4149.9999996 GB/s >= 4150" in text
 
 
@@ -64,7 +62,7 @@ def test_a_figure_without_a_value_has_its_anomaly():
     row = sample_rows.row(
         "acceptance/test_hbm.py::test_a", lambda rank: [sample_rows.figure("a", None, "s", anomaly="nan")] if rank else [], ()
     )
-    text = build_page(record.model_copy(update={"rows": (row,)}))
+    text = build_page(samples.with_rows(record, row))
     assert "no value: nan" in text
     assert '<td class="num">none</td>' in text
 
@@ -138,7 +136,7 @@ def test_how_busy_the_gpus_were_in_all_validations():
     row = samples.accepted().rows[0]
     formation = row.model_copy(update={"subject": "world_formation"})
     rows = (with_telemetry(formation, less), with_telemetry(row, seen(), less), with_telemetry(row, seen(), seen(levels={})))
-    record = samples.accepted().model_copy(update={"rows": rows})
+    record = samples.with_rows(samples.accepted(), *rows)
     told = next(one.text for one in parse(build_page(record)).all("dd") if "of validations" in one.text)
     assert told.strip() == "46 % of 200 s of validations, mean of 2 GPUs; least on rank 1: 10 %"
     assert "GPUs busy" not in build_page(record.model_copy(update={"rows": rows[:1]}))
@@ -162,10 +160,7 @@ def scores(record):
 
 def of_limits(*limits, rows=()):
     """A run of which no subject is required."""
-    record = samples.accepted()
-    plan = record.plan.model_copy(update={"profile": replace(record.plan.profile, requires=frozenset())})
-    conclusion = record.conclusion.model_copy(update={"limits": limits})
-    return record.model_copy(update={"rows": rows, "plan": plan, "conclusion": conclusion})
+    return samples.concluded(samples.with_rows(judged_anew(samples.accepted(), profile={"requires": frozenset()}), *rows), limits=limits)
 
 
 def test_what_did_not_hold_comes_first_and_each_subject_has_its_nearest_limit():
@@ -184,8 +179,7 @@ def test_every_subject_of_a_run_is_there_once():
     assert sorted([*told, *not_applicable]) == sorted({row.subject for row in samples.incomplete().rows} | {"memory"})
     assert scores(samples.incomplete())["memory"][:2] == ("NOT RUN", "not run")  # required, and no validation of it was there
     assert not_applicable == ["infiniband"]
-    board = next(one for one in parse(build_page(samples.incomplete())).all("section") if one.attributes["id"] == "scoreboard")
-    text = re.sub(r"\s+", " ", board.text)
+    text = section("incomplete", "scoreboard")
     assert all(f"{one.subject}{one.mark.symbol} {one.counts}" in text.replace(f"{one.subject} ", one.subject) for one in shown)
     assert "Does not apply to this run: infiniband." in text
 

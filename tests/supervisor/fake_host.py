@@ -98,8 +98,8 @@ class FakeHost:
     def kill_strays(self) -> None:
         self.strays_killed += 1
 
-    def poll_counters(self) -> None:
-        self.polls += 1
+    def read_counters(self, *, is_poll: bool) -> None:
+        self.polls += is_poll
 
     def alarm(self) -> str | None:
         return self.says

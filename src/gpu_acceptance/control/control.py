@@ -41,8 +41,8 @@ with gc_spared():  # hundreds of thousands of objects
         ReadUntil,
         Session,
         announce_session,
-        await_session,
         begin_session,
+        join_session,
         store_client,
     )
     from gpu_acceptance.control.store_host import CLOSED, listen_here
@@ -115,7 +115,7 @@ class Control:
             if not secret.is_of_run and self.place.world_size > 1:
                 announce_session(self._base_client(LONGEST_RUN), secret, begun)
             return begun
-        joined = await_session(self._base_client, secret, join_s, self._stopped)
+        joined = join_session(self._base_client, secret, join_s, self._stopped)
         if joined is None:
             raise UnreachableError(f"rank 0 did not begin the run in the control store within {join_s:g} s")
         return joined

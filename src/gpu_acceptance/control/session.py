@@ -273,20 +273,15 @@ class Session:
 
 
 def begin_session(secret: Secret) -> Session:
-    """Rank 0: return its session."""
+    """Rank 0: return its session, with a nonce that the others need where the secret is not of this run alone."""
     return _derive(secret, "" if secret.is_of_run else secrets.token_hex(16))
 
 
-def announce_session(store: Store, secret: Secret, session: Session) -> None:
-    """Rank 0: tell the others the nonce of this run, which they need where the secret is not of this run alone."""
-    store.set(NONCE_KEY, _derive(secret).sign(NONCE_KEY, 0, 1, session.nonce))
-
-
-def await_session(connect: Callable[[timedelta], Store], secret: Secret, within_s: float, stopped: Callable[[], object]) -> Session | None:
+def join_session(connect: Callable[[timedelta], Store], secret: Secret, within_s: float, stopped: Callable[[], object]) -> Session | None:
     """Another rank: return its session; None where rank 0 did not announce one in time, or `stopped` returns something."""
-    if secret.is_of_run:
-        return _derive(secret)
     base, end, seen = _derive(secret), time.monotonic() + within_s, None
+    if secret.is_of_run:
+        return base
     store = connect(timedelta(seconds=within_s))
     while time.monotonic() < end and not stopped():
         if (data := get_now(store, NONCE_KEY)) is not None and data != seen:
@@ -295,6 +290,11 @@ def await_session(connect: Callable[[timedelta], Store], secret: Secret, within_
                 return _derive(secret, envelope.text.decode("utf-8", "replace"))
         time.sleep(_POLL_S)
     return None
+
+
+def announce_session(store: Store, secret: Secret, session: Session) -> None:
+    """Rank 0: tell the others the nonce of this run."""
+    store.set(NONCE_KEY, _derive(secret).sign(NONCE_KEY, 0, 1, session.nonce))
 
 
 def _derive(secret: Secret, nonce: str = "") -> Session:

@@ -186,7 +186,7 @@ def _refused(error: RefusedError) -> Refused:
 
 
 def _answer_of_leader(supervisor: Supervisor, kind: type[A], leader_waits_s: float) -> A:
-    message = supervisor.await_broadcast(kind, Refused, silence_s=leader_waits_s + 30)
+    message: A | Refused = supervisor.await_broadcast(kind, Refused, silence_s=leader_waits_s + 30)
     heard = {} if isinstance(message, Agreed) else message.heard
     if heard.get(str(supervisor.place.rank), supervisor.control.nonce) != supervisor.control.nonce:
         raise UnreachableError("the answer of rank 0 belongs to an earlier run: a stranger repeats control messages")

@@ -296,7 +296,7 @@ class Run:
                 self._tell(self._end_as_standby())
         self.supervisor.leader_writes = True
         early = self.supervisor.mail(Final).get(self.supervisor.leader)  # of a leader that ended the run before it was elected here
-        final = early or self.supervisor.await_broadcast(Final, silence_s=60 if self.alive is None else 20)
+        final: Final = early or self.supervisor.await_broadcast(Final, silence_s=60 if self.alive is None else 20)
         self.ending = Ending(final.exit_code, final.word, final.lines)
 
     def _tell(self, ending: Ending) -> None:

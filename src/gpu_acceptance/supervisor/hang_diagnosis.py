@@ -78,7 +78,12 @@ class RasQuery:
     def __init__(self, address: tuple[str, int], pid: int) -> None:
         self._pid = pid
         self._answer = b""
-        self._socket = _connect(address)
+        self._socket: socket.socket | None = None
+        host, port = address
+        for one in _LOCALHOST if host == "localhost" else (host,):  # a name could be a question to a name server
+            if self._socket is None:
+                with contextlib.suppress(OSError):
+                    self._socket = socket.create_connection((one, port), timeout=_CONNECT_S)
         with contextlib.suppress(OSError):
             if self._socket:
                 self._socket.sendall(_QUESTION)
@@ -138,15 +143,6 @@ def _facts(communicator: _Communicator) -> Iterator[str]:
     same = [f"{one_line(operation)} {next(iter(counts))}" for operation, counts in launched.items() if any(counts)]
     if same and not differ:
         yield f"all have launched the same ({', '.join(same)})"
-
-
-def _connect(address: tuple[str, int]) -> socket.socket | None:
-    """Connect by number: even `localhost` is a question to a name server where /etc/hosts lacks it."""
-    host, port = address
-    for one in _LOCALHOST if host == "localhost" else (host,):
-        with contextlib.suppress(OSError):
-            return socket.create_connection((one, port), timeout=_CONNECT_S)
-    return None
 
 
 class HangDiagnosis:

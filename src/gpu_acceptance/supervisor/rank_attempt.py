@@ -245,7 +245,7 @@ class RunAttempt(RankAttempt):
                 if self._awaits_alarm:
                     raise ValueError("it told the end of a round before it can have read the answer to the last one")
                 self._num_rounds, self._alive_s, self._awaits_alarm = self._num_rounds + 1, self._elapsed(), True
-                self._slot.poll_counters()
+                self._slot.read_counters(is_poll=True)
             case messages.Done():
                 self._finish_done(message)
             case _:

@@ -8,7 +8,7 @@ import selectors
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 from gpu_acceptance.base.exit import StopSignals, asked_as_well
 from gpu_acceptance.base.model import Message
@@ -32,7 +32,6 @@ _BUSY_S = 10.0  # for a leader with a heartbeat: it may be inside a hook, or jud
 BYE_S = 5.0  # for the leader to hear the bye of all ranks
 LEAVE_S = BYE_S + 5  # for a rank to hear from the leader
 M = TypeVar("M", bound=Message)
-N = TypeVar("N", bound=Message)
 _ATTEMPTS: dict[str, type[RankAttempt]] = {"form": FormAttempt, "run": RunAttempt, "end": EndAttempt}
 
 
@@ -175,16 +174,11 @@ class Supervisor:
     def _lost(self, why: str, signal: str = "") -> LeaderLostError:
         return LeaderLostError(Loss(reason=f"rank {self.leader} lost: {why}", signal=signal))
 
-    @overload
-    def await_broadcast(self, kind: type[M], /, *, silence_s: float) -> M: ...
-    @overload
-    def await_broadcast(self, kind: type[M], other: type[N], /, *, silence_s: float) -> M | N: ...
-    def await_broadcast(self, *kinds: type[Message], silence_s: float) -> Message:
+    def await_broadcast(self, *kinds: type[Message], silence_s: float) -> Any:
         """Return the next broadcast of these kinds. Raises LeaderLostError when the leader stays silent for `silence_s`."""
         self._heard_leader = time.monotonic()
         while True:
-            message = self._take_broadcasts(*kinds)
-            if message:
+            if message := self._take_broadcasts(*kinds):
                 return message
             limit = silence_s + (self._attempt.go.deadline_s if self._attempt else 0)
             if self._waited_s(self._heard_leader) > limit:
@@ -221,7 +215,9 @@ class Supervisor:
 
     def follow(self) -> messages.Verdict | messages.Final:
         """Take part in all attempts that the leader announces, until it announces a verdict, or ends the run early with `final`."""
-        message = self.await_broadcast(messages.Verdict, messages.Final, silence_s=IDLE_S + 2 * GRACE_S + LOST_S)
+        message: messages.Verdict | messages.Final = self.await_broadcast(
+            messages.Verdict, messages.Final, silence_s=IDLE_S + 2 * GRACE_S + LOST_S
+        )
         if isinstance(message, messages.Final):
             self._broadcasts.appendleft(message)
             self.ended = f"rank {self.leader} ended the run before this"

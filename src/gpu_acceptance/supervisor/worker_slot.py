@@ -84,10 +84,7 @@ class WorkerSlot:
         # Read before the validations are collected here: an import must not change what workers get.
         self._folder = Path.cwd()
         self._mark = f"{control.prefix}-{identity.rank}-{os.getpid()}-{secrets.token_hex(4)}"
-        self._host, self._num_gpus = identity.host, identity.num_gpus
-        self._expects_gpu = identity.num_gpus > 0
-        self._gpus = identity.gpus  # as they were before the first worker
-        self._indexes = {gpu.uuid: gpu.index for gpu in identity.gpus}
+        self._identity = identity  # its GPUs are as they were before the first worker
         self._gpu_index = identity.gpu.index if identity.gpu else None
         self._gpu_uuid = ""  # of the GPU that the worker opened
         self._counters = CounterWatch(reads_ports=identity.local_rank == 0)
@@ -99,7 +96,6 @@ class WorkerSlot:
         self._environment = {**os.environ, MARK: self._mark, "TMPDIR": str(self._scratch.temporary)}
         self._segments = Segments()
         self._janitor, self._janitor_seen_s = start_janitor(self._mark, self._scratch.folders, self._scratch.locks), time.monotonic()
-        self._memory_before = {gpu.index: gpu.use.used_bytes for gpu in identity.gpus if gpu.use}
 
     def start(self, env: dict[str, str], generation: int) -> None:
         """Request a worker; `attend` notices that it has started."""
@@ -114,9 +110,11 @@ class WorkerSlot:
             self.distrusted = self.start_problem = ""
             with self._files.worker_log.open("a") as log:
                 log.write(f"=== generation {generation} ===\n")
-            command = worker_command(sys.executable, self.config.rootdir, self.config.ini, self._files_to_collect())
+            # Paths relative to the worker's folder: pytest takes a bracket or `::` in a parent folder for the end of a file's name.
+            paths = [os.path.join(os.curdir, os.path.relpath(file, self._folder)) for file in self.config.files]  # noqa: PTH118
+            command = worker_command(sys.executable, self.config.rootdir, self.config.ini, paths)
             environment = {**self._environment, **env, SCRATCH: str(self._scratch.name_next())}
-            asks_nccl = self._expects_gpu and self._control.place.local_rank == 0
+            asks_nccl = self._identity.num_gpus > 0 and self._control.place.local_rank == 0
             files = self._folder, self._files.worker_log, self._files.stacks
             self._coming = WorkerProcess(command, environment, *files, asks_nccl=asks_nccl, fork_server=self._fork_server)
             if self._fork_server:
@@ -124,11 +122,6 @@ class WorkerSlot:
             self.attend()
         except OSError as error:
             self.start_problem = f"no process could be started: {error.strerror}"
-
-    def _files_to_collect(self) -> list[str]:
-        """Return paths relative to the worker's folder: pytest takes a bracket or `::` in a parent folder for the end of a file's name."""
-        assert self.config
-        return [os.path.join(os.curdir, os.path.relpath(file, self._folder)) for file in self.config.files]  # noqa: PTH118
 
     def attend(self) -> None:
         """Take a worker that has started, and write on to one that is there. Call this after each wait."""
@@ -187,13 +180,8 @@ class WorkerSlot:
         """Return the command to open the device and to form a group with the other workers of the generation."""
         assert self.config
         place, config = self._control.place, self.config
-        shape = {
-            "rank": place.rank,
-            "local_rank": place.local_rank,
-            "world_size": place.world_size,
-            "local_world_size": place.local_world_size,
-            "num_nodes": place.num_nodes,
-        }
+        shape = {name: getattr(place, name) for name in ("rank", "local_rank", "world_size", "local_world_size", "num_nodes")}
+        host, num_gpus = self._identity.host, self._identity.num_gpus
         world = World(
             store_host=place.store_host,
             store_port=self._control.port,
@@ -205,33 +193,34 @@ class WorkerSlot:
         return Form(
             seq=seq,
             group=group,
-            expects_gpu=self._expects_gpu,
-            place=Place(**shape, node=place.node, host=self._host, num_gpus=self._num_gpus, launcher=shape),
+            expects_gpu=num_gpus > 0,
+            place=Place(**shape, node=place.node, host=host, num_gpus=num_gpus, launcher=shape),
             world=world,
-            gpus=self._gpus,
+            gpus=self._identity.gpus,
             run=config.run,
         )
 
     def opened(self, gpu_uuid: str) -> None:
         """Watch memory, counters and telemetry of this GPU, which the worker has opened."""
-        self._gpu_index = self._indexes.get(gpu_uuid, self._gpu_index)
+        self._gpu_index = next((gpu.index for gpu in self._identity.gpus if gpu.uuid == gpu_uuid), self._gpu_index)
         self._gpu_uuid = gpu_uuid
         self.telemetry.watch(gpu_uuid)
 
-    def read_counters(self, *, each_link: bool) -> None:
-        """Request the counters of the GPU and the warnings since the last request; `counters` returns them."""
+    def read_counters(self, *, each_link: bool = False, is_poll: bool = False) -> None:
+        """Request the counters of the GPU, and the warnings, that rose since the last request; `counters` returns them.
+
+        `is_poll`: in the middle of a validation. `alarm` returns these, and the next `counters` returns them again.
+        """
         assert self.config
-        self._warnings = self._log.figures(self._files.worker_log, self.config.counters)
-        self._ask_counters(each_link=each_link)
+        if not is_poll:
+            self._warnings = self._log.figures(self._files.worker_log, self.config.counters)
+        devices = str(self.config.run.parameters.get("infiniband.devices", "*"))
+        self._counters.ask(self._gpu_uuid, self.config.counters, devices=devices, each_link=each_link, is_poll=is_poll)
 
     def counters(self) -> tuple[Figure, ...] | None:
         """Return risen counters and warnings; None while NVML has not answered, for a moment. Without a GPU no counter rises."""
         risen = self._counters.figures()
         return None if risen is None else (*risen, *self._warnings)
-
-    def poll_counters(self) -> None:
-        """Request the counters while a validation runs; `alarm` returns them, and the next `counters` returns them again."""
-        self._ask_counters(is_poll=True)
 
     def alarm(self) -> str | None:
         """Return the counters that rose further than allowed at the last poll; None while NVML has not answered."""
@@ -239,16 +228,12 @@ class WorkerSlot:
         risen = self._counters.figures()
         return None if risen is None else alarm(risen, self.config.most_risen)
 
-    def _ask_counters(self, *, each_link: bool = False, is_poll: bool = False) -> None:
-        assert self.config
-        devices = str(self.config.run.parameters.get("infiniband.devices", "*"))
-        self._counters.ask(self._gpu_uuid, self.config.counters, devices=devices, each_link=each_link, is_poll=is_poll)
-
     def memory_held_bytes(self) -> int | None:
         """Return the GPU memory in use beyond that before the first worker; 0 where it is within the driver's own; None: unknown."""
         if self._gpu_index is None:
             return 0
-        used, before = nvml.memory_used_bytes(self._gpu_index), self._memory_before.get(self._gpu_index)
+        used = nvml.memory_used_bytes(self._gpu_index)
+        before = next((gpu.use.used_bytes for gpu in self._identity.gpus if gpu.index == self._gpu_index and gpu.use), None)
         if used is None or before is None or isinstance(before, Missing):
             return None
         return used - before if used - before > _MEMORY_SLACK_BYTES else 0

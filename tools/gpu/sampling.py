@@ -2,7 +2,7 @@
 
 One process for each GPU multiplies bf16 matrices, first without a sampler and then with one. Told: the rate of products (what sampling
 costs the load), the sampler's share of a core, what was found, and which sources had no answer.
-The mean power is told beside that of NVML's energy counter, which runs on its own.
+The mean power stands beside that of NVML's energy counter, which runs on its own.
 """
 
 import json
@@ -20,7 +20,7 @@ from gpu_acceptance.inventory.answer import Missing
 from gpu_acceptance.inventory.nvml import Asker, library
 from gpu_acceptance.inventory.telemetry_sampler import Sampler
 from gpu_acceptance.record.gpu_telemetry import facts, findings, steady_facts, steady_findings
-from gpu_acceptance.supervisor.gpu_watch import told
+from gpu_acceptance.supervisor.gpu_watch import telemetry_of
 
 SETTLE_S, SIZE = 10.0, 8192
 
@@ -58,7 +58,7 @@ def one_gpu(index: int, seconds: float) -> None:
 
 def of_sampler(sampler: Sampler, begin_s: float, end_s: float) -> dict[str, object]:
     window, latest, sampled = sampler.window(begin_s, end_s), sampler.latest(), sampler.stop()
-    bins, seen = sampled.series.bins(), told(window)
+    bins, seen = sampled.series.bins(), telemetry_of(window)
     found = (*findings(seen), *steady_findings(seen), *facts(seen), *steady_facts(seen))
     return {
         "cpu_percent": 100 * sampled.cpu_s / (bins[-1].end_s - bins[0].begin_s),

@@ -96,12 +96,12 @@ def test_what_the_plan_says_against_a_verdict_is_in_it_whatever_is_written_there
 
 
 @pytest.mark.parametrize("said", [(0, 2, 3), ()], ids=["without the one that says otherwise", "none at all"])
-def test_a_record_cannot_say_that_journals_of_its_node_lie_elsewhere(tmp_path, said):
-    bad, forged = told(triad=(120.0, 3.0, 120.0, 120.0)), record_of(told(), said)
+@pytest.mark.parametrize("end", [RunEnd(), RunEnd(interrupted="SIGTERM")], ids=["whole", "interrupted"])
+def test_a_record_cannot_say_that_journals_of_its_node_lie_elsewhere(tmp_path, said, end):
     left_out = {0, 1, 2, 3} - {*said}
-    folder = leave(tmp_path / RUN_ID, bad, forged, *left_out)
+    folder = leave(tmp_path / RUN_ID, told(triad=(120.0, 3.0, 120.0, 120.0)), record_of(told(), said, end=end), *left_out)
     assert unlike(folder)[0] == f"{journal(min(left_out))} is gone"
-    assert main(["verdict", str(folder)]) == 3
+    assert main(["verdict", str(folder)]) == (2 if end.interrupted else 3)
 
 
 def test_a_record_whose_bad_row_was_cut_out_is_not_confirmed(tmp_path, capsys):
@@ -278,14 +278,6 @@ def test_a_closed_journal_tells_all_that_was_judged_of_its_rank(tmp_path):
     rows = [row.model_copy(update=cut) if row.nodeid == TRIAD else row for row in run.rows()]
     record = make_run_record(run.plan, run.job, rows, ended_at=ENDED, end=RunEnd(interrupted="SIGTERM"), journals=range(4))
     assert len(unlike(leave(tmp_path / RUN_ID, run, record, closed_with=record))) == 4
-
-
-@pytest.mark.parametrize("how", [{}, {"end": RunEnd(interrupted="SIGTERM")}])
-def test_no_record_does_without_the_journal_of_a_rank_beside_others_of_its_node(tmp_path, how):
-    run = told(triad=(120.0, 120.0, 3.0, 120.0))
-    record = record_of(run, journals=(0, 1, 3), **how)
-    folder = leave(tmp_path / RUN_ID, run, record, 2, closed_with=record)
-    assert unlike(folder) == [f"{journal(2)} is gone"]
 
 
 def test_no_version_is_made_up_for_a_rank_of_a_run_that_was_broken_off(tmp_path):

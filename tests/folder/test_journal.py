@@ -31,28 +31,17 @@ def journal_of(tmp_path, *lines, end="\n"):
     return path
 
 
-def test_journal_comes_back_in_order(tmp_path):
+def test_each_line_is_on_disk_when_append_returns_and_no_journal_is_overwritten(tmp_path):
     path = tmp_path / "journal" / "rank-00005.jsonl"
     with Journal(path) as journal:
         journal.append(IDENTITY)
+        assert read_journal(path).identity == IDENTITY
         for attempt in (1, 2):
             journal.append(rank_record(message=f"line one\nline two \u2028 {attempt}"))
-    content = read_journal(path)
+        content = read_journal(path)
+    journal.close()
     assert (content.path, content.identity, content.plan, content.problems) == (path, IDENTITY, None, ())
     assert [record.message[-1] for record in content.records] == ["1", "2"]
-
-
-def test_a_line_is_on_disk_when_append_returns(tmp_path):
-    journal = Journal(tmp_path / "rank-00005.jsonl")
-    journal.append(IDENTITY)
-    assert read_journal(journal.path).identity == IDENTITY
-    journal.close()
-    journal.close()
-
-
-def test_a_journal_is_never_overwritten(tmp_path):
-    path = tmp_path / "rank-00005.jsonl"
-    Journal(path).close()
     with pytest.raises(RecordError, match="exists already; a journal is never overwritten"):
         Journal(path)
 

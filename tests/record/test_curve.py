@@ -11,25 +11,18 @@ from gpu_acceptance.record.figure import MOST_CURVES, MOST_POINTS, Curve, curve_
 from gpu_acceptance.worker.session import Figures
 
 
-def test_few_steps_are_kept_each():
+def test_few_steps_are_kept_each_and_of_many_each_point_is_the_mean_of_its_neighbours():
     assert curve_of("a.loss", [3.0, 2.0, 1 / 3], "nats") == Curve(name="a.loss", unit="nats", num_steps=3, points=(3.0, 2.0, 0.333333))
-
-
-def test_of_many_steps_each_point_is_the_mean_of_its_neighbours():
     curve = curve_of("a.loss", [float(step) for step in range(4 * MOST_POINTS)], "s")
-    assert (curve.num_steps, len(curve.points)) == (4 * MOST_POINTS, MOST_POINTS)
-    assert curve.points[:2] == (1.5, 5.5)
+    assert (curve.num_steps, len(curve.points), curve.points[:2]) == (4 * MOST_POINTS, MOST_POINTS, (1.5, 5.5))
+    assert curve_of("a.loss", [1.0] * (MOST_POINTS + 1), "s").points == (1.0,) * MOST_POINTS
 
 
-def test_all_steps_are_in_a_point_however_many_there_are():
-    curve = curve_of("a.loss", [1.0] * (MOST_POINTS + 1), "s")
-    assert curve.points == (1.0,) * MOST_POINTS
-
-
-def test_each_point_is_at_the_step_in_the_middle_of_its_own():
-    assert curve_of("a.loss", [1.0, 2.0, 3.0], "nats").steps == (0, 1, 2)
-    assert curve_of("a.loss", [1.0] * (4 * MOST_POINTS), "nats").steps[:3] == (1, 5, 9)
-    assert curve_of("a.loss", [1.0] * (5 * MOST_POINTS), "nats").steps[:3] == (2, 7, 12)
+@pytest.mark.parametrize(
+    ("num_steps", "first"), [(3, (0, 1, 2)), (4 * MOST_POINTS, (1, 5, 9)), (5 * MOST_POINTS, (2, 7, 12))], ids=["3", "4 to one", "5 to one"]
+)
+def test_each_point_is_at_the_step_in_the_middle_of_its_own(num_steps, first):
+    assert curve_of("a.loss", [1.0] * num_steps, "nats").steps[:3] == first
 
 
 @pytest.mark.parametrize("num_steps", [1, MOST_POINTS - 1, MOST_POINTS, MOST_POINTS + 1, 2 * MOST_POINTS - 1, 100_000])
@@ -60,9 +53,6 @@ def test_what_came_in_a_message_and_cannot_be_a_curve(told, problem):
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_what_is_no_number_is_no_point(value):
     assert curve_of("a.loss", [1.0, value], "nats").points == (1.0, None)
-
-
-def test_no_steps_are_no_curve():
     with pytest.raises(ValueError, match=r"^curve a\.loss has no steps$"):
         curve_of("a.loss", [], "nats")
 

@@ -9,39 +9,29 @@ import sys
 import pytest
 
 from gpu_acceptance.base import guard
-from gpu_acceptance.base.guard import (
-    ask,
-    end_launcher,
-    end_launcher_later,
-    find_silent,
-    find_wrong,
-    is_torchrun,
-    new_mark,
-    remove_shared,
-    stem_in,
-)
+from gpu_acceptance.base.guard import ask, end_launcher, end_launcher_later, is_torchrun, new_mark, remove_shared, stem_in
 from gpu_acceptance.measure import shared_fs
 from gpu_acceptance.measure.shared_fs import Place, write_whole
 
 
-@pytest.mark.parametrize("find", [find_wrong, find_silent])
-def test_a_folder_is_not_awaited_longer_than_this(tmp_path, find):
-    assert find(tmp_path, patience_s=0) == "no answer within 0 s: is its server there? (findmnt -T DIR)"
+@pytest.mark.parametrize("program", ["folder", "answer"])
+def test_a_folder_is_not_awaited_longer_than_this(tmp_path, program):
+    assert ask(program, tmp_path, patience_s=0) == "no answer within 0 s: is its server there? (findmnt -T DIR)"
 
 
 def test_any_answer_is_not_silence(tmp_path):
-    assert find_silent(tmp_path) == find_silent(tmp_path / "no") == ""
+    assert ask("answer", tmp_path) == ask("answer", tmp_path / "no") == ""
 
 
-def test_an_unknown_program_is_no_answer():
-    assert ask("no such program", patience_s=60) == "no answer: exit code 1"
+def test_an_unknown_program_is_no_answer(tmp_path):
+    assert ask("no such program", tmp_path) == "no answer: exit code 1"
 
 
 def test_faults_of_a_folder(tmp_path):
     (tmp_path / "file").touch()
-    assert find_wrong(tmp_path) == ""
-    assert find_wrong(tmp_path / "no") == "No such file or directory; name a folder that is there on every node"
-    assert find_wrong(tmp_path / "file") == "not a folder; name one that is there on every node"
+    assert ask("folder", tmp_path) == ""
+    assert ask("folder", tmp_path / "no") == "No such file or directory; name a folder that is there on every node"
+    assert ask("folder", tmp_path / "file") == "not a folder; name one that is there on every node"
 
 
 @pytest.mark.needs("root", "util-linux")
@@ -79,7 +69,7 @@ def test_files_of_this_run_are_removed_and_no_others(stem, tmp_path):
     other = leave(stem_in(tmp_path, "20261120-064931-3fa2", new_mark()), "0123")
     (tmp_path / "theirs").touch()
     before = sorted(other.rglob("*"))
-    assert ask("shared", str(stem), patience_s=60) == ""
+    assert ask("shared", stem, patience_s=60) == ""
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([other.name, "theirs"])
     assert sorted(other.rglob("*")) == before
 
@@ -118,14 +108,10 @@ signal.pause()
 
 
 @ignores_a_running_program
-def test_a_launcher_that_stays_gets_a_sigterm():
+def test_a_launcher_that_stays_gets_a_sigterm_and_one_that_ignores_it_is_killed(tmp_path):
     with subprocess.Popen(["torchrun", "600"], executable="sleep") as launcher:
         end_launcher_later(launcher.pid, patience_s=0.2)
         assert launcher.wait(60) == -signal.SIGTERM
-
-
-@ignores_a_running_program
-def test_a_launcher_that_ignores_sigterm_is_killed(tmp_path):
     (tmp_path / "torchrun").write_text(DEAF)
     with subprocess.Popen([sys.executable, str(tmp_path / "torchrun")], stdout=subprocess.PIPE) as launcher:
         assert launcher.stdout.readline() == b"deaf\n"
@@ -158,17 +144,14 @@ def test_a_parent_that_is_not_torchrun_is_left_alone():
         (["sh", "torchrun"], False),
         (["/venv/bin/python3.11", "-m", "pytest", "torchrun"], False),
         (["/venv/bin/python3.11"], False),
+        (None, False),
+        ([], False),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
 def test_which_command_lines_are_torchrun(tmp_path, command, is_one):
-    (tmp_path / "17").mkdir()
-    (tmp_path / "17" / "cmdline").write_text("".join(f"{part}\0" for part in command))
+    """None: the process is gone; nothing: it has ended, and was not waited for."""
+    if command is not None:
+        (tmp_path / "17").mkdir()
+        (tmp_path / "17" / "cmdline").write_text("".join(f"{part}\0" for part in command))
     assert is_torchrun(17, tmp_path) is is_one
-
-
-def test_a_process_that_has_ended_is_not_torchrun(tmp_path):
-    assert not is_torchrun(17, tmp_path)
-    (tmp_path / "17").mkdir()
-    (tmp_path / "17" / "cmdline").write_text("")
-    assert not is_torchrun(17, tmp_path)

@@ -6,6 +6,7 @@ import resource
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -90,16 +91,11 @@ def process():
         started.kill()
 
 
-@pytest.mark.parametrize(("num_ranks", "soft"), [(8, 1088), (100_000, 4096)])
-def test_the_soft_limit_is_raised_as_far_as_the_hard_one_allows(process, num_ranks, soft):
+@pytest.mark.parametrize(("before", "num_ranks", "soft"), [(64, 8, 1088), (64, 100_000, 4096), (4000, 8, 4000)])
+def test_the_soft_limit_is_raised_as_far_as_the_hard_one_allows_and_never_lowered(process, before, num_ranks, soft):
+    resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (before, 4096))
     let_open(process.pid, num_files_of_store(num_ranks))
     assert resource.prlimit(process.pid, resource.RLIMIT_NOFILE) == (soft, 4096)
-
-
-def test_the_limit_of_files_is_never_lowered(process):
-    resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (4000, 4096))
-    let_open(process.pid, num_files_of_store(8))
-    assert resource.prlimit(process.pid, resource.RLIMIT_NOFILE) == (4000, 4096)
 
 
 def test_the_limit_of_a_process_that_has_ended_is_left_alone(process):
@@ -108,23 +104,15 @@ def test_the_limit_of_a_process_that_has_ended_is_left_alone(process):
     let_open(process.pid, num_files_of_store(8))
 
 
-def test_the_garbage_collector_pauses_and_goes_on_even_after_an_error():
-    def fails():
-        with gc_paused():
+@pytest.mark.parametrize("was_on", [True, False])
+def test_the_garbage_collector_pauses_and_is_as_it_was_even_after_an_error(was_on):
+    try:
+        if not was_on:
+            gc.disable()
+        with suppress(KeyError), gc_paused():
             assert not gc.isenabled()
             raise KeyError
-
-    with pytest.raises(KeyError):
-        fails()
-    assert gc.isenabled()
-
-
-def test_a_garbage_collector_that_was_off_stays_off():
-    gc.disable()
-    try:
-        with gc_paused():
-            pass
-        assert not gc.isenabled()
+        assert gc.isenabled() is was_on
     finally:
         gc.enable()
 

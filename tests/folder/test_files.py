@@ -38,11 +38,16 @@ def written(tmp_path, *changes):
     return tmp_path
 
 
-def test_write_atomically_replaces_and_leaves_nothing_else(tmp_path):
+def test_write_atomically_replaces_and_leaves_nothing_else_and_other_users_may_read_it(tmp_path):
     path = tmp_path / "results.json"
-    write_atomically(path, "old")
-    write_atomically(path, "new ü")
-    assert path.read_text() == "new ü"
+    previous = os.umask(0o022)
+    try:
+        for content in ("new ü", b"\xff cut off"):
+            write_atomically(path, content)
+            assert path.read_bytes() == (content if isinstance(content, bytes) else content.encode())
+    finally:
+        os.umask(previous)
+    assert path.stat().st_mode & 0o777 == 0o644
     assert [entry.name for entry in tmp_path.iterdir()] == ["results.json"]
 
 
@@ -58,17 +63,6 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
         write_atomically(path, "new")
     assert path.read_text() == "old"
     assert [entry.name for entry in tmp_path.iterdir()] == ["results.json"]
-
-
-def test_bytes_are_written_as_they_are_and_other_users_may_read_them(tmp_path):
-    path = tmp_path / "rank-00005.jsonl"
-    previous = os.umask(0o022)
-    try:
-        write_atomically(path, b"\xff cut off")
-    finally:
-        os.umask(previous)
-    assert path.read_bytes() == b"\xff cut off"
-    assert path.stat().st_mode & 0o777 == 0o644
 
 
 @pytest.mark.parametrize("sample", samples.ALL)

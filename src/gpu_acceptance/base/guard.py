@@ -42,9 +42,9 @@ def _start(program: str, *arguments: str, stdout: int = subprocess.DEVNULL) -> "
     )
 
 
-def ask(program: str, *arguments: str, patience_s: float) -> str:
+def ask(program: str, argument: Path, patience_s: float = ANSWER_S) -> str:
     """Return the output of a program below, or that there is no answer in time: the program is then killed, or left to the kernel."""
-    asker = _start(program, *arguments, stdout=subprocess.PIPE)
+    asker = _start(program, str(argument), stdout=subprocess.PIPE)
     try:
         said, _ = asker.communicate(timeout=patience_s)
     except subprocess.TimeoutExpired:
@@ -59,17 +59,8 @@ def ask(program: str, *arguments: str, patience_s: float) -> str:
 # --- folders that may not answer -----------------------------------------------------------------------------------------------
 
 
-def find_wrong(folder: Path, patience_s: float = ANSWER_S) -> str:
-    """Return why this folder cannot be written to, or that it does not answer; an empty text if it can be used."""
-    return ask("folder", str(folder), patience_s=patience_s)
-
-
-def find_silent(path: Path, patience_s: float = ANSWER_S) -> str:
-    """Return a message if this path does not answer; an empty text if it does, also with an error."""
-    return ask("answer", str(path), patience_s=patience_s)
-
-
 def _wrong_with(name: str) -> str:
+    """Return why this folder cannot be written to; an empty text if it can be used."""
     folder = Path(name)
     try:
         mode = folder.stat().st_mode
@@ -86,7 +77,8 @@ def _wrong_with(name: str) -> str:
 
 
 def _asked(name: str) -> str:
-    with contextlib.suppress(OSError):  # an answer as well
+    """Return an empty text once this path answers, also with an error."""
+    with contextlib.suppress(OSError):
         os.statvfs(name)
     return ""
 

@@ -194,7 +194,7 @@ def clear_shared_dir(run: Run) -> Sequence[str]:
     stem = run.paths.shared_stem
     if run.record is None or stem is None:
         return []
-    stays = ask("shared", str(stem), patience_s=_CLEARING_S)
+    stays = ask("shared", stem, _CLEARING_S)
     return [f"--shared-dir: what workers left there when they were killed stays: {stem}*: {stays}"] if stays else []
 
 

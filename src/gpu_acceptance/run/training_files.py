@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpu_acceptance.base.guard import MARKER, PREFIX, find_silent, find_wrong, is_ours, marker_of, remove_checkpoint
+from gpu_acceptance.base.guard import MARKER, PREFIX, ask, is_ours, marker_of, remove_checkpoint
 from gpu_acceptance.control.rank import RefusedError
 from gpu_acceptance.folder.files import RUN_ID
 from gpu_acceptance.inventory.needs import OLDEST, lacking_packages
@@ -45,7 +45,7 @@ def are_evidence(rows: Iterable[Row], profile: Profile, job: Job) -> bool:
 
 def refuse_unusable_folder(option: str, folder: Path | None) -> None:
     """Raise RefusedError where this process cannot write into a folder, or the folder does not respond."""
-    if folder and (wrong := find_wrong(folder)):
+    if folder and (wrong := ask("folder", folder)):
         raise RefusedError(f"{option}={folder}: {wrong}")
 
 
@@ -130,7 +130,7 @@ def refuse_unusable_data(folder: Path | None) -> str:
     """Return the training data of each model, for people; empty without a folder. Raises RefusedError over a wrong one."""
     if folder is None:
         return ""
-    if silent := find_silent(folder):
+    if silent := ask("answer", folder):
         raise RefusedError(f"--data-dir={folder}: {silent}")
     from gpu_acceptance.measure.train import data_files as files  # imports numpy, which a run with synthetic data does not need
 
@@ -176,7 +176,7 @@ def refuse_unusable_lora_files(model: Path | None, data: Path | None) -> str:
         install = shlex.join([sys.executable, "-m", "pip", "install", f"{package}>={OLDEST[package]}"])
         raise RefusedError(f"--lora-model: needs {package} {OLDEST[package]} or newer, and there is {version or 'none'}: {install}")
     for option, path in (("--lora-model", model), ("--lora-data", data)):
-        if silent := find_silent(path):
+        if silent := ask("answer", path):
             raise RefusedError(f"{option}={path}: {silent}")
     try:
         found = look(model, data)

@@ -1,6 +1,7 @@
 """A host and a worker that only note what an attempt tells them, and the messages that an attempt gets."""
 
 import json
+from dataclasses import dataclass, field
 
 from pydantic import ValidationError
 
@@ -14,27 +15,25 @@ from gpu_acceptance.supervisor.rank_attempt import RunAttempt
 from gpu_acceptance.worker.messages import FROM_WORKER
 
 
+@dataclass
 class FakeWorker:
-    """Notes what it is told; dies when killed."""
+    """Notes what it is told; dies when killed. It is its own diagnosis."""
 
-    def __init__(
-        self, stack: str = "its stack", collectives: tuple[str, ...] = (), state: tuple[Cause | None, str] = (None, ""), ras: str = ""
-    ) -> None:
-        self.pid = 77
-        self.collectives = collectives
-        self.state = state  # of a process that cannot run
-        self.ras = ras
-        self.answers_after = 1  # how often it must be polled
-        self.sent: list[dict] = []
-        self.killed = False
-        self.killed_for_s = 0.0  # as a test says
-        self.stack = stack
+    stack: str = "its stack"
+    collectives: tuple[str, ...] = ()
+    state: tuple[Cause | None, str] = (None, "")  # of a process that cannot run
+    ras: str = ""
+    pid = 77
+    answers_after = 1  # how often it must be polled
+    killed = False
+    killed_for_s = 0.0  # as a test says
+    sent: list[dict] = field(default_factory=list)
 
     def send(self, message) -> None:
         self.sent.append(as_json(message))
 
     def diagnose(self):
-        return self  # it is its own diagnosis
+        return self
 
     def poll(self) -> bool:
         self.answers_after -= 1

@@ -113,32 +113,21 @@ def test_problems_at_the_end_are_an_error(clock):
 
 
 @pytest.mark.parametrize(
-    ("status", "has_said_goodbye", "outcome"),
-    [
-        (-signal.SIGSEGV, False, Outcome.DIED),
-        (-signal.SIGSEGV, True, Outcome.ERROR),
-        (0, False, Outcome.DIED),
-        (3, False, Outcome.DIED),
-        (3, True, Outcome.ERROR),
-        (None, True, Outcome.ERROR),
-        (None, False, Outcome.DIED),
-    ],
+    ("status", "before_goodbye"),
+    [(-signal.SIGSEGV, Outcome.DIED), (0, Outcome.DIED), (3, Outcome.DIED), (None, Outcome.DIED), ("hangs", Outcome.STUCK)],
 )
-def test_a_worker_that_crashes_at_the_end_has_died(clock, status, has_said_goodbye, outcome):
-    """But for one that has torn down all: an exit function ends it, or a library that unloads, and that is no fault of a device."""
+@pytest.mark.parametrize("has_said_goodbye", [True, False])
+def test_a_worker_that_crashes_or_hangs_at_the_end(clock, status, before_goodbye, has_said_goodbye):
+    """Of one that has torn down all it is an error: an exit function or a library that unloads, and no fault of a device."""
     host, attempt = started(EndAttempt)
     if has_said_goodbye:
         attempt.on_worker(said("goodbye", errors=[], late=[]))
-    attempt.on_exit(ExitStatus(status), "")
-    record = host.record
-    assert (record.outcome, record.message) == (outcome, f"the worker ended with {ExitStatus(status)} after its last validation")
-
-
-@pytest.mark.parametrize(("has_said_goodbye", "outcome"), [(False, Outcome.STUCK), (True, Outcome.ERROR)])
-def test_a_worker_that_does_not_end_is_stuck(clock, has_said_goodbye, outcome):
-    """But for one that has torn down all: what hangs then is an exit function or a thread, and no fault of the machine."""
-    host, attempt = started(EndAttempt)
-    if has_said_goodbye:
-        attempt.on_worker(said("goodbye", errors=[], late=[]))
-    clock(11, attempt)
-    assert (host.record.outcome, host.worker.killed) == (outcome, True)
+    if status == "hangs":
+        clock(11, attempt)
+        assert host.worker.killed
+    else:
+        attempt.on_exit(ExitStatus(status), "")
+        ended = "" if has_said_goodbye and status == 0 else f"the worker ended with {ExitStatus(status)} after its last validation"
+        assert host.record.message == ended
+    after = Outcome.PASSED if status == 0 else Outcome.ERROR
+    assert host.record.outcome is (after if has_said_goodbye else before_goodbye)

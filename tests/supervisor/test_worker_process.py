@@ -71,6 +71,27 @@ def start(tmp_path):
         worker.close()
 
 
+@pytest.fixture
+def start_stuck(start):
+    """Start a worker that runs this code, and says so."""
+
+    def start_worker(code: str = STUCK) -> WorkerProcess:
+        worker = start(code)
+        assert read_message(worker) == Ready()
+        return worker
+
+    return start_worker
+
+
+@pytest.fixture
+def deaf(start):
+    """A worker that ignores the signal which asks for its stack."""
+    worker = start("import os, signal; signal.signal(signal.SIGUSR1, signal.SIG_IGN); os.write(1, b'up'); signal.pause()")
+    while worker.log_tail() != "up":
+        assert exit_of(worker) is None
+    return worker
+
+
 def wait_for_exit(worker: WorkerProcess) -> str | None:
     assert select.select([worker.pidfd], [], [], 30)[0]
     return exit_of(worker)
@@ -145,9 +166,8 @@ def ended(diagnosis: HangDiagnosis) -> HangDiagnosis:
     return diagnosis
 
 
-def test_a_stuck_worker_says_where_it_is_and_is_killed(start):
-    worker = start(STUCK)
-    assert read_message(worker) == Ready()
+def test_a_stuck_worker_says_where_it_is_and_is_killed(start_stuck):
+    worker = start_stuck()
     diagnosis = answers(worker)
     assert "in wait_for_ever" in diagnosis.stack
     assert diagnosis.state == (None, "")
@@ -164,9 +184,8 @@ DEEP = (
 )
 
 
-def test_a_deep_stack_keeps_its_innermost_frames(start):
-    worker = start(DEEP)
-    assert read_message(worker) == Ready()
+def test_a_deep_stack_keeps_its_innermost_frames(start_stuck):
+    worker = start_stuck(DEEP)
     lines = answers(worker).stack.splitlines()
     assert lines[0] == "Stack (most recent call first):"
     assert "in wait_for_ever" in lines[1]
@@ -187,36 +206,30 @@ def wait_for_ever""",
 )
 
 
-def test_to_ask_a_worker_does_not_harm_it_while_its_threads_run_on(start):
+def test_to_ask_a_worker_does_not_harm_it_while_its_threads_run_on(start_stuck):
     """A dump of all threads crashed a worker in one of ten times: its answer was lost, and a healthy rank blamed."""
-    worker = start(BUSY)
-    assert read_message(worker) == Ready()
+    worker = start_stuck(BUSY)
     for _ in range(300):
         os.kill(worker.pid, signal.SIGUSR1)
         time.sleep(0.001)
     assert exit_of(worker) is None
 
 
-def test_py_spy_adds_the_frames_inside_c_where_it_is_installed(start):
-    worker = start(STUCK)
-    assert read_message(worker) == Ready()
+def test_py_spy_adds_the_frames_inside_c_where_it_is_installed(start_stuck):
+    worker = start_stuck()
     stack = answers(worker).stack
     assert stack.index("in wait_for_ever") < stack.index("Process ")
     assert re.search(r"nanosleep|select", stack)
 
 
-def test_a_worker_that_cannot_say_where_it_is(start, tmp_path):
-    worker = start("import os, signal; signal.signal(signal.SIGUSR1, signal.SIG_IGN); os.write(1, b'up'); signal.pause()")
-    while worker.log_tail() != "up":
-        assert exit_of(worker) is None
-    diagnosis = answers(worker)
+def test_a_worker_that_cannot_say_where_it_is(deaf):
+    diagnosis = answers(deaf)
     assert "Stack" not in diagnosis.stack
     assert diagnosis.collectives == ()
 
 
-def test_a_stopped_worker_is_reported_and_not_awaited(start):
-    worker = start(STUCK)
-    assert read_message(worker) == Ready()
+def test_a_stopped_worker_is_reported_and_not_awaited(start_stuck):
+    worker = start_stuck()
     os.kill(worker.pid, signal.SIGSTOP)
     wait_for_state(worker, "T")
     diagnosis = worker.diagnose()
@@ -235,10 +248,9 @@ def wait_for_state(worker: WorkerProcess, letter: str) -> None:
         time.sleep(0.01)
 
 
-def test_a_worker_that_comes_back_from_the_kernel_is_waited_for(start, monkeypatch):
+def test_a_worker_that_comes_back_from_the_kernel_is_waited_for(start_stuck, monkeypatch):
     monkeypatch.setattr("gpu_acceptance.supervisor.hang_diagnosis.LONGEST_S", 60.0)
-    worker = start(in_the_kernel(for_s=2))
-    assert read_message(worker) == Ready()
+    worker = start_stuck(in_the_kernel(for_s=2))
     wait_for_state(worker, "D")
     diagnosis = worker.diagnose()
     assert diagnosis.state[0] is Cause.IN_THE_KERNEL
@@ -247,10 +259,9 @@ def test_a_worker_that_comes_back_from_the_kernel_is_waited_for(start, monkeypat
     assert diagnosis.state == (None, "")
 
 
-def test_a_worker_that_stays_in_the_kernel_is_reported(start, monkeypatch):
+def test_a_worker_that_stays_in_the_kernel_is_reported(start_stuck, monkeypatch):
     monkeypatch.setattr("gpu_acceptance.supervisor.hang_diagnosis.LONGEST_S", 0.6)  # a first poll that comes late takes 0.5 s of it
-    worker = start(in_the_kernel(for_s=600))
-    assert read_message(worker) == Ready()
+    worker = start_stuck(in_the_kernel(for_s=600))
     wait_for_state(worker, "D")
     diagnosis = worker.diagnose()
     assert not diagnosis.poll()
@@ -261,26 +272,22 @@ def test_a_worker_that_stays_in_the_kernel_is_reported(start, monkeypatch):
     assert state.endswith("(D)" if waits_in == "0" else f"(D), in {waits_in}")
 
 
-def test_while_its_supervisor_did_not_run_a_worker_had_no_time_to_answer(start, monkeypatch):
+def test_while_its_supervisor_did_not_run_a_worker_had_no_time_to_answer(deaf, monkeypatch):
     """A machine that stands still for a while stops both, and the supervisor may come back first."""
     monkeypatch.setattr("gpu_acceptance.supervisor.hang_diagnosis.LONGEST_S", 0.6)
-    worker = start("import os, signal; signal.signal(signal.SIGUSR1, signal.SIG_IGN); os.write(1, b'up'); signal.pause()")
-    while worker.log_tail() != "up":
-        assert exit_of(worker) is None
-    diagnosis = worker.diagnose()
+    diagnosis = deaf.diagnose()
     time.sleep(1.2)
     assert not diagnosis.poll()
     ended(diagnosis)
 
 
 @pytest.mark.parametrize("program", ["no program", "#!/no/such/interpreter"])
-def test_a_py_spy_that_cannot_be_started_is_done_without(start, tmp_path, monkeypatch, program):
+def test_a_py_spy_that_cannot_be_started_is_done_without(start_stuck, tmp_path, monkeypatch, program):
     broken = tmp_path / "py-spy"
     broken.write_text(program)
     broken.chmod(0o755)
     monkeypatch.setattr("gpu_acceptance.supervisor.hang_diagnosis.shutil.which", lambda *_, **__: str(broken))
-    worker = start(STUCK)
-    assert read_message(worker) == Ready()
+    worker = start_stuck()
     diagnosis = answers(worker)
     assert "in wait_for_ever" in diagnosis.stack
     assert len(diagnosis.collectives) == 1

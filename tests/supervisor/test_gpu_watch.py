@@ -191,9 +191,6 @@ def test_counters_of_a_poll_are_reported_again_by_link(nvml, monkeypatch):
     assert ask(watch) == {"pcie.replays": (0, ""), "xids": (0, "")}
 
 
-FIRST, SECOND = (f"GPU-0000000{n}-0000-4000-8000-00000000000{n}" for n in (1, 2))
-
-
 @pytest.fixture
 def watch(monkeypatch):
     install(monkeypatch)
@@ -239,10 +236,10 @@ def test_the_same_gpu_again_is_sampled_on_and_another_one_anew(watch):
 
 def test_without_a_gpu_there_is_nothing(watch):
     watch.watch("")
-    assert so_far(watch) is None
+    assert so_far(watch) is watch.series(0.0, 60.0) is None
     watch.watch(FIRST)
     watch.end()
-    assert so_far(watch) is None
+    assert so_far(watch) is watch.series(0.0, 60.0) is None
 
 
 def test_less_than_a_second_has_no_telemetry(watch, monkeypatch):
@@ -354,7 +351,3 @@ def test_a_series_names_throttle_reasons_but_not_those_of_a_healthy_gpu():
 def test_a_series_that_cannot_be(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         GpuSeries.model_validate({"point_s": 1.0, "levels": {}, "throttled": {}, **wrong})
-
-
-def test_without_a_gpu_there_is_no_series(watch):
-    assert watch.series(0.0, 60.0) is None

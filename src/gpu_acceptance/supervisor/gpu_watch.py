@@ -58,10 +58,15 @@ class CounterWatch:
             return
         if uuid != self._uuid:
             self._uuid, self._before, self._late_xids = uuid, None, ()
-        if self._asked_at is None:
-            self._send(devices if self._reads_ports else "", each_link=each_link)
-        else:
+        if self._asked_at is not None:
             self._give_up()  # the reader hangs, and every later question would wait behind this one
+            return
+        if self._thread is None:
+            arguments = (self._questions, self._answers, self._wake_write)
+            self._thread = threading.Thread(target=_serve, args=arguments, daemon=True, name="counters")
+            self._thread.start()
+        self._asked_at = time.monotonic()
+        self._questions.put((self._uuid, devices if self._reads_ports else "", each_link, is_poll))
 
     def figures(self) -> tuple[Figure, ...] | None:
         """Return what rose up to `ask`; None while it is not known, for LONGEST_S at most."""
@@ -72,14 +77,6 @@ class CounterWatch:
         if self._figures is None and self._asked_at is not None and time.monotonic() - self._asked_at > LONGEST_S:
             self._give_up()
         return self._figures
-
-    def _send(self, devices: str, *, each_link: bool) -> None:
-        if self._thread is None:
-            arguments = (self._questions, self._answers, self._wake_write)
-            self._thread = threading.Thread(target=_serve, args=arguments, daemon=True, name="counters")
-            self._thread.start()
-        self._asked_at = time.monotonic()
-        self._questions.put((self._uuid, devices, each_link, self._is_poll))
 
     def _take(self, uuid: str, reading: CountersReading) -> None:
         self._asked_at = None

@@ -107,7 +107,10 @@ class Supervisor:
         if reason and not self._has_asked_to_stop:
             self._has_asked_to_stop, self._stop_asked = True, time.monotonic()
             self.tell_leader(messages.StopRequest(reason=reason, is_loss=self.stop_signals.has_lost_launcher))
-        self._confirm()
+        question, self._question = self._question, None
+        # The leader's question is answered after all messages that have come: a `final` among them makes the answer pointless.
+        if question and not any(isinstance(one, messages.Final) for one in self._broadcasts):
+            self.tell_leader(self.records.confirm(question, self.control.session.ledger.facts()["lost"]))
         if self.slot:
             self.slot.attend()
         if self._attempt:
@@ -117,7 +120,11 @@ class Supervisor:
             for rank in self.heartbeats.lost():
                 self.attempt_state.lose(rank, f"no heartbeat for {LOST_S:g} s: its supervisor or node is gone")
             self.attempt_state.advance()
-        self._look_for_lost_messages()
+        if time.monotonic() - self._compared_s >= BEAT_S:
+            self._compared_s = time.monotonic()
+            self.control.find_late(self.heartbeats.facts.copy())
+            if self.is_leader and not self.stopping and self.has_lost_messages:  # a verdict without them proves nothing: the run ends
+                self.control.broadcast(messages.Stop(reason=LOST_MESSAGES))
         self.on_tick()
         self._refuse_to_wait_in_vain()
 
@@ -125,15 +132,6 @@ class Supervisor:
     def has_late_mail(self) -> bool:
         """True where a message that another rank has sent to this rank has not come yet."""
         return self.control.session.ledger.is_late
-
-    def _look_for_lost_messages(self) -> None:
-        """Compare received with sent messages. A verdict without the lost ones proves nothing: the run ends."""
-        if time.monotonic() - self._compared_s < BEAT_S:
-            return
-        self._compared_s = time.monotonic()
-        self.control.find_late(self.heartbeats.facts.copy())
-        if self.is_leader and not self.stopping and self.has_lost_messages:
-            self.control.broadcast(messages.Stop(reason=LOST_MESSAGES))
 
     def settle(self) -> None:
         """On the leader: wait until all messages that the ranks have sent by now have come, or are known to be lost."""
@@ -362,10 +360,3 @@ class Supervisor:
                     self._broadcasts.append(message)
             case messages.Final() if sender not in self.given_up:  # from a leader that others elected before this rank did
                 self.mail(messages.Final)[sender] = message
-
-    def _confirm(self) -> None:
-        """Answer the leader's question, after all messages that have come: a `final` among them makes the answer pointless."""
-        question, self._question = self._question, None
-        if question is None or any(isinstance(one, messages.Final) for one in self._broadcasts):
-            return
-        self.tell_leader(self.records.confirm(question, self.control.session.ledger.facts()["lost"]))

@@ -78,6 +78,5 @@ def test_an_unreadable_variable_or_one_of_another_program_tells_nothing(environ)
     assert allocated_nodes(environ) == {}
 
 
-def test_each_has_a_name_of_its_own_and_a_source():
-
+def test_each_has_a_source():
     assert all(one.source for one in schedulers().values())

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from sshd import free_port
 from torch.distributed import TCPStore
 
 from gpu_acceptance.control import session as module
@@ -37,12 +38,6 @@ def silent(request):
         yield taken.getsockname()[1]
 
 
-def unused_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def test_a_store_that_is_there_answers():
     store = TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)
     store_client("127.0.0.1", store.port, 30).set("key", "value")
@@ -59,7 +54,7 @@ def test_a_port_of_another_program_is_one_line_and_the_interpreter_ends(silent):
 @pytest.mark.parametrize(("host", "why"), [("127.0.0.1", "Connection refused"), ("nowhere.invalid", "")])
 def test_without_a_listener_torch_is_not_called(capfd, host, why):
     with pytest.raises(NoStoreError) as caught:
-        store_client(host, unused_port(), 1)
+        store_client(host, free_port(), 1)
     assert why in str(caught.value)
     assert "\n" not in str(caught.value)
     assert capfd.readouterr().err == ""
@@ -67,12 +62,12 @@ def test_without_a_listener_torch_is_not_called(capfd, host, why):
 
 def test_a_stop_ends_the_wait(silent, monkeypatch):
     monkeypatch.setattr(module, "_EVERY_S", 0.0)
-    for port in (unused_port(), silent):
+    for port in (free_port(), silent):
         with pytest.raises(NoStoreError):
             store_client("127.0.0.1", port, 3600, stopped=lambda: "SIGTERM")
 
 
 def test_a_rank_without_a_store_names_the_address():
-    place = Rank(world_size=2, local_world_size=2, store_port=unused_port())
+    place = Rank(world_size=2, local_world_size=2, store_port=free_port())
     with pytest.raises(UnreachableError, match=rf"^no control store at 127\.0\.0\.1:{place.store_port} within 1 s: Connection refused$"):
         Control(place, NO_SECRET, connect_s=1)

@@ -12,6 +12,7 @@ from datetime import timedelta
 
 import psutil
 import pytest
+from sshd import free_port
 from torch.distributed import PrefixStore, TCPStore
 from waiting import wait_until
 
@@ -44,12 +45,6 @@ def place():
     yield made
     for process in hosts_of(made.store_port):
         process.kill()
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def hosts_of(port):

@@ -121,9 +121,7 @@ def test_done_when_all_published(state):
         assert not state.done
         assert rank in state.awaited
         publish(state, rank)
-    assert state.done
-    assert state.awaited == []
-    assert [record.rank for record in state.records()] == [0, 1, 2]
+    assert (state.done, state.awaited, [record.rank for record in state.records()]) == (True, [], [0, 1, 2])
 
 
 def test_a_rank_that_never_answers_is_lost(casts, monkeypatch):
@@ -146,22 +144,17 @@ def test_hurry_only_shortens(state):
     assert outcomes(state) == [Outcome.LOST] * 3
 
 
-@pytest.mark.parametrize("line", ['{"outcome": "passed"}', "5", ""])
-def test_a_record_that_cannot_be_read_is_an_error_of_its_rank(state, line):
+OTHERS = make_record(0, Outcome.PASSED, nodeid=GO.nodeid, generation=GO.generation)
+OF_ANOTHER = f"rank, validation, attempt and generation are (0, {GO.nodeid!r}, 1, 2), and must be (1, {GO.nodeid!r}, 1, 2)"
+
+
+@pytest.mark.parametrize(("line", "why"), [('{"outcome": "passed"}', ""), ("5", ""), ("", ""), (encode(OTHERS), OF_ANOTHER)])
+def test_a_record_that_cannot_be_read_or_is_another_rank_s_is_an_error_of_its_sender(state, line, why):
     state.take(1, published(line))
     publish(state, 0)
     error = state.records()[1]
     assert (error.rank, error.outcome) == (1, Outcome.ERROR)
-    assert error.message.startswith("its record could not be read: ")
-
-
-def test_a_record_of_another_rank_is_an_error_of_its_sender(state):
-    publish(state, 0)
-    state.take(1, published(encode(state.records()[0])))
-    error = state.records()[1]
-    wanted = (1, GO.nodeid, GO.attempt, GO.generation)
-    said = f"rank, validation, attempt and generation are {(0, *wanted[1:])}, and must be {wanted}"
-    assert (error.outcome, error.message) == (Outcome.ERROR, f"its record could not be read: {said}")
+    assert error.message.startswith(f"its record could not be read: {why}")
 
 
 def test_gather_answers_in_rank_order_once_all_gave_a_value_and_again(state, casts):

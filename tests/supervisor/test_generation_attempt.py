@@ -118,7 +118,7 @@ def test_problems_at_the_end_are_an_error(clock):
 )
 @pytest.mark.parametrize("has_said_goodbye", [True, False])
 def test_a_worker_that_crashes_or_hangs_at_the_end(clock, status, before_goodbye, has_said_goodbye):
-    """Of one that has torn down all it is an error: an exit function or a library that unloads, and no fault of a device."""
+    """It is an error where the worker has torn down all: an exit function or a library that unloads, and no fault of a device."""
     host, attempt = started(EndAttempt)
     if has_said_goodbye:
         attempt.on_worker(said("goodbye", errors=[], late=[]))

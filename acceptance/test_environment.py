@@ -52,8 +52,8 @@ def test_node(ranks, check, record):
     gpus = gpu_reader.read() if ranks.rank == first else gpu_reader.not_read(Missing(Why.NOT_THERE, f"rank {first} asks"))
     for name, what in node.facts(node.read(gpus=gpus), system.environment()):
         if name in node.OF_GPUS:
-            told = ranks.gather(name, "" if isinstance(what, Missing) else what)[first]
-            what = what if ranks.rank == first else told or Missing(Why.UNREADABLE, f"see rank {first}, which asked")
+            answer = ranks.gather(name, "" if isinstance(what, Missing) else what)[first]
+            what = what if ranks.rank == first else answer or Missing(Why.UNREADABLE, f"see rank {first}, which asked")
         check(f"environment.node.{name}", what, "text")
     record("environment.node.own_loopback_address", system.own_loopback_address() or "none", "text")
 

@@ -55,5 +55,5 @@ def test_elsewhere(tell, ranks):
     """Nodes that the run could have used but did not are not tested; the verdict counts them."""
     used = ranks.gather("kubernetes.node", os.environ.get("NODE_NAME", "")[:253])
     if ranks.rank == 0:
-        told = _read_once()
-        tell(kubernetes_health.elsewhere_facts(told, kubernetes_health.read_candidates(told), used))
+        reading = _read_once()
+        tell(kubernetes_health.elsewhere_facts(reading, kubernetes_health.read_candidates(reading), used))

@@ -31,7 +31,7 @@ def test_loopback(devices, exchange_of, lost_ranks_fail, ranks, check, check_all
             return  # alone on its node, in a job whose nodes differ
         check("nic.loopback.bandwidth", found.best, "GB/s", detail=f"{found.partner}, through {used[ranks.rank] or 'no RDMA device'}")
         check("nic.loopback.wrong", exchange.num_wrong, "elements")
-        of_node = [told for told, node in zip(used, nodes, strict=True) if node == ranks.node]
+        of_node = [devices for devices, node in zip(used, nodes, strict=True) if node == ranks.node]
         check_all(nccl_physics.loopback(log, nodes, of_node, infiniband_health.chosen(infiniband.read(), devices).devices))
         for peer, gb_per_s in found.rates.items():
             record(f"nic.loopback.with_rank_{peer}", gb_per_s, "GB/s")

@@ -127,10 +127,10 @@ def _limit(metrics: Sequence[str]) -> str:
     for metric in metrics:
         for file, limit in limits_by_file().get(metric, {}).items():
             families.setdefault((file, limit.unit, whose(limit), source_kind(limit.source), *_kinds(limit)), []).append(limit)
-    told: dict[str, list[str]] = {}
+    files_of: dict[str, list[str]] = {}
     for (file, *_), family in families.items():
-        told.setdefault(f"{bound_of(family)}, {whose(family[0])}, {source_kind(family[0].source)}", []).append(f"`{file}`")
-    return "; ".join(f"{text} ({', '.join(files)})" for text, files in told.items()) or "none"
+        files_of.setdefault(f"{bound_of(family)}, {whose(family[0])}, {source_kind(family[0].source)}", []).append(f"`{file}`")
+    return "; ".join(f"{text} ({', '.join(files)})" for text, files in files_of.items()) or "none"
 
 
 def _kinds(limit: Limit) -> list[str]:

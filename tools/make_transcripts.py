@@ -58,9 +58,9 @@ def _commands(arguments: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
 
 def transcript(command: Sequence[str]) -> str:
     """The command as it would be typed, what a terminal showed, and the exit code."""
-    code, said = _on_a_terminal(command)
+    code, output = _on_a_terminal(command)
     typed = " ".join(word if re.fullmatch(r"[\w./=-]+", word) else shlex.quote(word) for word in command if word != "--no-print-directory")
-    return f"$ {typed}\n{_without_names(said).rstrip()}\n$ echo $?\n{code}\n"
+    return f"$ {typed}\n{_without_names(output).rstrip()}\n$ echo $?\n{code}\n"
 
 
 def _on_a_terminal(command: Sequence[str]) -> tuple[int, str]:
@@ -70,7 +70,7 @@ def _on_a_terminal(command: Sequence[str]) -> tuple[int, str]:
         environment.pop(variable, None)
     process = subprocess.Popen(command, cwd=ROOT, env=environment, stdin=follow, stdout=follow, stderr=follow, start_new_session=True)
     os.close(follow)
-    said = b""
+    output = b""
     while True:
         try:
             more = os.read(lead, 65_536)
@@ -78,9 +78,9 @@ def _on_a_terminal(command: Sequence[str]) -> tuple[int, str]:
             break
         if not more:
             break
-        said += more
+        output += more
     os.close(lead)
-    return process.wait(), _STEERS.sub("", said.decode(errors="replace")).replace("\r\n", "\n")
+    return process.wait(), _STEERS.sub("", output.decode(errors="replace")).replace("\r\n", "\n")
 
 
 def _without_names(text: str) -> str:

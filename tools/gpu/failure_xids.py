@@ -39,7 +39,7 @@ def main() -> int:
         uuids = [pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(index)) for index in range(pynvml.nvmlDeviceGetCount())]
         counters = [GpuCounters(pynvml, uuid) for uuid in uuids]
         found = {(way, rank): xids(way, rank, uuids, counters) for rank in (job._RANK, "aborts_nothing") for way in WAYS}
-    return int(any(told for (_, rank), told in found.items() if rank != "aborts_nothing"))
+    return int(any(xids for (_, rank), xids in found.items() if rank != "aborts_nothing"))
 
 
 def xids(way: str, rank: str, uuids: list[str], counters: list[GpuCounters]) -> bool:
@@ -48,8 +48,8 @@ def xids(way: str, rank: str, uuids: list[str], counters: list[GpuCounters]) -> 
     with job.held_port() as port:
         ended = job.measure(way, job.Place(0, 1, len(uuids), "127.0.0.1", port), Path(mkdtemp()), devices=",".join(uuids))
     time.sleep(LATE_S)
-    told = [one.read(each_link=False).xids for one in counters]
-    by_gpu = [list(one) if isinstance(one, tuple) else str(one) for one in told]
+    xids = [one.read(each_link=False).xids for one in counters]
+    by_gpu = [list(one) if isinstance(one, tuple) else str(one) for one in xids]
     print(json.dumps({"way": way, "rank": rank, "xids": by_gpu, **asdict(ended)}), flush=True)
     return any(by_gpu) or ended.end_s is None
 

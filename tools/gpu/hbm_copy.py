@@ -25,8 +25,8 @@ def main() -> None:
     for _ in range(NUM_TURNS):
         for way, run in ways.items():
             blocks = time_blocks(run, device=device, num_blocks=7, block_s=0.15, warmup_s=0.15)
-            told = {"way": way, "gb_per_s": num_bytes("copy", ARRAY_BYTES) / blocks.median_s / 1e9, "block_cv_percent": blocks.cv_percent}
-            print(json.dumps(told), flush=True)
+            line = {"way": way, "gb_per_s": num_bytes("copy", ARRAY_BYTES) / blocks.median_s / 1e9, "block_cv_percent": blocks.cv_percent}
+            print(json.dumps(line), flush=True)
 
 
 if __name__ == "__main__":

@@ -42,8 +42,8 @@ def main() -> None:
             return any(isinstance(value, Missing) for value in asker.fields(handle, names_of_errors))
 
         def asked() -> bool:
-            told = counters.read(each_link=False).values
-            return any(isinstance(told[name, ""], Missing) for name in _OF_LINK)
+            values = counters.read(each_link=False).values
+            return any(isinstance(values[name, ""], Missing) for name in _OF_LINK)
 
         for beside, other in {
             "nobody": contextlib.nullcontext,
@@ -56,8 +56,8 @@ def main() -> None:
                     begin_s = time.monotonic()
                     failed = sum(read() for _ in range(NUM_READINGS))
                     took_s = (time.monotonic() - begin_s) / NUM_READINGS
-                    told = {"beside": beside, "read": name, "no_value": failed, "of": NUM_READINGS, "seconds_each": took_s}
-                    print(json.dumps(told), flush=True)
+                    line = {"beside": beside, "read": name, "no_value": failed, "of": NUM_READINGS, "seconds_each": took_s}
+                    print(json.dumps(line), flush=True)
 
 
 @contextlib.contextmanager

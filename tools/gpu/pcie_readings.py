@@ -89,12 +89,12 @@ def near_and_far(own: object, numbers: list[int | None]) -> list[int | None]:
 def reading(direction: str, number: int | None, cpus: frozenset[int] | None, device: torch.device, sizes: dict) -> dict:
     alone = pcie.measure(direction, **sizes, device=device, cpus=cpus, in_turn=in_turn)
     at_once = pcie.measure(direction, **sizes, device=device, cpus=cpus, before_sample=lambda: gather("sample", 0))
-    told = {"direction": direction, "node": number, "is_bound": alone.is_bound, "pages_by_node": alone.pages_by_node}
-    told["num_pages"] = alone.num_pages
+    line = {"direction": direction, "node": number, "is_bound": alone.is_bound, "pages_by_node": alone.pages_by_node}
+    line["num_pages"] = alone.num_pages
     for way, result in {"alone": alone, "together": at_once}.items():
-        told |= {f"{way}_gb_per_s": result.gb_per_s, f"{way}_best": result.best_gb_per_s, f"{way}_cv_percent": result.cv_percent}
-        told[f"{way}_wrong"] = result.num_wrong
-    return told
+        line |= {f"{way}_gb_per_s": result.gb_per_s, f"{way}_best": result.best_gb_per_s, f"{way}_cv_percent": result.cv_percent}
+        line[f"{way}_wrong"] = result.num_wrong
+    return line
 
 
 def planted(device: torch.device, sizes: dict) -> dict[str, int]:

@@ -70,8 +70,8 @@ def parent() -> int:
             done = subprocess.run([sys.executable, __file__], env=environment, stdout=log, stderr=log, timeout=200, check=False)
         answer = Path(f"{path}.json")
         rank = int(os.environ["RANK"])
-        said = json.loads(answer.read_text()) if answer.exists() else {"error": path.read_text(errors="backslashreplace")[-2_000:]}
-        sys.stdout.write(json.dumps({"rank": rank, "forced": forced(), **said}) + "\n")
+        line = json.loads(answer.read_text()) if answer.exists() else {"error": path.read_text(errors="backslashreplace")[-2_000:]}
+        sys.stdout.write(json.dumps({"rank": rank, "forced": forced(), **line}) + "\n")
         if out := os.environ.get("OUT"):
             (Path(out) / f"nccl-{'-'.join(forced()).replace('=', '.').replace(':', '.') or 'plain'}-{rank}.log").write_bytes(
                 path.read_bytes()

@@ -33,9 +33,9 @@ def main() -> None:
         for _ in range(NUM_RUNS):
             together(device)
             lines.append(run(multiplication, int(BLOCK_S / one_s), sampler, device))
-    for rank, told in enumerate(gather("lines", lines)):
-        for figure in told[0]:
-            values = [line[figure] for line in told]
+    for rank, lines_of_rank in enumerate(gather("lines", lines)):
+        for figure in lines_of_rank[0]:
+            values = [line[figure] for line in lines_of_rank]
             cv_percent = 100 * statistics.stdev(values) / statistics.mean(values)
             say({"rank": rank, "figure": figure, "cv_percent": cv_percent, "values": values})
     if world_size() > 1:

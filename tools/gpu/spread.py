@@ -48,8 +48,8 @@ def tell(runs: list[list[Reading]]) -> None:
         blocks = [run[number][2] for rank in every for run in rank if run[number][2] is not None]
         of_runs = max(map(cv_percent, values))
         of_gpus = cv_percent([statistics.median(rank) for rank in values])
-        told = {"figure": figure, "cv_runs": of_runs, "cv_gpus": of_gpus, "cv_blocks": max(blocks, default=None), "values": values}
-        say(told)
+        line = {"figure": figure, "cv_runs": of_runs, "cv_gpus": of_gpus, "cv_blocks": max(blocks, default=None), "values": values}
+        say(line)
 
 
 def cv_percent(values: list[float]) -> float:

@@ -63,14 +63,14 @@ def alone(workload: Workload, options: dict) -> dict[str, object]:
 
 def with_ddp(workload: Workload, options: dict) -> dict[str, object]:
     found = throughput.measure_ddp(workload, **options)
-    told = [None] * dist.get_world_size()
-    dist.all_gather_object(told, (found.compute_s, found.digest))
+    of_ranks = [None] * dist.get_world_size()
+    dist.all_gather_object(of_ranks, (found.compute_s, found.digest))
     return {
         **of(found.trained),
         "communication_efficiency": round(found.communication_efficiency, 4),
         "spread_efficiency": round(found.spread_efficiency, 4),
-        "compute_s": [seconds for seconds, _ in told],
-        "digests_differ": len({digest for _, digest in told}) - 1,
+        "compute_s": [seconds for seconds, _ in of_ranks],
+        "digests_differ": len({digest for _, digest in of_ranks}) - 1,
     }
 
 

@@ -63,9 +63,9 @@ def policy(profile: Profile) -> Iterator[str]:
         yield from _rows([limit for limit in applying if limit.subject == subject])
     left_out = Counter(limit.subject for limit in profile.limits.values() if limit not in applying)
     if left_out:
-        told = ", ".join(f"{subject} ({number})" for subject, number in sorted(left_out.items()))
+        counts = ", ".join(f"{subject} ({number})" for subject, number in sorted(left_out.items()))
         yield ""
-        yield from textwrap.wrap(f"declared not applicable: {told}", _WIDTH, subsequent_indent="  ")
+        yield from textwrap.wrap(f"declared not applicable: {counts}", _WIDTH, subsequent_indent="  ")
 
 
 def _rows(limits: Sequence[Limit]) -> Iterator[str]:

@@ -137,10 +137,12 @@ def told_devices(log: Answer[NcclLog], nodes: Sequence[int]) -> str:
     return ", ".join(sorted({one.device for one in log.passages if nodes[one.source] == nodes[one.target]}))[:_MOST_NAMES]
 
 
-def loopback(log: Answer[NcclLog], nodes: Sequence[int], told: Sequence[str], chosen: Answer[tuple[RdmaDevice, ...]]) -> Findings:
+def loopback(
+    log: Answer[NcclLog], nodes: Sequence[int], devices_of_ranks: Sequence[str], chosen: Answer[tuple[RdmaDevice, ...]]
+) -> Findings:
     """Yield findings of one rank in a loopback through NICs.
 
-    `nodes`: the node of each rank; `told`: `told_devices` of each rank of this node; `chosen`: the devices that the job uses.
+    `nodes`: the node of each rank; `devices_of_ranks`: `told_devices` of each rank of this node; `chosen`: the devices that the job uses.
     """
     used = connections(log, nodes, "intranode")
     if not isinstance(used, Missing) and not used:
@@ -148,12 +150,12 @@ def loopback(log: Answer[NcclLog], nodes: Sequence[int], told: Sequence[str], ch
     yield "nic.loopback.transport", then(used, transports), "text", detail_of(used, join_pairs)
     staged = then(used, staged_in_host_memory)
     yield "nic.loopback.staged", then(staged, len), "count", detail_of(staged, join_pairs)
-    unused = then(chosen, lambda chosen: _unused(told, chosen))
+    unused = then(chosen, lambda chosen: _unused(devices_of_ranks, chosen))
     yield "nic.loopback.unused", then(unused, len), "count", detail_of(unused, " ".join)
 
 
-def _unused(told: Sequence[str], chosen: tuple[RdmaDevice, ...]) -> Answer[list[str]]:
-    used = {name for text in told for name in text.split(", ")}
+def _unused(devices_of_ranks: Sequence[str], chosen: tuple[RdmaDevice, ...]) -> Answer[list[str]]:
+    used = {name for text in devices_of_ranks for name in text.split(", ")}
     if unknown := sorted(filter(is_unknown, used)):
         return Missing(Why.UNREADABLE, f"NCCL's log does not say through which device it went: {unknown[0]}")
     if not chosen:

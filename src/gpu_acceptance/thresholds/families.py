@@ -53,8 +53,8 @@ def each_a_metric(family: str) -> str:
 def stated(limit: Limit) -> dict[str, Any]:
     """Return the keys and values that an entry needs to state this limit, without its source."""
     plain = Limit(limit.metric, limit.unit, limit.scope, limit.source, limit.file)
-    told = {name: value for name, value in vars(limit).items() if name in ("unit", "scope") or value != getattr(plain, name)}
-    return {name: _as_written(value) for name, value in told.items()}
+    stated_values = {name: value for name, value in vars(limit).items() if name in ("unit", "scope") or value != getattr(plain, name)}
+    return {name: _as_written(value) for name, value in stated_values.items()}
 
 
 def _as_written(value: Any) -> Any:

@@ -152,9 +152,9 @@ def contradictions(parameters: Mapping[str, Value], deadline_s: float) -> Iterat
         named = _named(lasting.names, parameters)
         seconds = lasting.seconds(*named.values()) if named else 0.0
         if seconds > deadline_s * _OF_DEADLINE:
-            said = ", ".join(f"{name} {show(value)}" for name, value in named.items())
+            values = ", ".join(f"{name} {show(value)}" for name, value in named.items())
             most = f"half of deadline_s, {show(deadline_s * _OF_DEADLINE)} s"
-            yield f"parameters: {lasting.what} takes {show(seconds)} s by these alone ({said}); allowed: {most}"
+            yield f"parameters: {lasting.what} takes {show(seconds)} s by these alone ({values}); allowed: {most}"
 
 
 def _of_references(parameters: Mapping[str, Value]) -> Iterator[str]:

@@ -64,11 +64,11 @@ def lasting(profile: Profile, asked_s: float | None) -> Profile:
     seconds, shortest = (_seconds(profile, name, f"level {SOAK}") for name in (SOAK_DURATION, _SHORTEST))
     if asked_s is not None:
         seconds = asked_s
-    said = f"parameter {SOAK_DURATION}={seconds:g}" if asked_s is None else f"--soak: {seconds:g} s"
+    problem = f"parameter {SOAK_DURATION}={seconds:g}" if asked_s is None else f"--soak: {seconds:g} s"
     if seconds > _LONGEST_S:
-        raise LimitsError(f"{said}: wants at most {_LONGEST_S:.0f} s, which are 30 days")
+        raise LimitsError(f"{problem}: wants at most {_LONGEST_S:.0f} s, which are 30 days")
     if seconds < shortest:
-        raise LimitsError(f"{said}: profile {profile.name} wants at least {shortest:g} s (its parameter {_SHORTEST})")
+        raise LimitsError(f"{problem}: profile {profile.name} wants at least {shortest:g} s (its parameter {_SHORTEST})")
     return replace(profile, parameters={**profile.parameters, SOAK_DURATION: seconds})
 
 
@@ -260,8 +260,8 @@ def _read_overlays(paths: Sequence[Path], machine: Profile, directory: Path, sui
         try:
             if (device := device_of(path)) not in (None, machine.device_name):
                 own = "no GPU" if machine.device_name is None else shown(machine.device_name)
-                said = f"this overlay is for {shown(device)}, and profile {machine.name} is for {own}"
-                raise LimitsError(f"{file_name(path)}: match.device_name: {said}")
+                problem = f"this overlay is for {shown(device)}, and profile {machine.name} is for {own}"
+                raise LimitsError(f"{file_name(path)}: match.device_name: {problem}")
             file = read_file(path, limits)
             limits |= {metric: entry.limit(metric, file.name) for metric, entry in file.content.limits.items()}
             files.append(file)

@@ -194,13 +194,13 @@ def _order_problems(entry: Entry) -> Iterator[str]:
             yield f"at_least{_at(size)} is {least:.10g}, above at_most {most:.10g}"
 
 
-def _impossible(said: str, value: float, entry: Entry) -> Iterator[str]:
+def _impossible(bound: str, value: float, entry: Entry) -> Iterator[str]:
     if entry.ceiling is not None and value > entry.ceiling:
         meant = f"is it in {entry.unit}? If it is meant, give a higher ceiling beside it"
-        yield f"{said}, above the ceiling {entry.ceiling:.10g}, the most that is physically possible; {meant}"
+        yield f"{bound}, above the ceiling {entry.ceiling:.10g}, the most that is physically possible; {meant}"
     if value < entry.floor:
         named = "floor" in entry.model_fields_set
-        yield f"{said}, below the floor {entry.floor:.10g}" if named else f"{said}, below 0; where that is possible, give a floor"
+        yield f"{bound}, below the floor {entry.floor:.10g}" if named else f"{bound}, below 0; where that is possible, give a floor"
 
 
 def _size_problems(entry: Entry) -> Iterator[str]:

@@ -45,43 +45,46 @@ def of(*counts: int) -> list[dict]:
     return [rank(number, 1000 + number, AllReduce=count, AllGather=2) for number, count in enumerate(counts)]
 
 
-def test_ranks_that_launched_less_than_others_are_named():
-    assert describe(answer(communicator(of(4, 4, 3, 4))), 1000) == "4 ranks: AllReduce 4 on ranks 0-1,3, 3 on rank 2"
-
-
-def test_where_all_launched_the_same_it_says_what():
-    assert describe(answer(communicator(of(4, 4))), 1000) == "2 ranks: all have launched the same (AllGather 2, AllReduce 4)"
-
-
 def test_an_answer_of_nccl_on_two_gpus_is_read():
     text = (Path(__file__).parents[2] / "reports" / "evidence" / "nccl-ras.txt").read_bytes()
     real = text[text.index(b"'TIMEOUT 3") : text.index(b"\nFR ")]
     assert describe(real, 2731) == "2 ranks: AllReduce 4 on rank 0, 3 on rank 1"
 
 
-def test_before_any_collective():
-    assert describe(answer(communicator([rank(0, 1000), rank(1, 1001)])), 1000) == "2 ranks: no collectives"
+OTHER = communicator([rank(0, 7, AllReduce=9), rank(1, 8)])
+SILENT = {"rank": 2, "host": "192.0.2.2", "pid": 1002}
 
 
-def test_silent_ranks_and_ranks_with_errors_come_first():
-    ranks = [rank(0, 1000, AllReduce=4), rank(1, 1001, async_error=6, AllReduce=4)]
-    told = describe(answer(communicator(ranks, [{"rank": 2, "host": "192.0.2.2", "pid": 1002}])), 1000)
-    assert told == "3 ranks: no answer from rank 2; NCCL error 6 on rank 1; all have launched the same (AllReduce 4)"
+@pytest.mark.parametrize(
+    ("communicators", "told"),
+    [
+        ([communicator(of(4, 4, 3, 4))], "4 ranks: AllReduce 4 on ranks 0-1,3, 3 on rank 2"),
+        ([communicator(of(4, 4))], "2 ranks: all have launched the same (AllGather 2, AllReduce 4)"),
+        ([communicator([rank(0, 1000), rank(1, 1001)])], "2 ranks: no collectives"),
+        (
+            [communicator([rank(0, 1000, AllReduce=4), rank(1, 1001, async_error=6, AllReduce=4)], [SILENT])],
+            "3 ranks: no answer from rank 2; NCCL error 6 on rank 1; all have launched the same (AllReduce 4)",
+        ),
+        ([OTHER, communicator(of(4, 3))], "2 ranks: AllReduce 4 on rank 0, 3 on rank 1"),
+        ([OTHER], ""),
+        (
+            [communicator([rank(0, 1000, **{"\x1b[31m<b>": 1}), rank(1, 1001)])],
+            r"2 ranks: all have launched the same (\x1b[31m<b> 1)",
+        ),
+    ],
+    ids=["fewer", "the same", "none", "silence and errors first", "those of the process", "of another job", "escaped"],
+)
+def test_an_answer_tells_what_differs_between_the_ranks_of_the_process(communicators, told):
+    assert describe(answer(*communicators), 1000) == told
 
 
 def test_an_answer_of_nccl_2_28_9_without_a_comma_is_read():
     """It writes none before the `status` of a rank that is missing."""
-    missing = {"rank": 1, "host": "192.0.2.2", "pid": 1001, "cuda_dev": 1, "nvml_dev": 1, "status": {"unresponsive": True}}
+    missing = {**SILENT, "cuda_dev": 1, "nvml_dev": 1, "status": {"unresponsive": True}}
     whole = answer(communicator([rank(0, 1000, AllReduce=4)], [missing]))
     broken = whole.replace(b'"nvml_dev": 1,', b'"nvml_dev": 1')
     assert broken != whole
-    assert describe(broken, 1000) == "2 ranks: no answer from rank 1; all have launched the same (AllReduce 4)"
-
-
-def test_only_the_communicators_of_the_process_count():
-    own, other = communicator(of(4, 3)), communicator([rank(0, 7, AllReduce=9), rank(1, 8)])
-    assert describe(answer(other, own), 1001) == "2 ranks: AllReduce 4 on rank 0, 3 on rank 1"
-    assert describe(answer(other), 1001) == ""
+    assert describe(broken, 1000) == "2 ranks: no answer from rank 2; all have launched the same (AllReduce 4)"
 
 
 @pytest.mark.parametrize(
@@ -107,11 +110,6 @@ def test_only_the_communicators_of_the_process_count():
 )
 def test_an_answer_that_is_none_tells_nothing(text):
     assert describe(text, 1000) == ""
-
-
-def test_names_from_the_wire_are_escaped():
-    hostile = communicator([rank(0, 1000, **{"\x1b[31m<b>": 1}), rank(1, 1001)])
-    assert describe(answer(hostile), 1000) == r"2 ranks: all have launched the same (\x1b[31m<b> 1)"
 
 
 @pytest.mark.parametrize(

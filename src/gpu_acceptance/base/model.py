@@ -1,4 +1,4 @@
-"""Strict models of data from outside, and messages of them on a pipe or a socket: one line of JSON each.
+"""Strict models of data from outside, and messages of them on a pipe: one line of JSON each.
 
 An unknown key, a NaN or a number in quotes is an error, not a guess.
 """
@@ -6,8 +6,6 @@ An unknown key, a NaN or a number in quotes is an error, not a guess.
 import json
 import os
 import re
-import socket
-from functools import partial
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
@@ -93,11 +91,10 @@ class ChannelError(ValueError):
 
 
 class LineReader(Generic[M]):
-    """Cuts what arrives on a pipe (its descriptor) or a socket into messages of these kinds."""
+    """Cuts what arrives on a pipe into messages of these kinds."""
 
-    def __init__(self, source: int | socket.socket, kinds: TypeAdapter[M], max_bytes: int = MAX_LINE_BYTES) -> None:
-        self.fd = source if isinstance(source, int) else source.fileno()
-        self._receive = partial(os.read, source) if isinstance(source, int) else source.recv
+    def __init__(self, fd: int, kinds: TypeAdapter[M], max_bytes: int = MAX_LINE_BYTES) -> None:
+        self.fd = fd
         self._kinds: TypeAdapter[M] = kinds
         self._max_bytes = max_bytes
         self._pending = b""
@@ -105,10 +102,10 @@ class LineReader(Generic[M]):
     def read(self) -> list[M] | None:
         """Return the messages that one read completes; None at the end of the stream.
 
-        Blocks as the source does. Raises ChannelError; OSError where the connection broke.
+        Blocks as the pipe does. Raises ChannelError.
         """
         try:
-            data = self._receive(min(1 << 16, self._max_bytes))
+            data = os.read(self.fd, min(1 << 16, self._max_bytes))
         except BlockingIOError:
             return []
         if not data:

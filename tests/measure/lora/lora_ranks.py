@@ -134,7 +134,7 @@ def faults(rank: int) -> dict[str, dict[str, object]]:
         "a gradient explodes": figures(own_gradients(lambda grad, step: grad.mul_(1e4 if step == BAD_STEP else 1)), **SHORT),
         "all train the share of rank 0": figures(share_of_rank_0(), **SHORT),
         "100 times as fast": figures(**SHORT, **{"lora.learning_rate": 0.5}),
-        "labels are shifted": figures(with_targets(lambda _, targets: targets.roll(-1, dims=1)), **FEW, **{"lora.num_steps": 50}),
+        "labels are shifted": figures(with_targets(lambda _, targets: targets.roll(-1, dims=1)), **FEW, **{"lora.num_steps": 36}),
         "labels are what is seen": figures(with_targets(lambda inputs, _: inputs), **SHORT),
     }
 

@@ -52,6 +52,11 @@ def row(
     return row_of(nodeid.removeprefix("acceptance/test_"), outcome, message, records, **more)
 
 
+def failed_row(*judgements):
+    """A validation that missed these limits, without figures."""
+    return row("acceptance/test_hbm.py::test_all", lambda rank: [], judgements, outcome=Outcome.FAILED)
+
+
 def with_ranks(row, changes):
     """Return the row with changes of ranks in its first attempt: rank -> fields of its record."""
     first, *later = row.attempts

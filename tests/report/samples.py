@@ -202,18 +202,11 @@ def stuck(**more):
 
 def incomplete(**more):
     """4 of 8 GPUs, everything that can be left open: errors, never measured, waived, loosened, hidden GPUs."""
-    waived = row(
-        "acceptance/test_hbm.py::test_hbm_copy",
-        lambda rank: [figure("hbm.copy.bandwidth", 4100.0 + rank, "GB/s")],
-        [held("hbm.copy.bandwidth", 4100.0, "GB/s", ">= 4150", -0.012, "rank")],
-        4,
-    )
-    mystery = row(
-        "acceptance/test_nccl.py::test_nccl_large[broadcast]",
-        lambda rank: [figure("nccl.broadcast.busbw", 961.0, "MB/s")],
-        [held("nccl.broadcast.busbw", 961.0, "GB/s", ">= 350", None)],
-        4,
-    )
+    copy = held("hbm.copy.bandwidth", 4100.0, "GB/s", ">= 4150", -0.012, "rank")
+    waived = row("acceptance/test_hbm.py::test_hbm_copy", lambda rank: [figure(copy.metric, 4100.0 + rank, "GB/s")], [copy], 4)
+    busbw = held("nccl.broadcast.busbw", 961.0, "GB/s", ">= 350", None)
+    nodeid = "acceptance/test_nccl.py::test_nccl_large[broadcast]"
+    mystery = row(nodeid, lambda rank: [figure(busbw.metric, 961.0, "MB/s")], [busbw], 4)
     rows = (gemm_row(4), nccl_row(ranks=4), mystery, waived, error_row(), not_run_row(), not_applicable_row())
     never = [limit_of(not_measured(metric)) for metric in ("hbm.triad.bandwidth", "nccl.all_gather.busbw_ring")]
     key = "nccl.all_reduce.busbw_ring at_least"

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_acceptance.record.figure import MOST_POINTS, Figure, curve_of
-from gpu_acceptance.record.outcome import Outcome
-from gpu_acceptance.record.row import Attempt, RankRecord
+from gpu_acceptance.record.row import Attempt
 from gpu_acceptance.report.build import build_page
 from gpu_acceptance.report.charts import BAR_WIDTH, PANEL, PICTURE, Frame, PanelLine, histograms, make_panel, margin_bar, pictures, words
 from tests.report import sample_rows, samples
@@ -20,10 +19,7 @@ BAR = re.compile(r"M(\d+\.\d) (\d+)V(\d+\.\d)H(\d+\.\d)V\d+Z")
 
 
 def attempt_of(*curves, figures=()):
-    ranks = (
-        RankRecord(nodeid="n", attempt=1, generation=0, rank=rank, outcome=Outcome.PASSED, curves=(curve,), figures=figures)
-        for rank, curve in enumerate(curves)
-    )
+    ranks = (sample_rows.rank_record("n", rank, curves=(curve,), figures=figures) for rank, curve in enumerate(curves))
     return Attempt(number=1, ranks=tuple(ranks))
 
 

@@ -22,6 +22,13 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
+def break_it(monkeypatch, name, error):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(ending, name, fail)
+
+
 @pytest.mark.parametrize(("sample", "code"), [(samples.accepted, 0), (samples.rejected, 1), (samples.incomplete, 6)])
 def test_all_is_written(tmp_path, sample, code):
     made = write_ending(tmp_path, sample())
@@ -41,11 +48,8 @@ def test_what_a_lost_reporter_no_longer_wrote_is_written_to_the_byte(tmp_path, l
 
 
 def test_results_whose_page_cannot_be_built_any_more_are_no_acceptance(tmp_path, monkeypatch):
-    def fail(*_):
-        raise ZeroDivisionError("a bug")
-
     write_results(tmp_path, accepted())
-    monkeypatch.setattr(ending, "build_page", fail)
+    break_it(monkeypatch, "build_page", ZeroDivisionError("a bug"))
     made = complete_ending(tmp_path, accepted())
     problem = f"the report could not be written to {tmp_path}: ZeroDivisionError: a bug"
     assert (made.exit_code, made.lines[0]) == (3, f"INCOMPLETE: {problem}")
@@ -53,10 +57,7 @@ def test_results_whose_page_cannot_be_built_any_more_are_no_acceptance(tmp_path,
 
 
 def test_a_page_that_cannot_be_built_loses_no_results_and_is_no_acceptance(tmp_path, monkeypatch):
-    def fail(*_):
-        raise ZeroDivisionError("a bug")
-
-    monkeypatch.setattr(ending, "build_page", fail)
+    break_it(monkeypatch, "build_page", ZeroDivisionError("a bug"))
     made = write_ending(tmp_path, accepted())
     problem = f"the report could not be written to {tmp_path}: ZeroDivisionError: a bug"
     assert "report.html" not in names(tmp_path)
@@ -69,15 +70,13 @@ def test_a_page_that_cannot_be_built_loses_no_results_and_is_no_acceptance(tmp_p
 
 @pytest.mark.parametrize("name", ["write_results", "write_atomically"])
 def test_a_full_disk_leaves_no_results_that_say_0(tmp_path, monkeypatch, name):
-    def fail(*arguments):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(ending, name, fail)
+    break_it(monkeypatch, name, OSError(28, "No space left on device"))
     made = write_ending(tmp_path, accepted())
     assert made.exit_code == 3
     assert made.lines[0] == f"INCOMPLETE: the report could not be written to {tmp_path}: OSError: [Errno 28] No space left on device"
-    assert "report.html" not in names(tmp_path)
-    assert not (tmp_path / "results.json").exists() or read_results(tmp_path).conclusion.exit_code == 3
+    left = names(tmp_path)
+    assert "report.html" not in left
+    assert left == [] or read_results(tmp_path).conclusion.exit_code == 3  # no file for other tools is left alone
 
 
 def test_what_another_rank_wrote_stays(tmp_path):
@@ -95,6 +94,7 @@ def test_an_acceptance_is_taken_back(tmp_path):
     assert (made.exit_code, made.word, made.lines[0]) == (3, "INCOMPLETE", "INCOMPLETE: a hook failed")
     assert read_results(tmp_path).conclusion.line == "INCOMPLETE: a hook failed"
     assert "a hook failed" in (tmp_path / "report.html").read_text()
+    assert (tmp_path / "summary.txt").read_text().startswith("INCOMPLETE: a hook failed\n")
 
 
 def test_a_rejection_stays_one(tmp_path):

@@ -9,9 +9,10 @@ from tensorboard_runs import events_of, read_runs
 from gpu_acceptance.folder.files import RecordError
 from gpu_acceptance.record.figure import curve_of
 from gpu_acceptance.record.outcome import Outcome
-from gpu_acceptance.record.row import Attempt, RankRecord, Row
+from gpu_acceptance.record.row import Attempt, Row
 from gpu_acceptance.report.event_files import find_missing, write_event_files
-from tests.report import sample_rows, samples
+from tests.report import samples
+from tests.report.sample_rows import rank_record, with_ranks
 
 GPT2 = "acceptance/test_ddp.py::test_train[gpt2]"
 LOSS = curve_of("ddp.gpt2.loss", [3.0, math.nan, 0.1], "nats")
@@ -23,23 +24,15 @@ def of_name(name):
 
 def record_of(*rows, ranks=2, **of_plan):
     """A run of these validations: node id -> the curves of each rank in each attempt."""
-    made = tuple(
-        Row(
-            nodeid=nodeid,
-            subject="ddp",
-            outcome=Outcome.PASSED,
-            attempts=tuple(attempt_of(nodeid, *told) for told in enumerate(attempts, 1)),
-        )
-        for nodeid, attempts in rows
-    )
+    made = []
+    for nodeid, attempts in rows:
+        tried = []
+        for number, curves_of_ranks in enumerate(attempts, 1):
+            told = (rank_record(nodeid, rank, attempt=number, curves=curves) for rank, curves in enumerate(curves_of_ranks))
+            tried.append(Attempt(number=number, ranks=tuple(told)))
+        made.append(Row(nodeid=nodeid, subject="ddp", outcome=Outcome.PASSED, attempts=tuple(tried)))
     record = samples.of_ranks(samples.accepted(), map(samples.identity, range(ranks)))
-    return record.model_copy(update={"rows": made, "plan": record.plan.model_copy(update=of_plan)})
-
-
-def attempt_of(nodeid, number, curves_of_ranks):
-    told = {"nodeid": nodeid, "attempt": number, "generation": 1, "outcome": Outcome.PASSED}
-    ranks = (RankRecord(rank=rank, curves=curves, **told) for rank, curves in enumerate(curves_of_ranks))
-    return Attempt(number=number, ranks=tuple(ranks))
+    return samples.with_rows(record.model_copy(update={"plan": record.plan.model_copy(update=of_plan)}), *made)
 
 
 def on_host(host):
@@ -128,7 +121,7 @@ def test_an_existing_folder_is_left_alone(tmp_path, is_link):
 
 def test_a_failure_in_the_middle_leaves_nothing(tmp_path):
     record = record_of((GPT2, [[(LOSS,), (LOSS,)]]))
-    spoiled = samples.with_rows(record, sample_rows.with_ranks(record.rows[0], {1: {"rank": 10**300}}))  # as a name of a folder too long
+    spoiled = samples.with_rows(record, with_ranks(record.rows[0], {1: {"rank": 10**300}}))  # as a name of a folder too long
     with pytest.raises(OSError, match="File name too long"):
         write_event_files(tmp_path, spoiled)
     assert not list(tmp_path.iterdir())

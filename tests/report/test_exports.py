@@ -13,10 +13,9 @@ from prometheus_client.parser import text_string_to_metric_families as read_prom
 
 from gpu_acceptance.folder.files import read_results
 from gpu_acceptance.record.outcome import Outcome
-from gpu_acceptance.report import ending, exports
-from gpu_acceptance.report.ending import spoil, write_ending
+from gpu_acceptance.report import exports
+from gpu_acceptance.report.ending import write_ending
 from gpu_acceptance.report.exports import COLUMNS, EXPORTS, build_figures, build_junit, build_metrics, figure_properties, write_exports
-from tests.journals import concluded, told
 from tests.report import sample_rows, samples
 from tests.report.test_hostile import PIECES, for_hostile_text, hostile, tainted_record
 
@@ -41,21 +40,6 @@ def test_one_that_cannot_be_written_is_told_and_the_verdict_stands(tmp_path, mon
     assert made.lines[1] == f"{tmp_path}/summary.txt could not be written: ZeroDivisionError: a bug"
     assert (made.exit_code, read_results(tmp_path).conclusion) == (1, samples.rejected().conclusion)
     assert not (tmp_path / "summary.txt").exists()
-
-
-def test_an_acceptance_is_taken_back_in_all_of_them(tmp_path):
-    write_ending(tmp_path, concluded(told()))
-    spoil(tmp_path, concluded(told()), "a hook failed")
-    assert (tmp_path / "summary.txt").read_text().startswith("INCOMPLETE: a hook failed\n")
-
-
-def test_none_is_left_where_no_results_can_be_written(tmp_path, monkeypatch):
-    def fail(*arguments):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(ending, "write_results", fail)
-    write_ending(tmp_path, concluded(told()))
-    assert [path.name for path in tmp_path.iterdir()] == []
 
 
 # --- junit.xml ------------------------------------------------------------------------------------------------------------------
@@ -206,10 +190,9 @@ def test_columns_of_numbers_hold_nothing_else(sample):
 @pytest.mark.parametrize("serial", ["1653924100006", "1653924100006123456", "0012", "12e5", "1.5", "1,000", "7%"])
 def test_a_serial_stays_what_it_is_in_a_spreadsheet(serial):
     record = samples.rejected()
-    ranks = tuple(
-        one.model_copy(update={"gpus": tuple(gpu.model_copy(update={"serial": serial}) for gpu in one.gpus)}) for one in record.ranks
-    )
-    assert {row["gpu_serial"] for row in table(build_figures(record.model_copy(update={"ranks": ranks}))) if row["rank"]} == {f"'{serial}"}
+    gpus = tuple(gpu.model_copy(update={"serial": serial}) for gpu in record.ranks[0].gpus)
+    changed = samples.of_ranks(record, [one.model_copy(update={"gpus": gpus}) for one in record.ranks])
+    assert {row["gpu_serial"] for row in table(build_figures(changed)) if row["rank"]} == {f"'{serial}"}
 
 
 def test_a_miss_names_its_rank_its_gpu_its_bound_and_its_source():
@@ -231,8 +214,7 @@ def test_what_was_never_measured_has_a_row_without_a_value():
 @pytest.mark.parametrize("text", ["=HYPERLINK(1)", "+1+1", "-2+3", "@SUM(1)", "\t=1", " =1", "\r=1", "\uff1d1", '"=1', "a,b\r\nc;d"])
 def test_no_text_is_a_formula_or_leaves_its_cell(text):
     record = samples.rejected()
-    ranks = tuple(one.model_copy(update={"host": text}) for one in record.ranks)
-    rows = table(build_figures(record.model_copy(update={"ranks": ranks})))
+    rows = table(build_figures(samples.of_ranks(record, [one.model_copy(update={"host": text}) for one in record.ranks])))
     plain = table(build_figures(record))
     assert [{**row, "host": ""} for row in rows] == [{**row, "host": ""} for row in plain]
     (host,) = {row["host"] for row in rows if row["rank"]}

@@ -63,7 +63,7 @@ def tainted_record(sample, taint):
 
 
 def for_hostile_text(text, max_examples=15):
-    """Decorate a test of a tainted sample; `text`: beside what is made, what this format must not be led astray by."""
+    """Decorate a test that takes a sample and a taint. `text`: an example that is dangerous in one format."""
 
     def decorate(test):
         test = given(taint=hostile | st.text(st.characters(), min_size=1, max_size=20))(test)

@@ -4,11 +4,11 @@ import pytest
 
 from gpu_acceptance.record.gpu_telemetry import Between, GpuSeries, GpuTelemetry, Level
 from gpu_acceptance.record.outcome import Outcome
-from gpu_acceptance.record.row import Attempt, RankRecord, Row
 from gpu_acceptance.report.build import build_page
 from gpu_acceptance.report.over_time import FRAME, over_time
 from tests.report import samples
 from tests.report.pages import described, labels, line, parse, points, shapes
+from tests.report.sample_rows import rank_record, row_of
 
 LEFT, RIGHT = FRAME.left, FRAME.width - FRAME.right
 
@@ -30,12 +30,8 @@ def telemetry(mean, length_s=10.0, channel="sm_clock_mhz", **held):
 
 
 def row(name, *told, subject="gemm", series=None):
-    nodeid = f"acceptance/test_{subject}.py::{name}"
-    ranks = (
-        RankRecord(nodeid=nodeid, attempt=1, generation=0, rank=rank, outcome=Outcome.PASSED, telemetry=one, series=series)
-        for rank, one in enumerate(told)
-    )
-    return Row(nodeid=nodeid, subject=subject, outcome=Outcome.PASSED, attempts=(Attempt(number=1, ranks=tuple(ranks)),))
+    ranks = [rank_record(name, rank, telemetry=one, series=series) for rank, one in enumerate(told)]
+    return row_of(f"{subject}.py::{name}", Outcome.PASSED, ranks=ranks)
 
 
 def run(*rows):

@@ -1,7 +1,5 @@
 """Problems are shown once, and culprits have one line each with figure, bound, deviation and what to do."""
 
-from dataclasses import replace
-
 import pytest
 
 from gpu_acceptance.record.outcome import Cause, Outcome, Status
@@ -21,33 +19,23 @@ MESSAGE = "counters.nvlink.replays has no value: not supported"
 UNREAD = sample_rows.held(
     "counters.nvlink.replays", None, "count", "<= 0", None, ranks=tuple(range(8)), status=Status.INVALID, bound="at_most", message=MESSAGE
 )
-SITE = "acceptance/test_environment.py::test_site"
 
 
-def row(name, outcome, message=MESSAGE, judgement=UNREAD):
-    return sample_rows.row(f"acceptance/test_environment.py::{name}", lambda rank: (), (judgement,), outcome=outcome, message=message)
+def row(name, judgement=UNREAD, **of_ranks):
+    """An error of a GPU whose counters cannot be read. `of_ranks`: fields of every record of a rank."""
+    nodeid = f"acceptance/test_environment.py::{name}"
+    made = sample_rows.row(nodeid, lambda rank: (), (judgement,), outcome=Outcome.ERROR, message=MESSAGE)
+    return sample_rows.with_ranks(made, dict.fromkeys(range(8), of_ranks))
 
 
-def with_ranks(made, **update):
-    """The row, with every record of a rank changed."""
-    return sample_rows.with_ranks(made, dict.fromkeys(range(8), update))
-
-
-def skipped(name):
-    """As a GPU leaves it whose counters cannot be read: each rank skipped, and the row is an error."""
-    return with_ranks(row(name, Outcome.ERROR), outcome=Outcome.SKIPPED, phase="setup", message="Skipped: no --site=FILE")
-
-
-def run(*rows, **more):
-    return samples.rejected().model_copy(update={"rows": rows, **more})
+def run(*rows):
+    return samples.with_rows(samples.rejected(), *rows)
 
 
 @pytest.fixture
 def unread():
     """Three validations in which the same counter was not read, and one that missed a limit of its own as well."""
-    alike = [row(f"test_{name}", Outcome.ERROR) for name in ("one", "two", "three")]
-    unlike = row("test_four", Outcome.ERROR, judgement=UNREAD.model_copy(update={"ranks": (3,)}))
-    return run(*(with_ranks(one, outcome=Outcome.PASSED) for one in (*alike, unlike)))
+    return run(*map(row, ("test_one", "test_two", "test_three")), row("test_four", UNREAD.model_copy(update={"ranks": (3,)})))
 
 
 def test_what_only_the_same_limits_speak_against_is_told_once(unread):
@@ -72,17 +60,15 @@ def test_an_annotation_counts_them(unread):
 
 
 def test_ranks_that_left_more_than_a_limit_are_never_folded():
-    first, second = (
-        sample_rows.stuck_row().model_copy(update={"nodeid": f"acceptance/test_nccl.py::test_{name}"}) for name in ("one", "two")
-    )
-    assert [one.others for one in problems(run(first, second))] == [(), ()]
+    stuck = sample_rows.stuck_row()
+    alike = (stuck.model_copy(update={"nodeid": f"acceptance/test_nccl.py::test_{name}"}) for name in ("one", "two"))
+    assert [one.others for one in problems(run(*alike))] == [(), ()]
 
 
 @pytest.mark.parametrize(("declared", "is_told"), [({}, True), ({"environment.site*": "no --site"}, False), ({"hbm.*": "no"}, True)])
 def test_a_declared_skip_is_no_fault(declared, is_told):
-    record = run(skipped("test_site"))
-    plan = record.plan.model_copy(update={"profile": replace(record.plan.profile, not_applicable=declared)})
-    record = record.model_copy(update={"plan": plan})
+    record = run(row("test_site", outcome=Outcome.SKIPPED, phase="setup", message="Skipped: no --site=FILE"))
+    record.plan.profile.not_applicable.update(declared)
     (problem,) = problems(record)
     kinds = [one.kind for one in advice_on(record.rows[0], record)]
     assert bool(problem.causes or problem.victims) == is_told
@@ -215,13 +201,7 @@ def test_an_accepted_run_has_no_culprit():
 def test_many_faults_and_many_culprits_are_counted():
     record = large(3, 60)  # rank 5 is slow in one of five, each time of another metric
     assert "and 11 more findings" in short(record)
-    row = sample_rows.row(
-        "acceptance/test_hbm.py::test_all",
-        lambda rank: [],
-        [sample_rows.held(f"hbm.m{rank}", 1.0, "GB/s", ">= 2", -0.5, "rank", (rank,), status=Status.MISSED) for rank in range(24)],
-        24,
-        Outcome.FAILED,
-    )
-    text = short(samples.with_rows(record, row))
+    missed = (sample_rows.held(f"hbm.m{rank}", 1.0, "GB/s", ">= 2", -0.5, "rank", (rank,)) for rank in range(24))
+    text = short(samples.with_rows(record, sample_rows.failed_row(*missed)))
     assert text.count("need >= 2 GB/s ") == 5
     assert "And 19 more culprits, in what is wrong." in text

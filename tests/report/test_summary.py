@@ -6,7 +6,7 @@ import pytest
 from report import sample_rows, samples
 from report.large import large
 
-from gpu_acceptance.record.outcome import Outcome, Status
+from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.report.ending import MOST_ROWS, last_screen, takes_colour, where_it_is
 from gpu_acceptance.report.summary_text import summary_lines
 
@@ -45,15 +45,8 @@ def test_a_rank_that_hangs_is_a_culprit_and_its_victims_are_none():
 
 
 def test_many_culprits_are_counted_and_each_says_how_much_more_there_is_against_it():
-    row = sample_rows.row(
-        "acceptance/test_hbm.py::test_all",
-        lambda rank: [],
-        [sample_rows.held(f"hbm.m{rank % 8}", 1.0, "GB/s", ">= 2", -0.5, "rank", (rank % 8,), status=Status.MISSED) for rank in range(24)],
-        8,
-        Outcome.FAILED,
-    )
-    record = samples.with_rows(samples.rejected(), row)
-    lines = lines_of(record, limits=())
+    missed = (sample_rows.held(f"hbm.m{rank % 8}", 1.0, "GB/s", ">= 2", -0.5, "rank", (rank % 8,)) for rank in range(24))
+    lines = lines_of(samples.with_rows(samples.rejected(), sample_rows.failed_row(*missed)), limits=())
     assert len([line for line in lines if line.startswith("rank ")]) == 5
     assert "... and 3 more culprits, see the report" in lines
     assert "rank 5 " in "".join(lines_of(large(3, 60)))
@@ -61,16 +54,9 @@ def test_many_culprits_are_counted_and_each_says_how_much_more_there_is_against_
 
 
 def test_a_miss_too_small_for_four_digits_has_all_of_them():
-    row = sample_rows.row(
-        "acceptance/test_hbm.py::test_a",
-        lambda rank: [],
-        [sample_rows.held("hbm.read.bandwidth", 4149.9, "GB/s", ">= 4150", -0.0000241, "rank", (3,), status=Status.MISSED)],
-        8,
-        Outcome.FAILED,
-    )
-    assert (
-        "hbm.read.bandwidth = 4149.9 GB/s, need >= 4150 GB/s (0.00241 % below)" in lines_of(samples.with_rows(samples.rejected(), row))[1]
-    )
+    missed = sample_rows.held("hbm.read.bandwidth", 4149.9, "GB/s", ">= 4150", -0.0000241, "rank", (3,))
+    told = lines_of(samples.with_rows(samples.rejected(), sample_rows.failed_row(missed)))[1]
+    assert "hbm.read.bandwidth = 4149.9 GB/s, need >= 4150 GB/s (0.00241 % below)" in told
 
 
 def test_limits_that_were_not_measured_are_counted_by_subject_and_not_listed():

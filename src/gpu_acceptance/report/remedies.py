@@ -200,13 +200,11 @@ class Advice:
 
     kind: str
     remedy: Remedy
-    severity: Severity
     ranks: tuple[int, ...]
     where: str
     others: str
     checks: tuple[tuple[str, str], ...]
     changes: tuple[tuple[str, str], ...]
-    references: tuple[Reference, ...]
 
 
 Shown = tuple[Iterable[str], Iterable[int], Labels]  # kinds of failure, the ranks that show them, and the labels of the figure
@@ -276,19 +274,16 @@ def _advice(shown: Iterable[Shown], record: RunRecord) -> tuple[Advice, ...]:
 
 def _of_kind(kind: str, ranks: tuple[int, ...], labels: Labels, record: RunRecord) -> Advice:
     remedy = table().remedies[kind]
-    severity = table().severities[remedy.severity]
     first = next((identity for identity in record.ranks if identity.rank == ranks[0]), None) if ranks else None
     names = names_of(first, record.plan.run_id, labels)
     return Advice(
         kind,
         remedy,
-        severity,
         ranks,
         where=f"rank {first.rank} ({first.place})" if first else "",
         others=ranks_text(ranks[1:]) if ranks[1:] else "",
         checks=tuple((filled(command, names), look) for command, look in remedy.checks.items()),
-        changes=tuple((filled(command, names), changes) for command, changes in severity.commands.items()),
-        references=tuple(table().references[name] for name in remedy.references),
+        changes=tuple((filled(command, names), changes) for command, changes in table().severities[remedy.severity].commands.items()),
     )
 
 

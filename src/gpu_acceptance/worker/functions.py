@@ -3,6 +3,7 @@
 import builtins
 import inspect
 import math
+import operator
 import os
 import random
 import statistics
@@ -71,6 +72,11 @@ class _Watched:
         """Watch these as well, from now on."""
         new = (self._names & set(names)) - self._functions.keys()
         self._functions |= {name: self._space[name] for name in new if issubclass(type(self._space[name]), self._kinds)}
+
+    def is_unchanged(self) -> bool:
+        """Return True where nothing was replaced or added. Thousands of functions are looked at around each call, so this is quick."""
+        is_as_large = not self._above or len(self._space) == len(self._names)
+        return is_as_large and all(map(operator.is_, map(self._space.get, self._functions), self._functions.values()))
 
     def replaced(self) -> dict[str, Identity]:
         """Return the new objects, by the names of the replaced ones."""
@@ -171,7 +177,8 @@ class _AllWatched:
     def replaced(self) -> dict[str, Identity]:
         """Return the new objects, by the full names of the replaced ones."""
         self._watch_new_modules()
-        return {f"{owner}.{name}": now for owner, one in self._watched.items() for name, now in one.replaced().items()}
+        changed = [(owner, one.replaced()) for owner, one in self._watched.items() if not one.is_unchanged()]
+        return {f"{owner}.{name}": now for owner, found in changed for name, now in found.items()}
 
     def changed_tables(self) -> dict[str, str]:
         """Return the tables of this package and of its fixtures whose content has changed, or that were replaced."""

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
 from functools import cache, lru_cache
 from itertools import chain
@@ -73,10 +73,17 @@ class _Watched:
         new = (self._names & set(names)) - self._functions.keys()
         self._functions |= {name: self._space[name] for name in new if issubclass(type(self._space[name]), self._kinds)}
 
-    def is_unchanged(self) -> bool:
-        """Return True where nothing was replaced or added. Thousands of functions are looked at around each call, so this is quick."""
-        is_as_large = not self._above or len(self._space) == len(self._names)
-        return is_as_large and all(map(operator.is_, map(self._space.get, self._functions), self._functions.values()))
+    def lookups(self) -> Iterator[tuple[Callable[[str], object], str, object]]:
+        """Yield how each function is looked up, its name, and what is to be found."""
+        return ((self._space.get, name, value) for name, value in self._functions.items())
+
+    @property
+    def is_class(self) -> bool:
+        return bool(self._above)
+
+    @property
+    def has_new_names(self) -> bool:
+        return len(self._space) != len(self._names)
 
     def replaced(self) -> dict[str, Identity]:
         """Return the new objects, by the names of the replaced ones."""
@@ -163,6 +170,8 @@ class _AllWatched:
         self._names_of: dict[int, str] = {}  # by the id of what is watched: it may have several
         self._tables: dict[str, tuple[Mapping[str, object], str, object, object]] = {}
         self._num_modules = 0
+        self._lookups: tuple[tuple[Any, ...], ...] = ((), (), ())
+        self._classes: list[_Watched] = []
         for module in _MODULES:
             self._watch(module.__name__, module)
         for name, owner in _CLASSES.items():
@@ -177,8 +186,17 @@ class _AllWatched:
     def replaced(self) -> dict[str, Identity]:
         """Return the new objects, by the full names of the replaced ones."""
         self._watch_new_modules()
-        changed = [(owner, one.replaced()) for owner, one in self._watched.items() if not one.is_unchanged()]
-        return {f"{owner}.{name}": now for owner, found in changed for name, now in found.items()}
+        lookups, names, values = self._lookups
+        if all(map(operator.is_, map(operator.call, lookups, names), values)) and not any(one.has_new_names for one in self._classes):
+            return {}
+        found = {f"{owner}.{name}": now for owner, one in self._watched.items() for name, now in one.replaced().items()}
+        self._note_lookups()  # torch wraps some of its own functions when they are used first
+        return found
+
+    def _note_lookups(self) -> None:
+        """Note all functions in three lists: thousands are looked at around each call, and almost always none was replaced."""
+        self._lookups = tuple(zip(*chain.from_iterable(one.lookups() for one in self._watched.values()), strict=True))
+        self._classes = [one for one in self._watched.values() if one.is_class]
 
     def changed_tables(self) -> dict[str, str]:
         """Return the tables of this package and of its fixtures whose content has changed, or that were replaced."""
@@ -212,6 +230,7 @@ class _AllWatched:
                 self._watch(*used)
             tables = {key: table for key, table in space.items() if key.strip("_").isupper() and type(table) in {dict, list, set}}
             self._tables |= {f"{name}.{key}": (space, key, table, copy(table)) for key, table in tables.items()}
+        self._note_lookups()
 
 
 @lru_cache(maxsize=1)

@@ -6,8 +6,11 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
+from waiting import wait_until
 
 from gpu_acceptance.worker import threads
 from gpu_acceptance.worker.leftovers import Leftovers
@@ -146,7 +149,6 @@ IN_DOUBT = {
     "thread in-bursts (busy: ": "threading.Thread(target=burn_in_bursts, daemon=True, name='in-bursts').start()",
     "thread later": "Timer(600, torch.set_default_dtype, [torch.float64]).start()",
     "thread loops": "threading.Thread(target=asyncio.new_event_loop().run_forever, daemon=True, name='loops').start()",
-    "thread busy_0": "keep.append(ThreadPoolExecutor(1, 'busy')); keep[0].submit(time.sleep, 600)",
     "thread pooled": "keep.append(multiprocessing.pool.ThreadPool(1, named, ['pooled']))",
     "thread without a name": "_thread.start_new_thread(lambda: time.sleep(600), ()); time.sleep(0.1)",
     "process ": "subprocess.Popen(['sleep', '60'], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)",
@@ -158,15 +160,12 @@ NO_CHANGE = (
     "mask.set(torch.ones(3))",  # a value that cannot be compared
     "Timer(600, print).start()  # of a library",
     "threading.Thread(target=lambda: Timer(600, print).start()).start(); time.sleep(0.1)  # of a library",
-    "keep.append(ThreadPoolExecutor()); keep[0].submit(int).result(); time.sleep(0.05)",  # an idle pool
-    "keep.append(subprocess.Popen(['cat', '-', '/torch/_inductor/compile_worker/__main__.py'], stdin=subprocess.PIPE))",
 )
 # One process for each line. It prints the settings that were put back, and those that are left.
 SCRIPT = """
 import _thread, asyncio, atexit, contextvars, ctypes, decimal, faulthandler, gc, io, json, locale, logging, math, multiprocessing.pool
 import os, pathlib, platform, random, resource, signal, socket, subprocess, sys, tempfile, threading, time, tracemalloc
 import numpy, psutil, torch
-from concurrent.futures import ThreadPoolExecutor
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.flop_counter import FlopCounterMode
 from gpu_acceptance.inventory import needs
@@ -176,7 +175,7 @@ from gpu_acceptance.measure.gemm import operands
 from gpu_acceptance.measure.train import data_files, models, step, throughput as trained
 from gpu_acceptance.worker.leftovers import Leftovers
 from gpu_acceptance.worker.settings import COLLECTOR
-from gpu_acceptance.worker import leftovers, messages, threads
+from gpu_acceptance.worker import messages, threads
 from gpu_acceptance.worker.threads import note_who_asks
 
 keep, libc = [], ctypes.CDLL(None)
@@ -228,19 +227,18 @@ def tried(line):
             read_before()
         if "burn" in line:
             threads._CALM = 0.02  # a busy machine may give a thread less than a tenth of a CPU
-        before = Leftovers()
+        leftovers = Leftovers()
         file = "/site-packages/library.py" if "burn" in line or "library" in line else "/suite/test_line.py"
         exec(compile(line, file, "exec"))
         COLLECTOR.collect()
-        changed = before.put_back()
-        left = [*map(str, before.changes()), *([] if changed else before.running(is_calm=False))]
+        changed = leftovers.put_back()
+        left = [*map(str, leftovers.changes()), *([] if changed else leftovers.running(is_calm=False))]
         os.write(write_fd, json.dumps([[str(one) for one in changed if str(one) not in left], left]).encode())
         os.kill(os.getpid(), signal.SIGKILL)
     os.close(write_fd)
     with os.fdopen(read_fd) as pipe:
         return json.loads(pipe.read() or '[[], ["it died"]]')
 
-leftovers._ENDS_WITHIN_S = 0.1
 note_who_asks(pathlib.Path("/suite"))
 resource.setrlimit(resource.RLIMIT_NOFILE, (1024, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 print(json.dumps({line: tried(line) for line in json.load(sys.stdin)}))
@@ -346,6 +344,15 @@ def test_a_thread_or_process_that_is_just_ending_is_no_leftover():
     thread.join()
 
 
+def test_a_daemon_that_waits_is_no_leftover():
+    before, go = Leftovers(), threading.Event()
+    thread = threading.Thread(target=go.wait, daemon=True)
+    thread.start()
+    assert before.running(is_calm=False) == []
+    go.set()
+    thread.join()
+
+
 def test_without_leftovers_there_is_no_wait(monkeypatch):
     before = Leftovers()
     monkeypatch.setattr("gpu_acceptance.worker.leftovers.sleep", lambda _seconds: pytest.fail("it waits"))
@@ -365,3 +372,23 @@ def test_children_are_found_on_a_kernel_that_does_not_list_them(tmp_path):
         assert own_children(tmp_path) == own_children()
         assert process.pid in own_children(tmp_path)
         process.communicate(b"\n")
+
+
+def test_an_idle_pool_of_threads_is_no_leftover_and_a_busy_one_is():
+    before = Leftovers()
+    go = threading.Event()
+    with ThreadPoolExecutor(1, thread_name_prefix="pool") as pool:
+        busy = pool.submit(go.wait)
+        assert before.running(is_calm=True) == ["thread pool_0"]
+        go.set()
+        busy.result()
+        assert wait_until(lambda: before.running(is_calm=True) == [])
+
+
+def test_a_pool_of_compilers_may_stay():
+    before = Leftovers()
+    script = Path("/torch/_inductor/compile_worker/__main__.py")
+    with subprocess.Popen([sys.executable, "-c", "input()", str(script)], stdin=subprocess.PIPE) as process:
+        found = before.running(is_calm=True)
+        process.communicate(b"\n")
+    assert found == []

@@ -12,9 +12,9 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
-from functools import cache, lru_cache
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ import torch.library
 import torch.nn.functional
 import torch.optim
 
-from gpu_acceptance.worker.settings import CONSTANTS, Identity, Setting
+from gpu_acceptance.worker.settings import CONSTANTS, Identity, Setting, Versions, are_same
 
 _OURS = ("gpu_acceptance.measure.", "gpu_acceptance.inventory.", "gpu_acceptance.worker.", "fixtures.")  # the code of a worker
 _MODULES: tuple[types.ModuleType, ...] = (
@@ -61,44 +61,38 @@ class _Watched:
 
     def __init__(self, owner: Any, names: Iterable[str] | None = None, kinds: tuple[type, ...] = ()) -> None:
         self._owner = owner  # held, since it is known by its id
-        self._space: Mapping[str, object] = vars(owner)
-        self._names = frozenset(self._space)
+        self.space: Mapping[str, object] = vars(owner)
+        self._names = frozenset(self.space)
         self._above: tuple[type, ...] = owner.__mro__[1:] if isinstance(owner, type) else ()
         self._kinds = (*_FUNCTIONS, *kinds)
         self._functions: dict[str, object] = {}
-        self.watch(self._space if names is None else names)
+        self.is_whole = names is None
+        self.watch(self.space if names is None else names)
 
     def watch(self, names: Iterable[str]) -> None:
         """Watch these as well, from now on."""
         new = (self._names & set(names)) - self._functions.keys()
-        self._functions |= {name: self._space[name] for name in new if issubclass(type(self._space[name]), self._kinds)}
-
-    def lookups(self) -> Iterator[tuple[Callable[[str], object], str, object]]:
-        """Yield how each function is looked up, its name, and what is to be found."""
-        return ((self._space.get, name, value) for name, value in self._functions.items())
+        self._functions |= {name: self.space[name] for name in new if issubclass(type(self.space[name]), self._kinds)}
 
     @property
-    def is_class(self) -> bool:
-        return bool(self._above)
-
-    @property
-    def has_new_names(self) -> bool:
-        return len(self._space) != len(self._names)
+    def named(self) -> tuple[str, ...]:
+        """The names that are watched, where these are not all."""
+        return () if self.is_whole else tuple(self._functions)
 
     def replaced(self) -> dict[str, Identity]:
         """Return the new objects, by the names of the replaced ones."""
         found: dict[str, Identity] = {}
         for name, value in self._functions.items():
-            if (now := self._space.get(name)) is not value:
+            if (now := self.space.get(name)) is not value:
                 if _is_torchs_own(now, value):
                     self._functions[name] = now
                 else:
                     found[name] = Identity(now)
-        for name in self._space.keys() - self._names if self._above else ():  # new in a class: it may hide a function of a class above it
+        for name in self.space.keys() - self._names if self._above else ():  # new in a class: it may hide a function of a class above it
             above = next((vars(base)[name] for base in self._above if name in vars(base)), None)
             # By its type alone: some objects of torch warn when they are asked for their class.
-            if issubclass(type(above), _FUNCTIONS) and not _is_torchs_own(self._space[name], above):
-                found[name] = Identity(self._space[name])
+            if issubclass(type(above), _FUNCTIONS) and not _is_torchs_own(self.space[name], above):
+                found[name] = Identity(self.space[name])
         return found
 
 
@@ -120,9 +114,24 @@ def _within(function: object) -> Iterator[object]:
         yield function
 
 
+def _always_watched() -> Iterator[tuple[str, Any, list[str] | None]]:
+    yield from ((module.__name__, module, None) for module in _MODULES)
+    yield from ((name, owner, None) for name, owner in _CLASSES.items())
+    yield from ((name, owner, ["__init__", "forward"]) for name, owner in _classes_of(torch.nn).items() if name not in _CLASSES)
+    yield from ((name, owner, ["__init__", "step", "zero_grad"]) for name, owner in _classes_of(torch.optim).items())
+
+
 def _classes_of(module: types.ModuleType) -> dict[str, type]:
     found = {name: value for name, value in vars(module).items() if issubclass(type(value), type)}
     return {f"{module.__name__}.{name}": value for name, value in found.items() if value.__module__.startswith("torch.")}
+
+
+def _watched_of_ours(name: str, module: types.ModuleType) -> Iterator[tuple[str, _Watched]]:
+    """Yield a module with its constants, and the methods written in its classes: methods that `dataclass` adds do not measure."""
+    yield name, _Watched(module, kinds=CONSTANTS)
+    for own in vars(module).values():
+        if issubclass(type(own), type) and own.__module__ == name:
+            yield f"{name}.{own.__name__}", _Watched(own, [key for key, value in vars(own).items() if _file_of(value) == module.__file__])
 
 
 def _used_in(module: types.ModuleType) -> Iterator[tuple[str, Any, frozenset[str] | None]]:
@@ -155,6 +164,10 @@ def _names_in(module: types.ModuleType) -> Iterator[str]:
             waiting += code.co_consts
 
 
+def _file_of(value: object) -> str:
+    return str(getattr(getattr(_function_of(value), "__code__", None), "co_filename", ""))
+
+
 def _function_of(value: object) -> Any:
     """Return the function behind a method, a property or a cache. By its type: some objects warn when they are asked for a name."""
     if issubclass(type(value), staticmethod | classmethod | _CACHED):
@@ -163,47 +176,41 @@ def _function_of(value: object) -> Any:
 
 
 class _AllWatched:
-    """Everything that is watched, by full name. Modules of this package and of its fixtures count from their import on."""
+    """Everything that is watched, by full name. Modules of this package and of its fixtures count from their import on.
+
+    There are thousands of functions after each validation. So nothing is compared where no dict was changed; else all values are compared
+    at once, and functions one by one only where one differs.
+    """
 
     def __init__(self) -> None:
         self._watched: dict[str, _Watched] = {}
         self._names_of: dict[int, str] = {}  # by the id of what is watched: it may have several
-        self._tables: dict[str, tuple[Mapping[str, object], str, object, object]] = {}
-        self._num_modules = 0
-        self._lookups: tuple[tuple[Any, ...], ...] = ((), (), ())
-        self._classes: list[_Watched] = []
-        for module in _MODULES:
-            self._watch(module.__name__, module)
-        for name, owner in _CLASSES.items():
-            self._watch(name, owner)
-        for name, owner in _classes_of(torch.nn).items():
-            if name not in _CLASSES:
-                self._watch(name, owner, ["__init__", "forward"])
-        for name, owner in _classes_of(torch.optim).items():
-            self._watch(name, owner, ["__init__", "step", "zero_grad"])
+        for name, owner, names in _always_watched():
+            self._watch(name, owner, names)
         self._watched["math"] = _Watched(math, kinds=CONSTANTS)
+        self._num_modules = 0
+        self._seen: tuple[int, ...] | None = None  # versions
+        self._sizes: list[int] = []
+        self._values: tuple[object, ...] = ()
+        self._replaced: dict[str, Identity] = {}
 
     def replaced(self) -> dict[str, Identity]:
         """Return the new objects, by the full names of the replaced ones."""
-        self._watch_new_modules()
-        lookups, names, values = self._lookups
-        if all(map(operator.is_, map(operator.call, lookups, names), values)) and not any(one.has_new_names for one in self._classes):
-            return {}
-        found = {f"{owner}.{name}": now for owner, one in self._watched.items() for name, now in one.replaced().items()}
-        self._note_lookups()  # torch wraps some of its own functions when they are used first
-        return found
+        if len(sys.modules) != self._num_modules:
+            self._num_modules = len(sys.modules)
+            self._watch_new_modules()
+        seen, self._seen = self._seen, self._versions.read()
+        if seen is not None and seen == self._seen:
+            return self._replaced
+        sizes = list(map(len, self.spaces))
+        values = (*chain.from_iterable(map(operator.methodcaller("values"), self._wholes)), *map(operator.call, self._getters, self._names))
+        if sizes != self._sizes or not are_same(values, self._values):
+            self._sizes, self._values = sizes, values
+            found = {owner: watched.replaced() for owner, watched in self._watched.items()}
+            self._replaced = {f"{owner}.{name}": now for owner, of_one in found.items() for name, now in of_one.items()}
+        return self._replaced
 
-    def _note_lookups(self) -> None:
-        """Note all functions in three lists: thousands are looked at around each call, and almost always none was replaced."""
-        self._lookups = tuple(zip(*chain.from_iterable(one.lookups() for one in self._watched.values()), strict=True))
-        self._classes = [one for one in self._watched.values() if one.is_class]
-
-    def changed_tables(self) -> dict[str, str]:
-        """Return the tables of this package and of its fixtures whose content has changed, or that were replaced."""
-        self._watch_new_modules()
-        return {name: "changed" for name, (space, key, table, was) in self._tables.items() if space.get(key) is not table or table != was}
-
-    def _watch(self, name: str, owner: Any, names: Iterable[str] | None = None) -> None:
+    def _watch(self, name: str, owner: Any, names: Iterable[str] | None) -> None:
         known = self._names_of.setdefault(id(owner), name)
         if known not in self._watched:
             self._watched[known] = _Watched(owner, names)
@@ -211,42 +218,60 @@ class _AllWatched:
             self._watched[known].watch(names)
 
     def _watch_new_modules(self) -> None:
-        """Watch each module of ours with its constants and tables, the methods written in its classes, and all that it uses.
-
-        Methods that `dataclass` adds do not measure.
-        """
-        if len(sys.modules) == self._num_modules:
-            return
-        self._num_modules = len(sys.modules)
         for name in [name for name in sys.modules if name.startswith(_OURS) and name not in self._watched]:
-            module, space = sys.modules[name], vars(sys.modules[name])
-            self._watched[name] = _Watched(module, kinds=CONSTANTS)
-            for own in space.values():
-                if issubclass(type(own), type) and own.__module__ == name:
-                    codes = {key: getattr(_function_of(value), "__code__", None) for key, value in vars(own).items()}
-                    methods = [key for key, code in codes.items() if code and code.co_filename == module.__file__]
-                    self._watched[f"{name}.{own.__name__}"] = _Watched(own, methods)
-            for used in _used_in(module):
+            self._watched |= dict(_watched_of_ours(name, sys.modules[name]))
+            for used in _used_in(sys.modules[name]):
                 self._watch(*used)
-            tables = {key: table for key, table in space.items() if key.strip("_").isupper() and type(table) in {dict, list, set}}
-            self._tables |= {f"{name}.{key}": (space, key, table, copy(table)) for key, table in tables.items()}
-        self._note_lookups()
+        every = self._watched.values()
+        self.spaces = [one.space for one in every]
+        self._versions = Versions(self.spaces)
+        self._wholes = [one.space for one in every if one.is_whole]
+        self._getters = [one.space.get for one in every for _ in one.named]
+        self._names = [name for one in every for name in one.named]
 
 
-@lru_cache(maxsize=1)
-def _own_kernels(_num: int) -> dict[str, str]:
-    """Return kernels in Python that were registered for torch's own operations.
+class _Tables:
+    """Tables of this package and of its fixtures whose content has changed, or that were replaced."""
+
+    def __init__(self) -> None:
+        self._num_modules = 0
+        self._tables: dict[str, tuple[Mapping[str, object], str, object, object]] = {}
+
+    def changed(self) -> dict[str, str]:
+        if len(sys.modules) != self._num_modules:
+            self._num_modules = len(sys.modules)
+            for module in [module for name, module in sys.modules.items() if name.startswith(_OURS)]:
+                space = vars(module)
+                tables = {key: table for key, table in space.items() if key.strip("_").isupper() and type(table) in {dict, list, set}}
+                new = {f"{module.__name__}.{key}": (space, key, table, copy(table)) for key, table in tables.items()}
+                self._tables = new | self._tables
+        return {name: "changed" for name, (space, key, table, was) in self._tables.items() if space.get(key) is not table or table != was}
+
+
+_TORCHS_KEYS = {"Meta", "FuncTorchBatched"}
+
+
+class _Kernels:
+    """Kernels in Python that were registered for torch's own operations.
 
     torch registers some itself when it is used first: those of its compiler, which only return a shape, and of vmap. They do not count.
     """
-    of_torch = (name.rpartition("/") for name in torch.library._impls if name.startswith("aten/"))
-    return {f"{name}/{key}": "registered" for name, _, key in of_torch if key not in {"Meta", "FuncTorchBatched"}}
+
+    def __init__(self) -> None:
+        self._num = 0
+        self._found: dict[str, str] = {}
+
+    def registered(self) -> dict[str, str]:
+        if len(torch.library._impls) != self._num:
+            self._num = len(torch.library._impls)
+            of_torch = (name.rpartition("/") for name in torch.library._impls if name.startswith("aten/"))
+            self._found = {f"{name}/{key}": "registered" for name, _, key in of_torch if key not in _TORCHS_KEYS}
+        return self._found
 
 
-_all = _AllWatched()
 SETTINGS: tuple[Setting, ...] = (
     # A conftest is code, and the verdict line names it.
-    Setting("replacement of", _all.replaced, may_change_at_import=True),
-    Setting("content of", _all.changed_tables, may_change_at_import=True),
-    Setting("kernel in Python of", lambda: _own_kernels(len(torch.library._impls)), may_change_at_import=True),
+    Setting("replacement of", _AllWatched().replaced, may_change_at_import=True),
+    Setting("content of", _Tables().changed, may_change_at_import=True),
+    Setting("kernel in Python of", _Kernels().registered, may_change_at_import=True),
 )

@@ -7,14 +7,14 @@ and costs the workers. Changes of a wider fixture's set-up belong to the fixture
 import faulthandler
 import reprlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from time import monotonic, sleep
 from typing import Any
 
 from gpu_acceptance.base.text import clip
-from gpu_acceptance.worker import functions, settings, torch_settings
+from gpu_acceptance.worker import functions, process_settings, settings, torch_settings
 from gpu_acceptance.worker.threads import (
     bare_threads,
     burning_threads,
@@ -25,7 +25,7 @@ from gpu_acceptance.worker.threads import (
     working_threads,
 )
 
-SETTINGS = (*settings.SETTINGS, *torch_settings.SETTINGS, *functions.SETTINGS)
+SETTINGS = (*settings.SETTINGS, *process_settings.SETTINGS, *torch_settings.SETTINGS, *functions.SETTINGS)
 
 _ENDS_WITHIN_S = 1.0  # a thread that is just ending is no leftover
 _SHORT = reprlib.Repr()
@@ -33,10 +33,14 @@ _SHORT.maxstring = _SHORT.maxother = 100
 Values = dict[str, Any]  # by the setting's name
 
 
-class _Unreadable(str):
+@dataclass(frozen=True)
+class _Unreadable:
     """The value of a setting that cannot be read, such as the path of a folder that is gone."""
 
-    __repr__ = str.__str__
+    error: str
+
+    def __repr__(self) -> str:
+        return f"unreadable ({self.error})"
 
 
 @dataclass(frozen=True)
@@ -83,15 +87,13 @@ class Leftovers:
         yield held
         held.changes = _changes(began, _read())
         held.threads, held.children = working_threads() - threads, own_children() - children
-        for change in held.changes:
-            self._expect(change, change.now)
+        self._expect((change.setting, change.key, change.now) for change in held.changes)
         self._threads |= held.threads
         self._children |= held.children
 
     def release(self, held: Held) -> None:
         """Expect all that a wider fixture held to be as it was; called when it has been torn down."""
-        for change in held.changes:
-            self._expect(change, change.before)
+        self._expect((change.setting, change.key, change.before) for change in held.changes)
         self._threads -= held.threads
         self._children -= held.children
 
@@ -131,12 +133,14 @@ class Leftovers:
         processes = [f"process {pid} ({clip(command, 100)})" for pid, command in lasting(children - self._children)]
         return sorted(threads) + sorted(processes)
 
-    def _expect(self, change: Change, value: object) -> None:
-        """Take this value of what has changed. The key is empty where the setting's value is no dict; None is a key that is not there."""
-        if change.key:
-            rest = {one: held for one, held in self._values[change.setting].items() if one != change.key}
-            value = rest if value is None else {**rest, change.key: value}
-        self._values[change.setting] = value
+    def _expect(self, values: Iterable[tuple[str, str, object]]) -> None:
+        """Take values by setting and key. The key is empty where the setting's value is no dict; None is a key that is not there."""
+        for name, key, value in values:
+            if key:
+                rest = {one: held for one, held in self._values[name].items() if one != key}
+                self._values[name] = rest if value is None else {**rest, key: value}
+            else:
+                self._values[name] = value
 
 
 def _read() -> Values:
@@ -145,7 +149,7 @@ def _read() -> Values:
         try:
             values[setting.name] = setting.read()
         except Exception as error:
-            values[setting.name] = _Unreadable(f"unreadable ({type(error).__name__})")
+            values[setting.name] = _Unreadable(type(error).__name__)
     return values
 
 

@@ -1,7 +1,6 @@
-"""Settings of Python, the C library and the kernel that a validation can change, and on which the next one relies."""
+"""Settings of Python that a validation can change, and on which the next one relies."""
 
 import atexit
-import ctypes
 import decimal
 import faulthandler
 import gc
@@ -9,8 +8,6 @@ import locale
 import logging
 import multiprocessing
 import os
-import platform
-import re
 import resource
 import signal
 import socket
@@ -20,34 +17,56 @@ import threading
 import time
 import tracemalloc
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from _signal import getsignal  # type: ignore[import-not-found]  # that of `signal` makes an enum of each answer, which takes ten times as long
+from collections.abc import Callable, Iterable, Mapping
+from ctypes import c_uint64, c_void_p, string_at
 from dataclasses import dataclass
 from functools import partial
 from importlib.machinery import PathFinder
-from itertools import count, takewhile
+from itertools import repeat
+from types import MappingProxyType
 from typing import Any
 
 from gpu_acceptance.worker import threads
 
-_SIGNALS = {
-    number.name if isinstance(number, signal.Signals) else str(number): number  # the latter: a real-time signal
-    for number in sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
-}
+_VERSION = object.__basicsize__ + 8  # Include/cpython/dictobject.h: ma_version_tag, behind ma_used
+_OF_PROXY = object.__basicsize__  # Objects/descrobject.c: the dict that a mappingproxy shows
+_SIGNALS = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 # Handlers in C of the worker itself, which Python does not know of: to write a stack (worker.py). They cannot be put back.
-_HANDLED_IN_C = (signal.SIGUSR1, signal.SIGSEGV, signal.SIGABRT, signal.SIGFPE, signal.SIGBUS, signal.SIGILL)
+HANDLED_IN_C = (signal.SIGUSR1, signal.SIGSEGV, signal.SIGABRT, signal.SIGFPE, signal.SIGBUS, signal.SIGILL)
 CONSTANTS = (bool, bytes, complex, float, frozenset, int, str, tuple)
-_LIMITS = {name: getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")}
-_TIMERS = {"ITIMER_REAL": signal.ITIMER_REAL, "ITIMER_VIRTUAL": signal.ITIMER_VIRTUAL, "ITIMER_PROF": signal.ITIMER_PROF}
-_LIBC = ctypes.CDLL(None, use_errno=True)
-_SYSCALLS = {"x86_64": (239, 252), "aarch64": (236, 31)}  # asm/unistd_64.h, asm-generic/unistd.h
-_GET_MEMPOLICY, _IOPRIO_GET = _SYSCALLS.get(platform.machine(), (-1, -1))  # no call has this number: ENOSYS
-_IOPRIO_WHO_PROCESS = 1
-_UMASK = re.compile(rb"^Umask:\s+(\d+)$", re.MULTILINE)  # both of proc_pid_status(5)
-_CAUGHT = re.compile(rb"^SigCgt:\s+([0-9a-f]+)$", re.MULTILINE)
-# linux/prctl.h: numbers that read and write. Those of the second table write the answer where the call points to.
-_PRCTL_RETURNED = {"transparent huge pages are off": (42, 41), "timer slack in ns": (30, 29), "can dump core": (3, 4)}
-_PRCTL_WRITTEN = {"signal when the parent ends": (2, 1), "adopts orphans": (37, 36)}
+
+
+class Versions:
+    """Versions of some dicts, those of classes among them (`vars(owner)`). The dicts must live as long as this does."""
+
+    def __init__(self, spaces: Iterable[Mapping[str, object]]) -> None:
+        spaces = list(spaces)
+        self._is_counted = _IS_COUNTED and all(isinstance(space, dict | MappingProxyType) for space in spaces)
+        self._tags = [c_uint64.from_address(_address(space) + _VERSION) for space in spaces] if self._is_counted else []
+
+    def read(self) -> tuple[int, ...] | None:
+        """Return the same numbers until something is set or deleted in any of the dicts; None where that is not known."""
+        return tuple([tag.value for tag in self._tags]) if self._is_counted else None
+
+
+def _address(space: Mapping[str, object]) -> int:
+    return id(space) if isinstance(space, dict) else c_void_p.from_address(id(space) + _OF_PROXY).value or 0
+
+
+def _is_counted() -> bool:
+    """Try on a dict and on a class whether the number behind the size counts changes."""
+    made, owner = {"value": 1}, type("Owner", (), {"value": 1})
+    tags = [c_uint64.from_address(_address(space) + _VERSION) for space in (made, vars(owner))]
+    seen = [[tag.value for tag in tags] for _ in range(2)]
+    for value in (2, 3):
+        made["value"] = value
+        owner.value = value  # type: ignore[attr-defined]
+        seen.append([tag.value for tag in tags])
+    return seen[0] == seen[1] and all(len(set(of_one)) == 3 for of_one in zip(*seen, strict=True))
+
+
+_IS_COUNTED = dict.__basicsize__ >= _VERSION + 8 and _is_counted()
 
 
 @dataclass(frozen=True)
@@ -81,38 +100,57 @@ class Identity:
         return str(getattr(self.held, "__qualname__", None) or type(self.held).__qualname__) if self.held is not None else "None"
 
 
-_set_by_imports = partial(Setting, may_change_at_import=True)
+def are_same(values: tuple[object, ...], before: tuple[object, ...]) -> bool:
+    """Return True where each is the very object that was there. To compare them would run their `==`, which may be a stranger's.
+
+    All at once, by their addresses, which CPython keeps behind the head of a tuple: one by one takes twenty times as long.
+    """
+    first, second = (string_at(id(one) + tuple.__basicsize__, len(one) * tuple.__itemsize__) for one in (values, before))
+    return first == second
 
 
 def attribute(owner: Any, name: str, label: str, *, may_change_at_import: bool = False) -> Setting:
     """Return the setting of an attribute with a plain value."""
-    return Setting(label, partial(getattr, owner, name), partial(setattr, owner, name), may_change_at_import)
+    return Setting(label, lambda: getattr(owner, name), partial(setattr, owner, name), may_change_at_import)
 
 
-def _object(label: str, read: Callable[[], Any], put_back: Callable[[Any], object], *, may_change_at_import: bool = False) -> Setting:
-    """Return the setting of an object that must be the same one."""
-    return Setting(label, lambda: Identity(read()), lambda before: put_back(before.held), may_change_at_import)
+_set_by_imports = partial(Setting, may_change_at_import=True)
 
 
-def _items(label: str, items: list[Any]) -> Setting:
+def _object(owner: Any, name: str) -> Setting:
+    """Return the setting of an attribute whose object must be the same one."""
+    label = f"{owner.__name__}.{name}"
+    return _set_by_imports(label, lambda: Identity(getattr(owner, name)), lambda value: setattr(owner, name, value.held))
+
+
+def _items(name: str, items: Callable[[], list[Any]]) -> Setting:
     """Return the setting of a list whose objects must be the same ones."""
 
     def put_back(before: tuple[Identity, ...]) -> None:
-        items[:] = [one.held for one in before]
+        items()[:] = [one.held for one in before]
 
-    return _set_by_imports(label, lambda: tuple(map(Identity, items)), put_back)
-
-
-def _environment() -> dict[str, str]:
-    """Return all variables except those that a library writes itself: pytest the running test, torch's compiler the folder of its cache."""
-    return {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "TORCHINDUCTOR_CACHE_DIR"))}
+    return _set_by_imports(name, lambda: tuple(map(Identity, items())), put_back)
 
 
-def _put_back_environment(before: dict[str, str]) -> None:
-    now = _environment()
-    for name in now.keys() - before.keys():
-        del os.environ[name]
-    os.environ.update({name: value for name, value in before.items() if now.get(name) != value})
+class _Environment:
+    """All variables except those that a library writes itself: pytest the running test, torch's compiler the folder of its cache."""
+
+    def __init__(self) -> None:
+        self._held: dict[bytes, bytes] = {}
+        self._found: dict[str, str] = {}
+
+    def read(self) -> dict[str, str]:
+        held: dict[bytes, bytes] = os.environ._data  # type: ignore[attr-defined]  # to decode each takes ten times as long
+        if held != self._held:
+            self._held, written = dict(held), ("PYTEST_", "TORCHINDUCTOR_CACHE_DIR")
+            self._found = {name: value for name, value in os.environ.items() if not name.startswith(written)}
+        return self._found
+
+    def put_back(self, before: dict[str, str]) -> None:
+        now = self.read()
+        for name in now.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update({name: value for name, value in before.items() if now.get(name) != value})
 
 
 class _Descriptors:
@@ -131,23 +169,37 @@ class _Descriptors:
         return self._are_few
 
 
-def _handlers() -> dict[str, Identity]:
-    """Return Python's handlers by signal, except the one that torch's DataLoader sets once for all times.
+class _Handlers:
+    """Python's handlers by signal, except the one that torch's DataLoader sets once for all times.
 
     torch/utils/data/_utils/signal_handling.py and _set_SIGCHLD_handler in __init__ of torch 2.13: it is not set a second time.
     """
-    found = {name: Identity(signal.getsignal(number)) for name, number in _SIGNALS.items()}
-    code = getattr(found["SIGCHLD"].held, "__code__", None)
-    if code is not None and code.co_filename.endswith("/torch/utils/data/_utils/signal_handling.py"):
-        del found["SIGCHLD"]
-    return found
+
+    def __init__(self) -> None:
+        self._held: tuple[object, ...] = ()
+        self._found: dict[str, Identity] = {}
+
+    def read(self) -> dict[str, Identity]:
+        held = tuple(map(getsignal, _SIGNALS))
+        if not are_same(held, self._held):
+            self._held = held
+            found = {number: signal.getsignal(number) for number in _SIGNALS}
+            code = getattr(found[signal.SIGCHLD], "__code__", None)
+            if code is not None and code.co_filename.endswith("/torch/utils/data/_utils/signal_handling.py"):
+                del found[signal.SIGCHLD]
+            self._found = {_name(number): Identity(handler) for number, handler in found.items()}
+        return self._found
+
+    def put_back(self, before: dict[str, Identity]) -> None:
+        now = self.read()
+        for number in _SIGNALS:
+            was = before.get(_name(number))
+            if was and was.held is not None and was != now.get(_name(number)) and number not in HANDLED_IN_C:
+                signal.signal(number, was.held)  # type: ignore[arg-type]
 
 
-def _put_back_handlers(before: dict[str, Identity]) -> None:
-    now = _handlers()
-    for name, was in before.items():
-        if was.held is not None and was != now.get(name) and _SIGNALS[name] not in _HANDLED_IN_C:
-            signal.signal(_SIGNALS[name], was.held)  # type: ignore[arg-type]
+def _name(number: int) -> str:
+    return number.name if isinstance(number, signal.Signals) else str(number)  # a real-time signal
 
 
 class _Canary:
@@ -219,16 +271,27 @@ class _Modules:
     """Modules that were replaced: by another object, or by None, which cannot be imported. All of torch, and others at their top."""
 
     def __init__(self) -> None:
-        self._modules: dict[str, object] = {}  # as they were at first; this object stands for none
+        self._modules: dict[str, object] = {}
         self._num = 0
+        self._seen: object = None  # which dict, and its version
+        self._values: tuple[object, ...] = ()
+        self._found: dict[str, Identity] = {}
 
     def read(self) -> dict[str, Identity]:
+        version = Versions([sys.modules]).read()
+        seen, self._seen = self._seen, version and (id(sys.modules), version)
+        if seen is not None and seen == self._seen:
+            return self._found
         if len(sys.modules) != self._num:
             self._num = len(sys.modules)
             new = (name for name in sys.modules if name not in self._modules and name.count(".") <= name.startswith("torch."))
             self._modules |= {name: self if sys.modules[name] is None else sys.modules[name] for name in new}
-        pairs = ((name, module, sys.modules.get(name, self)) for name, module in self._modules.items())
-        return {name: Identity(now) for name, module, now in pairs if now is not module and now is not self}
+        values = tuple(map(sys.modules.get, self._modules, repeat(self)))
+        if not are_same(values, self._values):
+            self._values = values
+            pairs = zip(self._modules.items(), values, strict=True)
+            self._found = {name: Identity(now) for (name, module), now in pairs if now is not module and now is not self}
+        return self._found
 
     def put_back(self, before: dict[str, Identity]) -> None:
         for name in self.read():
@@ -244,94 +307,15 @@ def _forget_exit_functions(before: tuple[Identity, ...]) -> None:
             atexit.unregister(function)
 
 
-def _status(entry: re.Pattern[bytes]) -> str:
-    """Read an entry of /proc/self/status. os.umask() would have to change the mask, under threads that make files meanwhile."""
-    descriptor = os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        found = entry.search(os.read(descriptor, 4096))
-    finally:
-        os.close(descriptor)
-    return found[1].decode() if found else "unknown"
-
-
-def _handled_in_c() -> list[str]:
-    """Return signals with a handler in C, which Python does not know of: to write a stack (worker.py)."""
-    mask = int(_status(_CAUGHT), 16)
-    return [number.name for number in _HANDLED_IN_C if mask >> (number - 1) & 1]
-
-
-def _disarm(_before: object) -> None:
-    for timer in _TIMERS.values():
-        signal.setitimer(timer, 0)
-
-
-def _resource_limits() -> dict[str, tuple[int, int]]:
-    return {name: resource.getrlimit(number) for name, number in _LIMITS.items()}
-
-
-def _put_back_limits(before: dict[str, tuple[int, int]]) -> None:
-    """Put back the soft limits, and the hard ones where this user may."""
-    for name, limit in _resource_limits().items():
-        if limit != before[name]:
-            with suppress(ValueError):  # a hard limit that was lowered: new workers get it from their supervisor
-                resource.setrlimit(_LIMITS[name], before[name])
-
-
-def _prctl(option: int, argument: Any = 0) -> int:
-    answer = int(_LIBC.prctl(option, argument, 0, 0, 0))
-    if answer < 0:
-        raise OSError(ctypes.get_errno(), f"prctl({option})")
-    return answer
-
-
-def _written_by_prctl(option: int) -> int:
-    number = ctypes.c_int()
-    _prctl(option, ctypes.byref(number))
-    return number.value
-
-
-def _memory_policy() -> int:
-    """Return the policy by which new pages are placed (MPOL_DEFAULT is 0), as set_mempolicy(2) and libnuma set it."""
-    mode = ctypes.c_int()
-    if _LIBC.syscall(_GET_MEMPOLICY, ctypes.byref(mode), None, 0, None, 0):
-        return 0  # a container may refuse the question
-    return mode.value
-
-
-def _only_in_c() -> dict[str, str]:
-    """Return variables that differ between C libraries and Python, as putenv and unsetenv leave them. Names with `_` are libraries' own."""
-    found: dict[str, str] = {}
-    for entry in _elements():
-        name, _, value = os.fsdecode(entry).partition("=")
-        found.setdefault(name, value)  # as getenv(3) does: the first one
-    of_python = dict(os.environ)
-    names = [name for name in found.keys() | of_python.keys() if not name.startswith("_") and found.get(name) != of_python.get(name)]
-    return {name: found.get(name, "unset") for name in names}
-
-
-def _put_back_in_c(before: dict[str, str]) -> None:
-    for name in _only_in_c().keys() - before.keys():
-        if name in os.environ:
-            os.putenv(name, os.environ[name])
-        else:
-            os.unsetenv(name)
-
-
-def _elements() -> Iterator[bytes]:
-    """Yield the strings of environ(7), which ends with a null pointer or is one."""
-    held = ctypes.POINTER(ctypes.c_char_p).in_dll(_LIBC, "environ")
-    return takewhile(lambda element: element is not None, map(held.__getitem__, count())) if held else iter(())
-
-
-_modules = _Modules()
+_variables, _handlers, _modules = _Environment(), _Handlers(), _Modules()
 _locale = partial(locale.setlocale, locale.LC_ALL)
 _root = logging.root
 _PROCESS = (
-    Setting("environment", _environment, _put_back_environment),
+    Setting("environment", _variables.read, _variables.put_back),
     Setting("time zone", lambda: (time.timezone, time.tzname), lambda _before: time.tzset()),  # of the environment that is back
     Setting("stack size of new threads", threading.stack_size, threading.stack_size),
     Setting("the working directory", os.getcwd, os.chdir),
-    _set_by_imports("handler of", _handlers, _put_back_handlers),
+    _set_by_imports("handler of", _handlers.read, _handlers.put_back),
     # Libraries warn there, and the supervisor reads it.
     Setting("files of descriptors 0, 1, 2", lambda: tuple((found.st_dev, found.st_ino) for found in map(os.fstat, (0, 1, 2)))),
     Setting("more than half of all descriptors that were free are open", _Descriptors().read),
@@ -350,21 +334,17 @@ _INTERPRETER = (
     Setting("faulthandler is enabled", faulthandler.is_enabled),
     Setting("gc (enabled, thresholds, debug)", lambda: (gc.isenabled(), gc.get_threshold(), gc.get_debug()), _put_back_gc),
     _set_by_imports("gc frozen", lambda: COLLECTOR.is_frozen, lambda _before: COLLECTOR.thaw()),
-    _items("gc.callbacks", gc.callbacks),
+    _items("gc.callbacks", lambda: gc.callbacks),
     _set_by_imports("recursion limit", sys.getrecursionlimit, sys.setrecursionlimit),
     _set_by_imports("switch interval", sys.getswitchinterval, sys.setswitchinterval),
-    *(
-        _object(f"{owner.__name__}.{name}", partial(getattr, owner, name), partial(setattr, owner, name), may_change_at_import=True)
-        for owner, names in ((sys, ("stdin", "stdout", "stderr", "excepthook", "unraisablehook")), (threading, ("excepthook",)))
-        for name in names
-    ),
-    *(
-        _object(f"{owner.__name__}.set{name}", getattr(owner, f"get{name}"), getattr(owner, f"set{name}"))
-        for owner in (sys, threading)
-        for name in ("trace", "profile")
-    ),
+    *(_object(sys, name) for name in ("stdin", "stdout", "stderr", "excepthook", "unraisablehook")),
+    _object(threading, "excepthook"),
+    Setting("sys.settrace", lambda: Identity(sys.gettrace()), lambda before: sys.settrace(before.held)),
+    Setting("sys.setprofile", lambda: Identity(sys.getprofile()), lambda before: sys.setprofile(before.held)),
+    Setting("threading.settrace", lambda: Identity(threading.gettrace()), lambda before: threading.settrace(before.held)),
+    Setting("threading.setprofile", lambda: Identity(threading.getprofile()), lambda before: threading.setprofile(before.held)),
     _set_by_imports("level of the root logger", lambda: _root.level, lambda level: _root.setLevel(level)),
-    _items("filters of the root logger", _root.filters),
+    _items("filters of the root logger", lambda: _root.filters),
     attribute(_root.manager, "disable", "logging.disable", may_change_at_import=True),
     Setting("tracemalloc", tracemalloc.is_tracing, lambda before: tracemalloc.start() if before else tracemalloc.stop()),
     _set_by_imports("sys.path", lambda: tuple(sys.path), lambda before: sys.path.__setitem__(slice(None), before)),
@@ -377,21 +357,4 @@ _INTERPRETER = (
         lambda before: sys.modules["numpy"].seterr(**before),
     ),
 )
-_KERNEL = (
-    Setting("environment of C libraries", _only_in_c, _put_back_in_c, may_change_at_import=True),
-    Setting("signals with a handler in C", _handled_in_c),
-    Setting("umask", partial(_status, _UMASK), lambda before: os.umask(int(before, 8))),
-    Setting("timer", lambda: {name: signal.getitimer(timer) != (0.0, 0.0) for name, timer in _TIMERS.items()}, _disarm),
-    Setting("resource limit", _resource_limits, _put_back_limits),
-    Setting("rounding of floats", lambda: _LIBC.fegetround(), lambda before: _LIBC.fesetround(before)),
-    *(Setting(name, partial(_prctl, get), partial(_prctl, put)) for name, (get, put) in _PRCTL_RETURNED.items()),
-    *(Setting(name, partial(_written_by_prctl, get), partial(_prctl, put)) for name, (get, put) in _PRCTL_WRITTEN.items()),
-    # Threads, processes and memory that began meanwhile have these too, and keep them: nothing puts that back.
-    Setting("blocked signals", lambda: sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ()))),
-    Setting("CPU affinity", lambda: sorted(os.sched_getaffinity(0))),
-    Setting("nice", lambda: os.getpriority(os.PRIO_PROCESS, 0)),
-    Setting("scheduling policy", lambda: os.sched_getscheduler(0)),
-    Setting("I/O priority", lambda: _LIBC.syscall(_IOPRIO_GET, _IOPRIO_WHO_PROCESS, 0)),
-    Setting("memory policy", _memory_policy),
-)
-SETTINGS: tuple[Setting, ...] = (*_PROCESS, *_INTERPRETER, *_KERNEL)
+SETTINGS: tuple[Setting, ...] = (*_PROCESS, *_INTERPRETER)

@@ -19,7 +19,7 @@ from torch.utils import deterministic
 from torch.utils._config_module import _UNSET_SENTINEL
 from torch.utils._device import DeviceContext
 
-from gpu_acceptance.worker.settings import Identity, Setting, attribute
+from gpu_acceptance.worker.settings import Identity, Setting, are_same, attribute
 
 _MATMUL, _CUDNN, _MKLDNN = torch.backends.cuda.matmul, torch.backends.cudnn, torch.backends.mkldnn
 # From the widest to the narrowest: to set one may set those behind it.
@@ -102,15 +102,26 @@ class _CompilersConfig:
 
     def __init__(self, module: str) -> None:
         self.module = module
+        self._overrides: list[Any] = []
+        self._are_variables = False
+        self._values: tuple[object, ...] = ()
+        self._can_change_in_place = False
+        self._found: dict[str, object] = {}
 
     def read(self) -> dict[str, object]:
-        found: dict[str, object] = {}
-        for key, entry in getattr(sys.modules.get(self.module), "_config", {}).items():
-            override = entry.user_override
-            value = override.get() if isinstance(override, ContextVar) else override  # of torch 2.13; else the value itself
-            if value is not _UNSET_SENTINEL and value != entry.default:
-                found[key] = deepcopy(value)
-        return found
+        entries = getattr(sys.modules.get(self.module), "_config", {})
+        if len(entries) != len(self._overrides) or not self._are_variables:
+            self._overrides = [entry.user_override for entry in entries.values()]
+            # Of torch 2.13; else the values themselves.
+            self._are_variables = bool(self._overrides) and isinstance(self._overrides[0], ContextVar)
+        values = tuple(variable.get() for variable in self._overrides) if self._are_variables else tuple(self._overrides)
+        if self._can_change_in_place or not are_same(values, self._values):
+            self._values = values
+            self._can_change_in_place = any(isinstance(value, list | dict | set) for value in values)
+            pairs = zip(entries.items(), values, strict=True)
+            changed = ((key, value) for (key, entry), value in pairs if value is not _UNSET_SENTINEL and value != entry.default)
+            self._found = {key: deepcopy(value) for key, value in changed}
+        return self._found
 
     def put_back(self, before: dict[str, object]) -> None:
         config: Any = sys.modules[self.module]

@@ -65,6 +65,11 @@ WITH_A_CONFTEST = "ACCEPTED (cpu profile: no GPU was tested, conftest acceptance
 EARLY = "interrupted by {} before the ranks had agreed on what to run"
 
 
+def without_the_conftest(line):
+    """Return a verdict line without the conftest by which a test holds a rank."""
+    return line.replace(", conftest acceptance/conftest.py beside the suite's own", "")
+
+
 @pytest.fixture
 def ranks(tmp_path):
     """Starts so many ranks of a job that is held at a place."""
@@ -201,9 +206,8 @@ def test_rank_0_is_not_taken_for_lost_while_it_writes_the_report(number, fault, 
     assert stopped.run.record.conclusion.exit_code == 2
     assert not stopped.run.record.rebuilt
     assert {stopped.run.row(name).outcome for name in ("test_before", "test_held", "test_next")} == {"passed"}
-    if fault:  # the line without the conftest that holds rank 0 there
-        line = stopped.run.verdict_line.replace(", conftest acceptance/conftest.py beside the suite's own", "")
-        seen.told(fault, line, stopped.took_s)
+    if fault:
+        seen.told(fault, without_the_conftest(stopped.run.verdict_line), stopped.took_s)
 
 
 def test_a_signal_after_the_ranks_have_closed_their_journals_stops_the_run(ranks):
@@ -241,7 +245,7 @@ LEAVING = Fault("SIGTERM while the ranks say bye", "the run's own: the report is
 def test_a_signal_in_the_last_handshake_changes_nothing_any_more(number, ranks, seen):
     stopped = stop_in_the_last_handshake(ranks, number)
     assert stopped.exit_codes == {0: 0, 1: 0}, stopped.run.output
-    seen.told(LEAVING, stopped.run.verdict_line, stopped.took_s)
+    seen.told(LEAVING, without_the_conftest(stopped.run.verdict_line), stopped.took_s)
 
 
 TWICE = Fault("SIGINT twice", "exit code 2, without a report unless the first one had led to it already")

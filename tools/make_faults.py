@@ -24,7 +24,7 @@ Each fault is a real one, in real processes of 1 to 4 ranks. Of one inside a val
 figures measured before it are in `results.json`, that it ends within its deadline and 25 s, that the next validation passes
 (unless the run ends there), and that no process is left.
 
-Times are those of one run on a machine with 2 cores, four tests at a time: of the validation, or from the fault to the end of the last
+Times are those of one run on a machine with 2 cores, six tests at a time: of the validation, or from the fault to the end of the last
 process. They hold what the test asks for (a deadline of 3 or 4 s, 20 s of coming late), and the 5 s that peers of a bad rank have to
 end by themselves.
 "-": not timed. Slurm is one of two nodes on that machine. What a fork server that does not answer says is in the rank's log; the test gave

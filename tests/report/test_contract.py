@@ -2,6 +2,7 @@
 
 import re
 
+from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.report.build import build_page
 from gpu_acceptance.report.contract import BRING_UP_FILE, contract_view
 from gpu_acceptance.report.exports import build_metrics
@@ -51,6 +52,12 @@ def test_what_missed_stands_before_what_held_and_what_is_too_much_is_counted():
     assert len(first.figures) == 10
     assert "and 4 more" in section(shown)
     assert [one.metric for one in contract_view(record).lines[1].figures] == ["nccl.all_reduce.busbw_ring", "nccl.all_reduce.wrong"]
+
+
+def test_a_limit_that_some_rank_did_not_measure_shows_the_figure_of_others_as_theirs():
+    record = samples.rejected()
+    limits = [one.model_copy(update={"status": Status.NOT_MEASURED}) for one in record.conclusion.limits]
+    assert "nccl.all_reduce.busbw_ring no figure (elsewhere 262.5 GB/s) >= 347 " in section(samples.concluded(record, limits=tuple(limits)))
 
 
 def test_without_a_contract_the_questions_of_a_bring_up_are_folded_and_decide_nothing():

@@ -284,15 +284,20 @@ def remove_abandoned(place: Path) -> None:
     """End the processes and remove the folders of this user's ranks in `place` whose supervisor and janitor were both killed."""
     with contextlib.suppress(OSError):
         for folder in [Path(entry.path) for entry in os.scandir(place) if entry.name.startswith(PREFIX)]:
-            mark = ""
-            with contextlib.suppress(OSError, UnicodeDecodeError):
-                if _is_own_folder(folder) and not folder.lstat().st_mode & 0o077:
-                    with os.fdopen(os.open(folder / OWNER, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
-                        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # free: nobody looks after it
-                        mark = file.read(1000).decode()
-            if mark:
+            if mark := _mark_of_abandoned(folder):
                 kill_marked(mark, rounds=20)
                 remove_folder(folder)
+
+
+def _mark_of_abandoned(folder: Path) -> str:
+    """Return the mark of our own folder if its lock is free; else an empty text."""
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        if not _is_own_folder(folder) or folder.lstat().st_mode & 0o077:
+            return ""
+        with os.fdopen(os.open(folder / OWNER, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return file.read(1000).decode()
+    return ""
 
 
 def _is_own_folder(folder: Path) -> bool:

@@ -64,11 +64,11 @@ def lasting(profile: Profile, asked_s: float | None) -> Profile:
     seconds, shortest = (_seconds(profile, name, f"level {SOAK}") for name in (SOAK_DURATION, _SHORTEST))
     if asked_s is not None:
         seconds = asked_s
-    problem = f"parameter {SOAK_DURATION}={seconds:g}" if asked_s is None else f"--soak: {seconds:g} s"
+    asked = f"parameter {SOAK_DURATION}={seconds:g}" if asked_s is None else f"--soak: {seconds:g} s"
     if seconds > _LONGEST_S:
-        raise LimitsError(f"{problem}: wants at most {_LONGEST_S:.0f} s, which are 30 days")
+        raise LimitsError(f"{asked}: wants at most {_LONGEST_S:.0f} s, which are 30 days")
     if seconds < shortest:
-        raise LimitsError(f"{problem}: profile {profile.name} wants at least {shortest:g} s (its parameter {_SHORTEST})")
+        raise LimitsError(f"{asked}: profile {profile.name} wants at least {shortest:g} s (its parameter {_SHORTEST})")
     return replace(profile, parameters={**profile.parameters, SOAK_DURATION: seconds})
 
 

@@ -52,14 +52,13 @@ def _text(report: pytest.TestReport, call: pytest.CallInfo[None]) -> str:
     error = call.excinfo.value if call.excinfo else None
     if not isinstance(error, BaseExceptionGroup):
         return report.longreprtext
-    lines, waiting = list[str](), list[BaseException]([error])
-    while waiting:
-        one = waiting.pop(0)
-        if isinstance(one, BaseExceptionGroup):
-            waiting[:0] = one.exceptions
-        else:
-            lines += [f"E   {type(one).__name__}: {line}" for line in (str(one).splitlines() or [""])[:1]]
+    lines = [f"E   {type(one).__name__}: {line}" for one in _leaves(error) for line in (str(one).splitlines() or [""])[:1]]
     return "\n".join([*lines, report.longreprtext, f"{type(error).__name__} of {len(lines)} exceptions"])
+
+
+def _leaves(error: BaseException) -> list[BaseException]:
+    """Return the exceptions of a group and of the groups in it."""
+    return [leaf for one in error.exceptions for leaf in _leaves(one)] if isinstance(error, BaseExceptionGroup) else [error]
 
 
 class CallWitness:

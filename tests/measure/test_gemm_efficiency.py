@@ -3,15 +3,21 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
-from gpu_acceptance.measure.gemm.rates import cycle_efficiency, cycle_efficiency_on, flop_per_clock_per_sm
+from gpu_acceptance.measure.gemm.rates import cycle_efficiency_on
 
-rates = st.floats(0.001, 1e5)
-clocks_mhz = st.floats(100, 5000)
-sms = st.integers(1, 1000)
-flops = st.integers(1, 2**20)
+GPU = torch.device("cuda", 3)
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """Makes the GPU one of a compute capability and so many SMs."""
+
+    def make(capability, num_sms=132):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", {GPU: capability}.get)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", {GPU: SimpleNamespace(multi_processor_count=num_sms)}.get)
+
+    return make
 
 
 @pytest.mark.parametrize(
@@ -30,33 +36,21 @@ flops = st.integers(1, 2**20)
         ("fp64", (8, 0), 19.5, 1410, 108),
     ],
 )
-def test_the_peak_of_the_datasheet_is_all_of_it(dtype, capability, peak_tflop_per_s, clock_mhz, num_sms):
-    efficiency = cycle_efficiency(peak_tflop_per_s, clock_mhz, num_sms, flop_per_clock_per_sm(dtype, capability))
-    assert efficiency == pytest.approx(1, abs=0.002)
+def test_the_peak_of_the_datasheet_is_all_of_it_and_efficiency_is_rate_over_clock(
+    dtype, capability, peak_tflop_per_s, clock_mhz, num_sms, gpu
+):
+    gpu(capability, num_sms)
+    assert cycle_efficiency_on(GPU, dtype, peak_tflop_per_s, clock_mhz) == pytest.approx(1, abs=0.002)
+    assert cycle_efficiency_on(GPU, dtype, peak_tflop_per_s / 2, clock_mhz) == pytest.approx(0.5, abs=0.001)
+    assert cycle_efficiency_on(GPU, dtype, peak_tflop_per_s / 2, clock_mhz / 2) == pytest.approx(1, abs=0.002)
+    gpu(capability, 2 * num_sms)
+    assert cycle_efficiency_on(GPU, dtype, peak_tflop_per_s, clock_mhz) == pytest.approx(0.5, abs=0.001)
 
 
 @pytest.mark.parametrize(("dtype", "capability"), [("fp8", (8, 0)), ("bf16", (10, 0)), ("bf16", (8, 9)), ("int3", (9, 0))])
-def test_what_no_source_tells_is_not_guessed(dtype, capability):
-    assert flop_per_clock_per_sm(dtype, capability) is None
-
-
-@given(rates, clocks_mhz, sms, flops, st.floats(0.1, 10))
-def test_efficiency_is_rate_over_clock(rate, clock_mhz, num_sms, flop, factor):
-    efficiency = cycle_efficiency(rate, clock_mhz, num_sms, flop)
-    assert cycle_efficiency(factor * rate, factor * clock_mhz, num_sms, flop) == pytest.approx(efficiency)
-    assert cycle_efficiency(factor * rate, clock_mhz, num_sms, flop) == pytest.approx(factor * efficiency)
-    assert cycle_efficiency(rate, clock_mhz, 2 * num_sms, flop) == pytest.approx(efficiency / 2)
-    assert cycle_efficiency(rate, clock_mhz, num_sms, 2 * flop) == pytest.approx(efficiency / 2)
-
-
-GPU = torch.device("cuda", 3)
-
-
-@pytest.mark.parametrize(("capability", "efficiency"), [((9, 0), pytest.approx(0.5, abs=0.001)), ((10, 0), None)])
-def test_a_gpu_is_taken_by_its_own_sms(monkeypatch, capability, efficiency):
-    monkeypatch.setattr(torch.cuda, "get_device_capability", {GPU: capability}.get)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", {GPU: SimpleNamespace(multi_processor_count=132)}.get)
-    assert cycle_efficiency_on(GPU, "bf16", 989.4 / 2, 1830.0) == efficiency
+def test_what_no_source_tells_is_not_guessed(dtype, capability, gpu):
+    gpu(capability)
+    assert cycle_efficiency_on(GPU, dtype, 1.0, 1800.0) is None
 
 
 @pytest.mark.parametrize(("device", "clock_mhz"), [(torch.device("cpu"), 3000.0), (GPU, 0.0), (GPU, math.nan), (GPU, math.inf)])

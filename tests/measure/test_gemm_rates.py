@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gpu_acceptance.measure.gemm import rates
-from gpu_acceptance.measure.gemm.operands import DTYPES, Shape, allowed_error, num_flops, square, unsupported
+from gpu_acceptance.measure.gemm.operands import DTYPES, Shape, allowed_error, square, unsupported
 
 CPU = torch.device("cpu")
 REAL_MM = torch.mm
@@ -64,21 +64,11 @@ def test_a_dtype_that_the_device_lacks_is_refused_in_words(measure):
 
 
 @pytest.mark.parametrize("measure", MEASURES)
-def test_unknown_dtypes_are_refused_with_the_known_ones(measure):
-    with pytest.raises(ValueError, match=r"^unknown dtype 'int3'; known: bf16, fp16, tf32, fp32, fp64, fp8$"):
-        measure("int3")
-
-
-@pytest.mark.parametrize("measure", MEASURES)
 def test_one_wrong_element_is_reported_beside_the_speed(measure, monkeypatch):
-    spoil(monkeypatch, lambda out: out.view(torch.int32)[-1, -1].bitwise_xor_(1))
-    assert measure().num_wrong == (2 if measure is measure_best_shape else 1)  # one for each candidate
-
-
-@pytest.mark.parametrize("measure", MEASURES)
-def test_an_element_that_is_not_finite_makes_the_error_infinite(measure, monkeypatch):
     spoil(monkeypatch, lambda out: out[-1, 3].fill_(math.nan))
-    assert measure().error == math.inf
+    result = measure()
+    assert result.num_wrong == (2 if measure is measure_best_shape else 1)  # one for each candidate
+    assert result.error == math.inf
 
 
 @pytest.mark.parametrize("measure", MEASURES)
@@ -117,19 +107,13 @@ def test_spans_hold_their_work_one_after_the_other(measure, monkeypatch):
 def test_the_rate_is_that_of_the_median_block():
     result = measure_sustained(shape=Shape(30, 20, 10))
     assert result.shape == (30, 20, 10)
-    assert result.tflop_per_s == pytest.approx(num_flops(30, 20, 10) / result.operation_s / 1e12)
+    assert result.tflop_per_s == pytest.approx(Shape(30, 20, 10).num_flops / result.operation_s / 1e12)
     assert math.isfinite(result.block_cv_percent)
 
 
 def test_the_preheat_runs_in_full_before_the_first_block():
     begin_s = rates.time.monotonic()
     assert measure_sustained(preheat_s=0.2).spans[0].begin_s - begin_s >= 0.2
-
-
-@pytest.mark.parametrize("preheat_s", [-1.0, math.nan, math.inf])
-def test_a_preheat_without_an_end_is_refused(preheat_s):
-    with pytest.raises(ValueError, match=f"^preheat_s={preheat_s}: must be a finite number of seconds >= 0$"):
-        measure_sustained(preheat_s=preheat_s)
 
 
 # --- burst ---------------------------------------------------------------------------------------------------------------------
@@ -139,7 +123,7 @@ def test_a_burst_is_whole_operations_and_the_rate_is_that_of_the_median():
     result = measure_burst()
     assert result.num_iterations >= 1
     assert result.operation_s * result.num_iterations == pytest.approx(statistics.median(span.elapsed_s for span in result.spans))
-    assert result.tflop_per_s == pytest.approx(num_flops(*SHAPE) / result.operation_s / 1e12)
+    assert result.tflop_per_s == pytest.approx(SHAPE.num_flops / result.operation_s / 1e12)
     assert math.isfinite(result.block_cv_percent)
 
 
@@ -152,30 +136,14 @@ def test_the_device_rests_before_every_burst():
     assert all(later.begin_s - earlier.end_s >= 0.03 for earlier, later in itertools.pairwise(result.spans))
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"num_bursts": 1}, "^num_bursts=1: at least 2, or there is no spread$"),
-        ({"work_s": math.nan}, "^work_s=nan: must be a finite number of seconds >= 0$"),
-        ({"idle_s": -0.1}, "^idle_s=-0.1: must be a finite number of seconds >= 0$"),
-    ],
-)
-def test_bursts_that_cannot_be_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        measure_burst(**options)
-
-
 # --- best shape ----------------------------------------------------------------------------------------------------------------
 
 
-def test_the_result_names_the_candidate_with_the_highest_median():
+def test_the_result_is_that_of_the_candidate_with_the_highest_median(monkeypatch):
+    times_s = iter([[9.0] * 2, [3e-6, 1e-6, 2e-6], [9.0] * 2, [1e-9, 1.0, 1.0]])  # warm-up and operations of each candidate
+    monkeypatch.setattr(rates, "time_each", lambda *_: next(times_s))
     result = measure_best_shape()
-    best = max(result.candidates, key=lambda rate: rate.tflop_per_s)
-    assert [rate.shape for rate in result.candidates] == [SHAPE, square(16)]
-    assert (result.shape, result.tflop_per_s) == (best.shape, best.tflop_per_s)
-    for rate in result.candidates:
-        assert rate.tflop_per_s == pytest.approx(num_flops(*rate.shape) / rate.operation_s / 1e12)
-        assert rate.tflop_per_s <= rate.max_tflop_per_s < math.inf
+    assert (result.shape, result.operation_s, result.tflop_per_s) == (SHAPE, 2e-6, pytest.approx(SHAPE.num_flops / 2e-6 / 1e12))
 
 
 def test_before_each_operation_l2_is_flushed_and_the_output_reset(monkeypatch):
@@ -196,18 +164,6 @@ def test_before_each_operation_l2_is_flushed_and_the_output_reset(monkeypatch):
     assert all(torch.equal(output, outputs[1]) for output in outputs[timed])
     assert bool(torch.isfinite(outputs[1]).all())
     assert not torch.equal(outputs[1], REAL_MM(torch.zeros(66, 1), torch.zeros(1, 35)))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"candidates": []}, "^0 candidates, num_iterations=5: at least 1 each$"),
-        ({"num_iterations": 0}, "^2 candidates, num_iterations=0: at least 1 each$"),
-    ],
-)
-def test_nothing_to_time_is_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        measure_best_shape(**options)
 
 
 @pytest.mark.parametrize(

@@ -121,15 +121,10 @@ def test_a_small_copy_is_half_a_round_trip_in_us(monkeypatch):
     assert latency(num_gpus=2).cells[0, 1].value == pytest.approx(3.0)
 
 
-def test_a_small_copy_that_never_happens_is_wrong(copies):
-    copies.copy = lambda dst, src: None
-    assert latency(num_gpus=2).wrong() == {(0, 1): 1, (1, 0): 1}
-
-
-@pytest.mark.parametrize("direction", [0, 1])
-def test_a_small_copy_that_never_happens_in_one_direction_is_wrong(direction, copies):
+@pytest.mark.parametrize("directions", [{0}, {1}, {0, 1}])
+def test_a_small_copy_that_never_happens_in_one_direction_or_both_is_wrong(directions, copies):
     calls = iter(range(10**6))  # there and back in turns: on a CPU all ways there of a sample come first
-    copies.copy = lambda dst, src: copies.real(dst, src) if (next(calls) // 5) % 2 != direction else None
+    copies.copy = lambda dst, src: copies.real(dst, src) if (next(calls) // 5) % 2 not in directions else None
     assert latency(num_gpus=2).wrong() == {(0, 1): 1, (1, 0): 1}
 
 
@@ -138,29 +133,6 @@ def test_samples_in_which_the_host_was_too_slow_do_not_count(lost, median_us, mo
     numbers = iter(range(1 + NUM_SAMPLES))
     monkeypatch.setattr(p2p, "_round_trips_s", lambda *_: float("nan") if next(numbers) in lost else 2 * 5 * 2e-6)
     assert latency(num_gpus=2).cells[0, 1].value == pytest.approx(median_us or float("nan"), nan_ok=True)
-
-
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"mode": "sideways"}, r"unknown mode 'sideways'; known: unidirectional, bidirectional"),
-        ({"num_gpus": 1}, r"1 devices: at least 2, or there is no pair"),
-        ({"num_bytes": 12}, r"num_bytes=12: must be a positive multiple of 8"),
-        ({"num_bytes": 0}, r"num_bytes=0: must be a positive multiple of 8"),
-        ({"num_copies": 0}, r"num_copies=0: at least 1"),
-        ({"num_samples": 1}, r"num_samples=1: at least 2, or there is no spread"),
-        ({"devices": [CPU, torch.device("cuda", 0)]}, r"cannot copy between devices cpu, cuda:0; known: all cpu, or all cuda"),
-        ({"devices": [torch.device("meta")] * 2}, r"cannot copy between devices meta, meta; known: all cpu, or all cuda"),
-    ],
-)
-def test_nonsense_is_refused(options, text):
-    with pytest.raises(ValueError, match=f"^{text}$"):
-        bandwidth(**options)
-
-
-def test_nonsense_of_small_copies_is_refused():
-    with pytest.raises(ValueError, match=r"^num_round_trips=0: at least 1$"):
-        latency(num_round_trips=0)
 
 
 def test_the_gpus_that_a_process_sees_have_the_uuids_of_nvml(monkeypatch):

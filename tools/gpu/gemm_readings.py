@@ -78,7 +78,7 @@ def chip(device: torch.device) -> dict[str, object]:
     if device.type != "cuda":
         return {}
     capability, properties = torch.cuda.get_device_capability(device), torch.cuda.get_device_properties(device)
-    flop = {dtype: rates.flop_per_clock_per_sm(dtype, capability) for dtype in DTYPES}
+    flop = rates.FLOP_PER_CLOCK_PER_SM.get(capability, {})
     return {"capability": capability, "num_sms": properties.multi_processor_count, "flop_per_clock_per_sm": flop}
 
 

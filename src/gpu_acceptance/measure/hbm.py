@@ -6,7 +6,7 @@ that writes over a poisoned array, against data made anew from the seed, element
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -72,16 +72,11 @@ KERNELS = {
 
 def num_bytes(kernel: str, array_bytes: int) -> int:
     """Return the bytes that one operation moves to or from memory: 3 arrays for the triad."""
-    if kernel not in KERNELS:
-        raise ValueError(f"unknown kernel {kernel!r}; known: {', '.join(KERNELS)}")
     return KERNELS[kernel].num_arrays * array_bytes
 
 
 def measure(kernel: str, *, array_bytes: int, device: torch.device, block_s: float, num_blocks: int) -> BandwidthResult:
     """Time one kernel over three fp32 arrays of `array_bytes` each, then count the wrong elements of its output."""
-    moved_bytes = num_bytes(kernel, array_bytes)
-    if array_bytes < 4 or array_bytes % 4:
-        raise ValueError(f"array_bytes={array_bytes}: must be a positive multiple of 4")
     if device.type == "cuda":
         l2_bytes = torch.cuda.get_device_properties(device).L2_cache_size
         if array_bytes < (least := _NUM_CACHES * l2_bytes):
@@ -89,7 +84,7 @@ def measure(kernel: str, *, array_bytes: int, device: torch.device, block_s: flo
     out, x, y = (torch.empty(array_bytes // 4, device=device) for _ in range(3))
     for array, tensor in enumerate((out, x, y)):
         _fill(tensor, _random, array)
-    run = KERNELS[kernel].run
+    run, moved_bytes = KERNELS[kernel].run, num_bytes(kernel, array_bytes)
     blocks = time_blocks(lambda: run(out, x, y), device=device, num_blocks=num_blocks, block_s=block_s, warmup_s=block_s)
     num_wrong = _count_wrong(kernel, out, x, y)
     median, best = (moved_bytes / seconds / 1e9 for seconds in (blocks.median_s, min(blocks.operation_s)))
@@ -98,25 +93,22 @@ def measure(kernel: str, *, array_bytes: int, device: torch.device, block_s: flo
 
 def _count_wrong(kernel: str, out: Tensor, x: Tensor, y: Tensor) -> int:
     """Count the elements of the output that differ, bit for bit, from the result of fresh data. Writes over all three arrays."""
-    _fill(x, KERNELS[kernel].data, 1)
-    _fill(y, KERNELS[kernel].data, 2)
+    data, expected = KERNELS[kernel].data, KERNELS[kernel].expected
+    _fill(x, data, 1)
+    _fill(y, data, 2)
     out.fill_(math.nan)
     KERNELS[kernel].run(out, x, y)
-    expected = _expected_chunks(kernel, out)
-    if kernel == "read":
-        total = sum((int(chunk.long().sum()) for chunk in expected), 0)
-        assert abs(total) < 2**24, f"the sum {total} is not exact in fp32"
-        return int(out[0].item() != total)
-    pairs = zip(torch.split(out, _CHUNK), expected, strict=True)
-    return sum(int((got.view(torch.int32) != wanted.view(torch.int32)).sum()) for got, wanted in pairs)  # bits: no NaN equals another
+    num_wrong = total = 0
+    for chunk, part in enumerate(torch.split(out, _CHUNK)):
+        wanted = expected(*(data(array, chunk, len(part), out.device) for array in (1, 2)))
+        if kernel == "read":
+            total += int(wanted.long().sum())
+        else:
+            num_wrong += int((part.view(torch.int32) != wanted.view(torch.int32)).sum())  # bits: no NaN equals another
+    assert abs(total) < 2**24, f"the sum {total} is not exact in fp32"
+    return num_wrong + int(kernel == "read" and out[0].item() != total)
 
 
 def _fill(tensor: Tensor, data: Data, array: int) -> None:
     for chunk, part in enumerate(torch.split(tensor, _CHUNK)):
         part.copy_(data(array, chunk, len(part), tensor.device))
-
-
-def _expected_chunks(kernel: str, out: Tensor) -> Iterator[Tensor]:
-    for chunk, part in enumerate(torch.split(out, _CHUNK)):
-        x, y = (KERNELS[kernel].data(array, chunk, len(part), out.device) for array in (1, 2))
-        yield KERNELS[kernel].expected(x, y)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from gpu_acceptance.measure.timing import time_blocks
+from gpu_acceptance.measure.timing import time_blocks, wait_for
 
 _NUM_ELEMENTS = 1024
 _BLOCK_S = 0.1  # some 10,000 kernels
@@ -27,25 +27,17 @@ class LaunchResult:
 
 def measure(*, device: torch.device, num_blocks: int) -> LaunchResult:
     """Time small kernels on an idle device, in blocks, and compare the elements with the number of kernels."""
-    counted = _Counted(device)
-    kernel = time_blocks(counted.add, device=device, num_blocks=num_blocks, block_s=_BLOCK_S, warmup_s=_BLOCK_S)
-    round_trip = time_blocks(counted.add_and_wait, device=device, num_blocks=num_blocks, block_s=_BLOCK_S, warmup_s=_BLOCK_S)
-    num_wrong = int((counted.elements != counted.num_kernels).sum())
-    return LaunchResult(1e6 * kernel.median_s, kernel.cv_percent, 1e6 * round_trip.median_s, num_wrong)
+    elements, num_kernels = torch.zeros(_NUM_ELEMENTS, dtype=torch.int64, device=device), 0
 
+    def add() -> None:
+        nonlocal num_kernels
+        elements.add_(1)
+        num_kernels += 1
 
-class _Counted:
-    """Elements on a device, and how many kernels have added 1 to each of them."""
+    def add_and_wait() -> None:
+        add()
+        wait_for(device)
 
-    def __init__(self, device: torch.device) -> None:
-        self.elements = torch.zeros(_NUM_ELEMENTS, dtype=torch.int64, device=device)
-        self.num_kernels = 0
-
-    def add(self) -> None:
-        self.elements.add_(1)
-        self.num_kernels += 1
-
-    def add_and_wait(self) -> None:
-        self.add()
-        if self.elements.is_cuda:
-            torch.cuda.synchronize(self.elements.device)
+    kernel = time_blocks(add, device=device, num_blocks=num_blocks, block_s=_BLOCK_S, warmup_s=_BLOCK_S)
+    round_trip = time_blocks(add_and_wait, device=device, num_blocks=num_blocks, block_s=_BLOCK_S, warmup_s=_BLOCK_S)
+    return LaunchResult(1e6 * kernel.median_s, kernel.cv_percent, 1e6 * round_trip.median_s, int((elements != num_kernels).sum()))

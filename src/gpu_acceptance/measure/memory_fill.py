@@ -19,7 +19,7 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from gpu_acceptance.measure.timing import refuse_device, refuse_seconds, wait_for
+from gpu_acceptance.measure.timing import wait_for
 
 SEED = 20_261_120
 MOST_NAMED = 4  # wrong words of each pattern that are located
@@ -124,7 +124,6 @@ def measure(
     `between_write_and_verify(pattern, pieces)` may change words after they were written and held: for tests, and for drills on hardware.
     Not collective.
     """
-    _refuse_nonsense(device, fraction, hold_s, min_bytes, patterns)
     free_bytes = cpu_bytes
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -147,19 +146,6 @@ def measure(
         num_wrong += sum(wrong_P)
         first_wrong += islice(_find_wrong(pattern, pieces, scratch_N, wrong_P), MOST_NAMED)
     return FillResult(free_bytes, sum(piece_N.nbytes for piece_N in pieces), num_wrong, tuple(first_wrong))
-
-
-def _refuse_nonsense(device: torch.device, fraction: float, hold_s: float, min_bytes: int, patterns: Sequence[str]) -> None:
-    refuse_device(device, "fill the memory of device")
-    refuse_seconds(hold_s=hold_s)
-    if not 0 < fraction < 1:
-        raise ValueError(f"fraction={fraction}: must be above 0 and below 1")
-    if min_bytes < _WORD_BYTES:
-        raise ValueError(f"min_bytes={min_bytes}: at least {_WORD_BYTES}, one word")
-    if not patterns:
-        raise ValueError(f"no patterns; known: {', '.join(PATTERNS)}")
-    if unknown := [pattern for pattern in patterns if pattern not in PATTERNS]:
-        raise ValueError(f"unknown pattern {unknown[0]!r}; known: {', '.join(PATTERNS)}")
 
 
 def _hold(hold_s: float, scratch_N: Tensor) -> None:

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from gpu_acceptance.measure.pcie import WORD_BYTES, new_stream, words
 from gpu_acceptance.measure.peer_matrix import Cell, Matrix, Pair
-from gpu_acceptance.measure.timing import Mark, cv_percent, time_back_to_back, wait_for
+from gpu_acceptance.measure.timing import Mark, cv_percent, time_block, wait_for
 from gpu_acceptance.measure.tournament import round_robin
 
 MODES = ("unidirectional", "bidirectional")
@@ -41,22 +41,12 @@ class _Way:
     stream: torch.cuda.Stream | None  # None on a CPU
 
 
-class _Gate:
-    """Holds streams of any GPUs back until it has been spun through."""
-
-    def __init__(self, device: torch.device, num_copies: int) -> None:
-        with torch.cuda.stream(new_stream(device)):
-            torch.cuda._sleep(_CYCLES * num_copies)  # type: ignore[no-untyped-call]
-            self._passed = torch.cuda.current_stream(device).record_event()
-
-    def hold(self, stream: torch.cuda.Stream, device: torch.device) -> Mark:
-        """Return the mark at which the stream begins."""
-        stream.wait_event(self._passed)
-        return Mark(device).put(stream)
-
-    @property
-    def still_holds(self) -> bool:
-        return not bool(self._passed.query())
+def _gate(device: torch.device, num_copies: int) -> torch.cuda.Event:
+    """Return the event that holds back all streams that wait for it, of any GPU: a kernel spins before it."""
+    with torch.cuda.stream(new_stream(device)):
+        torch.cuda._sleep(_CYCLES * num_copies)  # type: ignore[no-untyped-call]
+        passed: torch.cuda.Event = torch.cuda.current_stream(device).record_event()
+        return passed
 
 
 def visible_gpus() -> dict[str, int]:
@@ -67,13 +57,9 @@ def visible_gpus() -> dict[str, int]:
 def bandwidth(mode: str, *, devices: Sequence[torch.device], num_bytes: int, num_copies: int, num_samples: int) -> Matrix:
     """Measure GB/s from each device to each other, the median sample: one direction of a pair at a time, or both at once.
 
-    Needs three buffers of `num_bytes` on each device. On a CPU the devices are buffers of one memory, and pairs follow each other.
+    `devices`: at least two, of one type. Needs three buffers of `num_bytes`, whole words, on each. On a CPU the devices are buffers of one
+    memory, and pairs follow each other.
     """
-    if mode not in MODES:
-        raise ValueError(f"unknown mode {mode!r}; known: {', '.join(MODES)}")
-    if num_bytes < WORD_BYTES or num_bytes % WORD_BYTES:
-        raise ValueError(f"num_bytes={num_bytes}: must be a positive multiple of {WORD_BYTES}")
-    _refuse_nonsense(devices, num_samples, num_copies=num_copies)
     src = [_words_of(gpu, num_bytes // WORD_BYTES, device) for gpu, device in enumerate(devices)]
     dst, expected = ([torch.empty_like(one_W) for one_W in src] for _ in range(2))
     cells: dict[Pair, Cell] = {}
@@ -93,7 +79,6 @@ def latency(*, devices: Sequence[torch.device], num_round_trips: int, num_sample
     It is the time of the GPUs: the copy engine's for a copy, and the other GPU's to wait for it. A program that enqueues one copy sees
     more; a load or store by a kernel is another figure (nvbandwidth's device_to_device_latency_sm). Both ways of a pair are one figure.
     """
-    _refuse_nonsense(devices, num_samples, num_round_trips=num_round_trips)
     cells: dict[Pair, Cell] = {}
     for one, other in combinations(range(len(devices)), 2):
         ours_W, theirs_W, back_W = (words(one, one + 1, devices[gpu]) for gpu in (one, other, one))
@@ -108,19 +93,6 @@ def latency(*, devices: Sequence[torch.device], num_round_trips: int, num_sample
         cell = Cell(statistics.median(read or [math.nan]), cv_percent(read) if len(read) > 1 else 0.0, num_wrong)
         cells[one, other] = cells[other, one] = cell
     return Matrix(len(devices), cells)
-
-
-def _refuse_nonsense(devices: Sequence[torch.device], num_samples: int, **at_least_one: int) -> None:
-    kinds = {device.type for device in devices}
-    if kinds - {"cpu", "cuda"} or len(kinds) > 1:
-        raise ValueError(f"cannot copy between devices {', '.join(map(str, devices))}; known: all cpu, or all cuda")
-    if len(devices) < 2:
-        raise ValueError(f"{len(devices)} devices: at least 2, or there is no pair")
-    if num_samples < 2:
-        raise ValueError(f"num_samples={num_samples}: at least 2, or there is no spread")
-    for name, number in at_least_one.items():
-        if number < 1:
-            raise ValueError(f"{name}={number}: at least 1")
 
 
 def _words_of(gpu: int, num_words: int, device: torch.device) -> Tensor:
@@ -150,10 +122,11 @@ def _sample_s(ways: Sequence[_Way], num_copies: int) -> list[float]:
     if devices[0].type == "cpu":
         return [_on_cpu_s(way.src, way.dst, num_copies) for way in ways]
     _wait_for_all(devices)
-    gate, marks = _Gate(devices[0], num_copies * len(ways)), []
+    gate, marks = _gate(devices[0], num_copies * len(ways)), []
     for way in ways:
         assert way.stream is not None
-        begin = gate.hold(way.stream, way.src.device)
+        way.stream.wait_event(gate)
+        begin = Mark(way.src.device).put(way.stream)
         with torch.cuda.stream(way.stream):
             for _ in range(num_copies):
                 way.dst.copy_(way.src, non_blocking=True)
@@ -163,7 +136,7 @@ def _sample_s(ways: Sequence[_Way], num_copies: int) -> list[float]:
 
 
 def _on_cpu_s(src_W: Tensor, dst_W: Tensor, num_copies: int) -> float:
-    return time_back_to_back(lambda: dst_W.copy_(src_W, non_blocking=True), num_copies, src_W.device)
+    return time_block(lambda: dst_W.copy_(src_W, non_blocking=True), num_copies, src_W.device).elapsed_s
 
 
 def _round_trips_s(ours_W: Tensor, theirs_W: Tensor, back_W: Tensor, num_round_trips: int) -> float:
@@ -171,15 +144,16 @@ def _round_trips_s(ours_W: Tensor, theirs_W: Tensor, back_W: Tensor, num_round_t
     own, other = new_stream(ours_W.device), new_stream(theirs_W.device)
     if own is None or other is None:
         return _on_cpu_s(ours_W, theirs_W, num_round_trips) + _on_cpu_s(theirs_W, back_W, num_round_trips)
-    gate = _Gate(ours_W.device, 2 * num_round_trips)
-    gate.hold(other, theirs_W.device)
-    begin = gate.hold(own, ours_W.device)
+    gate = _gate(ours_W.device, 2 * num_round_trips)
+    other.wait_event(gate)
+    own.wait_event(gate)
+    begin = Mark(ours_W.device).put(own)
     with torch.cuda.stream(other), torch.cuda.stream(own):  # torch lets a copy wait for, and be waited for by, both current streams
         for _ in range(num_round_trips):
             theirs_W.copy_(ours_W, non_blocking=True)
             back_W.copy_(theirs_W, non_blocking=True)
     end = Mark(ours_W.device).put(own)
-    is_clean = gate.still_holds
+    is_clean = not gate.query()  # type: ignore[no-untyped-call]
     _wait_for_all([ours_W.device, theirs_W.device])
     return begin.seconds_to(end) if is_clean else math.nan
 

@@ -17,14 +17,14 @@ import mmap
 import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from gpu_acceptance.measure.timing import Blocks, refuse_device, time_blocks, wait_for
+from gpu_acceptance.measure.timing import Blocks, time_blocks, wait_for
 
 WORD_BYTES = 8
 _ODD = 0x9E3779B97F4A7C15 - 2**64  # 2**64 over the golden ratio (Knuth, TAOCP 6.4): times an odd number, no two words are equal
@@ -48,46 +48,33 @@ def words(first: int, beyond: int, device: torch.device, stride: int = 1) -> Ten
     return torch.arange(first, beyond, stride, device=device).mul_(_ODD)
 
 
-@dataclass(frozen=True)
-class HostMemory:
-    """Zeros in host memory, all pages of which are mapped."""
+def pages_of(memory: Tensor) -> tuple[dict[int, int], int]:
+    """Return how many pages of a mapping lie on each NUMA node, none where the kernel does not say; and the number of its pages.
 
-    data: Tensor  # bytes
-    is_bound: bool  # first touched by a thread that ran on the given CPUs, and on no other
-
-    def pages_by_node(self) -> dict[int, int]:
-        """Return how many of its pages lie on each NUMA node; empty where the kernel does not say."""
-        return {int(node): int(num_pages) for node, num_pages in _PAGES.findall(self._numa_line())}
-
-    def num_pages(self) -> int:
-        """Return the number of its pages, of the size that the kernel counts in, or of the usual size where it does not say."""
-        size = _PAGE_KIB.search(self._numa_line())
-        page_bytes = int(size[1]) * 1024 if size else mmap.PAGESIZE
-        return math.ceil(len(self.data) / page_bytes)
-
-    def _numa_line(self) -> str:
-        """Return the kernel's line for this memory, or nothing. The form: Documentation/filesystems/proc.rst, numa_maps."""
-        try:
-            lines = NUMA_MAPS.read_text(encoding="ascii", errors="replace").splitlines()
-        except OSError:
-            return ""
-        return next((line for line in lines if line.startswith(f"{self.data.data_ptr():08x} ")), "")
+    They have the size that the kernel counts in, or the usual one where it does not say. The form of its line for a mapping:
+    Documentation/filesystems/proc.rst, numa_maps.
+    """
+    try:
+        lines = NUMA_MAPS.read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    own = next((line for line in lines if line.startswith(f"{memory.data_ptr():08x} ")), "")
+    size = _PAGE_KIB.search(own)
+    page_bytes = int(size[1]) * 1024 if size else mmap.PAGESIZE
+    return {int(node): int(num_pages) for node, num_pages in _PAGES.findall(own)}, math.ceil(len(memory) / page_bytes)
 
 
 @contextmanager
-def host_memory(num_bytes: int, device: torch.device, cpus: frozenset[int] | None) -> Iterator[HostMemory]:
-    """Take memory that is first touched on these CPUs, where this process may use one of them; pinned for a GPU inside the block.
+def host_memory(num_bytes: int, device: torch.device, cpus: frozenset[int] | None) -> Iterator[tuple[Tensor, bool]]:
+    """Take zeros in host memory, all pages mapped; pinned for a GPU inside the block. Yields bytes, and True if `cpus` touched them first.
 
     It is a shared mapping of its own: the kernel joins it with no other, so that its pages can be told from all others.
     """
     with running_on(cpus) as is_bound:
         mapping = mmap.mmap(-1, num_bytes, flags=mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE)
-    memory = HostMemory(torch.frombuffer(mapping, dtype=torch.uint8), is_bound)
-    if device.type == "cpu":
-        yield memory
-        return
-    with _pinned(memory.data, device):
-        yield memory
+    memory = torch.frombuffer(mapping, dtype=torch.uint8)
+    with _pinned(memory, device) if device.type == "cuda" else nullcontext():
+        yield memory, is_bound
 
 
 @contextmanager
@@ -130,8 +117,6 @@ def _pinned(bytes_N: Tensor, device: torch.device) -> Iterator[None]:
 class LinkResult:
     """One direction of one link, or both. `pages_by_node`: the place of the host memory; empty where the kernel does not say."""
 
-    direction: str
-    buffer_bytes: int
     sample_s: float  # median
     cv_percent: float  # of the samples
     gb_per_s: float  # median sample; of both directions, the sum
@@ -153,15 +138,14 @@ def measure(
     in_turn: Callable[[Work], Blocks] = lambda work: work(),
     before_sample: Callable[[], object] | None = None,
 ) -> LinkResult:
-    """Time copies of `buffer_bytes` in one direction, or both at once, and count the bytes that came out wrong.
+    """Time copies of `buffer_bytes`, whole words, in one direction or both at once, and count the bytes that came out wrong.
 
     `cpus`: those of the GPU's NUMA node; None: wherever this thread runs. `in_turn` runs the samples and their checks. `before_sample`
     runs before each sample, last of all. Collective where one of them is. On a CPU both sides are host memory.
     """
-    _refuse_nonsense(direction, buffer_bytes, num_copies, device, cpus)
     names = DIRECTIONS[direction]
-    with host_memory(len(names) * buffer_bytes, device, cpus) as host:
-        parts = torch.split(host.data.view(torch.int64), buffer_bytes // WORD_BYTES)
+    with host_memory(len(names) * buffer_bytes, device, cpus) as (memory, is_bound):
+        parts = torch.split(memory.view(torch.int64), buffer_bytes // WORD_BYTES)
         ways = [_Way(name, part_W, device) for name, part_W in zip(names, parts, strict=True)]
 
         def begin_sample() -> None:
@@ -173,24 +157,10 @@ def measure(
 
         blocks = in_turn(lambda: _time(ways, num_copies, num_samples, device, begin_sample))
         num_wrong = sum(way.prove_all() for way in ways)
-        is_bound, pages_by_node, num_pages = host.is_bound, host.pages_by_node(), host.num_pages()
+        pages_by_node, num_pages = pages_of(memory)
     moved_bytes = len(names) * num_copies * buffer_bytes
     median, best = (moved_bytes / seconds / 1e9 for seconds in (blocks.median_s, min(blocks.operation_s)))
-    return LinkResult(
-        direction, buffer_bytes, blocks.median_s, blocks.cv_percent, median, best, num_wrong, is_bound, pages_by_node, num_pages
-    )
-
-
-def _refuse_nonsense(direction: str, buffer_bytes: int, num_copies: int, device: torch.device, cpus: frozenset[int] | None) -> None:
-    if direction not in DIRECTIONS:
-        raise ValueError(f"unknown direction {direction!r}; known: {', '.join(DIRECTIONS)}")
-    refuse_device(device, "copy to and from device")
-    if buffer_bytes < WORD_BYTES or buffer_bytes % WORD_BYTES:
-        raise ValueError(f"buffer_bytes={buffer_bytes}: must be a positive multiple of {WORD_BYTES}")
-    if num_copies < 1:
-        raise ValueError(f"num_copies={num_copies}: at least 1")
-    if cpus is not None and (not cpus or min(cpus) < 0):
-        raise ValueError(f"cpus={sorted(cpus)}: must be numbers of CPUs, at least one; None where they are not known")
+    return LinkResult(blocks.median_s, blocks.cv_percent, median, best, num_wrong, is_bound, pages_by_node, num_pages)
 
 
 def with_pattern(name: str, words_W: Tensor, offset: int = 0, stride: int = 1) -> Iterator[tuple[Tensor, Tensor]]:
@@ -246,19 +216,19 @@ class _Way:
 def _time(ways: list[_Way], num_copies: int, num_samples: int, device: torch.device, before_sample: Callable[[], object]) -> Blocks:
     """Time one sample in each block; three more come before the first that counts."""
     streams = [new_stream(device) for _ in ways]
+    on_gpu = [stream for stream in streams if stream is not None]
 
     def sample() -> None:
-        begun = torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
-        for stream in streams:
-            if stream is not None and begun is not None:
-                stream.wait_event(begun)  # all streams begin at one event of the current stream
+        if on_gpu:
+            begun = torch.cuda.current_stream(device).record_event()
+        for one in on_gpu:
+            one.wait_event(begun)  # all streams begin at one event of the current stream
         for _ in range(num_copies):
             for way, stream in zip(ways, streams, strict=True):
                 with torch.cuda.stream(stream):  # of None it does nothing
                     way.dst.copy_(way.src, non_blocking=True)
-        for stream in streams:
-            if stream is not None:
-                torch.cuda.current_stream(device).wait_stream(stream)  # which goes on when the last of them has finished
+        for one in on_gpu:
+            torch.cuda.current_stream(device).wait_stream(one)  # which goes on when the last of them has finished
 
     return time_blocks(
         sample, device=device, num_blocks=num_samples, block_s=0.0, min_iterations=1, warmup_s=0.0, before_block=before_sample

@@ -79,19 +79,6 @@ def p99(values: Sequence[float]) -> float:
     return sorted(values)[math.ceil(0.99 * len(values)) - 1]
 
 
-def refuse_device(device: torch.device, action: str) -> None:
-    """Raise ValueError for a device that is neither CPU nor GPU; `action` says what cannot be done there."""
-    if device.type not in {"cpu", "cuda"}:
-        raise ValueError(f"cannot {action} {str(device)!r}; known: cpu, cuda")
-
-
-def refuse_seconds(**named: float) -> None:
-    """Raise ValueError for a time that is negative or not finite."""
-    for name, seconds in named.items():
-        if not (math.isfinite(seconds) and seconds >= 0):
-            raise ValueError(f"{name}={seconds}: must be a finite number of seconds >= 0")
-
-
 def wait_for(device: torch.device) -> None:
     """Return when the device has finished all work enqueued so far."""
     if device.type == "cuda":
@@ -109,18 +96,12 @@ def time_blocks(
     before_block: Callable[[], object] | None = None,
     agree: Callable[[int], int] = int,
 ) -> Blocks:
-    """Time `num_blocks` blocks of at least about `block_s`, after running the operation for about `warmup_s`.
+    """Time `num_blocks` blocks (at least 2) of at least about `block_s`, after running the operation for about `warmup_s`.
 
     `before_block` runs before every block, outside its time, and a device sync follows it.
     Where the operation is collective this is too. Every rank calls it with the same arguments, and `agree` turns one rank's count into the
     same count for all (a maximum over ranks): no rank may wait for an operation that another one does not run.
     """
-    refuse_device(device, "time on device")
-    refuse_seconds(block_s=block_s, warmup_s=warmup_s)
-    if num_blocks < 2:
-        raise ValueError(f"num_blocks={num_blocks}: at least 2, or there is no spread")
-    if min_iterations < 1:
-        raise ValueError(f"min_iterations={min_iterations}: at least 1")
 
     def block(num_iterations: int) -> Span:
         if before_block is not None:
@@ -137,18 +118,14 @@ def time_blocks(
 def _filling(target_s: float, block: Callable[[int], Span], num_iterations: int, agree: Callable[[int], int]) -> int:
     """Return how many operations, at least `num_iterations`, take `target_s` on every rank. Found by running them; equal on all."""
     for _ in range(_MAX_ROUNDS):
-        wanted = agree(_extended(target_s, block(num_iterations).elapsed_s, num_iterations))
+        wanted, elapsed_s = num_iterations, block(num_iterations).elapsed_s
+        if elapsed_s < target_s:
+            wanted = min(MAX_ITERATIONS, math.ceil(num_iterations * growth(_OVERSHOOT * target_s, elapsed_s)))
+        wanted = agree(wanted)
         if wanted <= num_iterations:
             break
         num_iterations = wanted
     return num_iterations
-
-
-def _extended(target_s: float, elapsed_s: float, num_iterations: int) -> int:
-    """Return a bounded number of operations that fill `target_s`, where `num_iterations` of them took `elapsed_s`."""
-    if elapsed_s >= target_s or num_iterations >= MAX_ITERATIONS:
-        return num_iterations
-    return min(MAX_ITERATIONS, math.ceil(num_iterations * growth(_OVERSHOOT * target_s, elapsed_s)))
 
 
 def growth(target_s: float, elapsed_s: float) -> float:
@@ -160,18 +137,13 @@ def time_block(operation: Callable[[], object], num_iterations: int, device: tor
     """Run `num_iterations` operations back to back, on a device that is idle before and has finished after."""
     wait_for(device)
     begin_s = time.monotonic()
-    elapsed_s = time_back_to_back(operation, num_iterations, device)
-    return Span(begin_s, time.monotonic(), elapsed_s)
-
-
-def time_back_to_back(operation: Callable[[], object], num_iterations: int, device: torch.device) -> float:
-    """Return the seconds that `num_iterations` operations take back to back, on a device that was idle before."""
     with _current(device):
         begin, end = Mark(device), Mark(device)
         begin.put()
         for _ in range(num_iterations):
             operation()
-        return begin.seconds_to(end.put())
+        elapsed_s = begin.seconds_to(end.put())
+    return Span(begin_s, time.monotonic(), elapsed_s)
 
 
 def time_each(

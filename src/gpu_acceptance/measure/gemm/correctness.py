@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gpu_acceptance.measure.gemm.operands import SEED, Multiplication, dtype_named, integers, weights
+from gpu_acceptance.measure.gemm.operands import DTYPES, SEED, Multiplication, integers, weights
 
 _NUM_ROWS = 64  # sampled, one from each band of equal height, and all their columns
 _CHUNK_BYTES = 2**28  # of 8-byte numbers at a time
@@ -31,7 +31,7 @@ def check(multiplication: Multiplication, plant: Plant | None = None) -> Correct
     """
     _multiply_anew(multiplication, plant)
     error = _error(multiplication)
-    multiplication.write(*integers(multiplication.shape, dtype_named(multiplication.dtype), multiplication.device))
+    multiplication.write(*integers(multiplication.shape, DTYPES[multiplication.dtype], multiplication.device))
     _multiply_anew(multiplication, plant)
     return Correctness(error, _count_wrong(multiplication))
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ from torch import Tensor
 SEED = 20_261_120
 _FAST_ACCUM = False  # for fp8, the default of torch and cuBLASLt: fast accumulation keeps about 14 bits of the whole sum
 _LARGEST_FP8 = 448.0  # of e4m3
-_SMALLEST = 16  # fp8 on a GPU takes N and K in multiples of this
+_SMALLEST = 16
 
 
 class Shape(NamedTuple):
@@ -25,18 +25,14 @@ class Shape(NamedTuple):
     def __str__(self) -> str:
         return f"{self.M}x{self.N}x{self.K}"
 
+    @property
+    def num_flops(self) -> int:
+        """The floating-point operations of one multiplication: M N K multiplications and as many additions."""
+        return 2 * self.M * self.N * self.K
+
 
 def square(size: int) -> Shape:
     return Shape(size, size, size)
-
-
-def num_flops(M: int, N: int, K: int) -> int:
-    """Return the floating-point operations of one M x K by K x N multiplication: a multiplication and an addition each."""
-    return 2 * M * N * K
-
-
-def tflop_per_s(shape: Shape, operation_s: float) -> float:
-    return num_flops(*shape) / operation_s / 1e12
 
 
 @dataclass(frozen=True)
@@ -72,12 +68,6 @@ DTYPES = {
 }
 
 
-def dtype_named(name: str) -> Dtype:
-    if name not in DTYPES:
-        raise ValueError(f"unknown dtype {name!r}; known: {', '.join(DTYPES)}")
-    return DTYPES[name]
-
-
 def allowed_error(name: str, K: int) -> float:
     """Return the relative Frobenius error that arithmetic alone may cost over K products of random operands with zero mean.
 
@@ -85,12 +75,11 @@ def allowed_error(name: str, K: int) -> float:
     sum to at most u sqrt(K). Tensor cores cut off and add at least 4 products at a time (Fasi et al., Numerical behavior of
     NVIDIA tensor cores, PeerJ Computer Science 7:e330, 2021): K / 4 losses of one sign sum to u K / 4 * 2 / 3.
     """
-    dtype = dtype_named(name)
+    dtype = DTYPES[name]
     return dtype.rounding + dtype.sum_unit * max(1.0, K / 6 if dtype.cuts_off else math.sqrt(K))
 
 
-@contextmanager
-def backend_flags(name: str) -> Iterator[None]:
+def backend_flags(name: str) -> AbstractContextManager[None]:
     """Set TF32 on for tf32 and off for all others, and reduced-precision sums off. All flags are restored at the end."""
     matmul, cpu = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
     wanted = (
@@ -100,8 +89,7 @@ def backend_flags(name: str) -> Iterator[None]:
         (matmul, "allow_fp16_accumulation", False),
         (cpu, "fp32_precision", "ieee"),
     )
-    with flags_set(wanted):
-        yield
+    return flags_set(wanted)
 
 
 @contextmanager
@@ -129,7 +117,7 @@ class Multiplication:
 
     def __init__(self, shape: Shape, dtype: str, device: torch.device) -> None:
         self.shape, self.dtype, self.device = shape, dtype, device
-        kind = dtype_named(dtype)
+        kind = DTYPES[dtype]
         self.A_MK = torch.empty(shape.M, shape.K, dtype=kind.operand, device=device)
         self.B_KN = torch.empty(shape.N, shape.K, dtype=kind.operand, device=device).t()
         self.out_MN = torch.empty(shape.M, shape.N, dtype=kind.output, device=device)
@@ -205,7 +193,7 @@ def unsupported(dtype: str, device: torch.device) -> str:
     A GPU is asked for its compute capability and runs nothing: a broken GPU must not read as one that lacks a dtype. On a CPU a small
     multiplication is tried.
     """
-    needed = dtype_named(dtype).capability
+    needed = DTYPES[dtype].capability
     if device.type == "cuda":
         found = torch.cuda.get_device_capability(device)
         return "" if found >= needed else f"{dtype} needs compute capability {needed[0]}.{needed[1]}, {device} has {found[0]}.{found[1]}"
@@ -220,22 +208,13 @@ def unsupported(dtype: str, device: torch.device) -> str:
     return ""
 
 
-def refuse(dtype: str, device: torch.device, shape: Shape) -> None:
-    """Raise ValueError for a multiplication that this device cannot do."""
-    if min(shape) < 1:
-        raise ValueError(f"shape={shape}: at least 1 each")
-    if reason := unsupported(dtype, device):
-        raise ValueError(reason)
-    if dtype == "fp8" and device.type == "cuda" and (shape.N % _SMALLEST or shape.K % _SMALLEST):
-        raise ValueError(f"shape={shape}: fp8 on a GPU needs N and K that are multiples of {_SMALLEST}")
-
-
 @contextmanager
 def prepared(shape: Shape, dtype: str, device: torch.device) -> Iterator[Multiplication]:
     """Make random operands on the device, and set the backend flags of the dtype until the block ends.
 
-    Raises ValueError for an unknown dtype, one that the device lacks, and a shape that it cannot multiply.
+    Raises ValueError for a dtype that the device lacks. On a GPU N and K of fp8 must be multiples of 16.
     """
-    refuse(dtype, device, shape)
+    if reason := unsupported(dtype, device):
+        raise ValueError(reason)
     with backend_flags(dtype):
         yield Multiplication(shape, dtype, device)

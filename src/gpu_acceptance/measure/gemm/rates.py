@@ -12,23 +12,22 @@ tensor cores rest, power stays under its limit and the clock is higher than in w
 """
 
 import math
-import statistics
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from gpu_acceptance.measure.gemm import correctness
-from gpu_acceptance.measure.gemm.operands import Shape, num_flops, prepared, square, tflop_per_s
-from gpu_acceptance.measure.timing import MAX_ITERATIONS, Blocks, Span, growth, refuse_seconds, time_block, time_blocks, time_each
+from gpu_acceptance.measure.gemm.operands import Shape, prepared, square
+from gpu_acceptance.measure.timing import MAX_ITERATIONS, Blocks, Span, growth, time_block, time_blocks, time_each
 
 # FLOP per clock and SM, dense, by compute capability: peak rate / (SMs x boost clock) of the datasheets.
 # 8.0: A100, 108 SMs at 1.41 GHz: 312 (bf16, fp16), 156 (tf32), 19.5 (fp32; fp64 on tensor cores) TFLOP/s.
 # 9.0: H100 SXM, 132 SMs: 989.4 (bf16, fp16), 494.7 (tf32), 1978.9 (fp8) TFLOP/s at 1.83 GHz; 66.9 (fp32; fp64 on tensor cores)
 # at 1.98 GHz.
-_FLOP_PER_CLOCK_PER_SM = {
+FLOP_PER_CLOCK_PER_SM = {
     (8, 0): {"bf16": 2048, "fp16": 2048, "tf32": 1024, "fp32": 128, "fp64": 128},
     (9, 0): {"bf16": 4096, "fp16": 4096, "tf32": 2048, "fp32": 256, "fp64": 256, "fp8": 8192},
 }
@@ -54,32 +53,23 @@ CANDIDATES: dict[str, tuple[Shape, ...]] = {
 }
 
 
-def flop_per_clock_per_sm(dtype: str, capability: tuple[int, int]) -> int | None:
-    """Return dense FLOP per clock and SM; None where no datasheet gives both rate and clock."""
-    return _FLOP_PER_CLOCK_PER_SM.get(capability, {}).get(dtype)
-
-
-def cycle_efficiency(tflop_per_s: float, mean_sm_clock_mhz: float, num_sms: int, flop_per_clock_per_sm: float) -> float:
+def cycle_efficiency_on(device: torch.device, dtype: str, tflop_per_s: float, mean_sm_clock_mhz: float) -> float | None:
     """Return the part of the FLOPs possible at this clock that were done: 1.0 is all of them.
 
     rate / (mean SM clock x SMs x FLOP per clock and SM). Dense bf16 on Hopper: 4096 = 989e12 / (132 x 1.83e9), peak rate, SMs
     and boost clock of the H100 SXM datasheet. Low at any clock: SM, L2, memory or software; a low clock alone: power or cooling.
+    None where the device has no SMs or no clock, and where no datasheet gives both peak rate and clock.
     """
-    return tflop_per_s * 1e12 / (mean_sm_clock_mhz * 1e6 * num_sms * flop_per_clock_per_sm)
-
-
-def cycle_efficiency_on(device: torch.device, dtype: str, tflop_per_s: float, mean_sm_clock_mhz: float) -> float | None:
-    """Return the efficiency of this device; None where it has no SMs or no clock, and where no datasheet gives the peak."""
     if device.type != "cuda" or not 0 < mean_sm_clock_mhz < math.inf:
         return None
-    flop = flop_per_clock_per_sm(dtype, torch.cuda.get_device_capability(device))
+    flop = FLOP_PER_CLOCK_PER_SM.get(torch.cuda.get_device_capability(device), {}).get(dtype)
     num_sms = torch.cuda.get_device_properties(device).multi_processor_count
-    return None if flop is None else cycle_efficiency(tflop_per_s, mean_sm_clock_mhz, num_sms, flop)
+    return None if flop is None else tflop_per_s * 1e12 / (mean_sm_clock_mhz * 1e6 * num_sms * flop)
 
 
 @dataclass(frozen=True)
 class RateResult:
-    """One multiplication on one device, in blocks: back to back, or as bursts with rests between them."""
+    """One multiplication on one device, in blocks: back to back, as bursts with rests between them, or one operation each."""
 
     shape: Shape
     dtype: str
@@ -87,7 +77,7 @@ class RateResult:
     operation_s: float  # median block
     block_cv_percent: float
     tflop_per_s: float
-    spans: tuple[Span, ...]  # of the blocks
+    spans: tuple[Span, ...]  # of the blocks; empty for the best shape
     error: float
     num_wrong: int
 
@@ -103,13 +93,12 @@ class RateResult:
 
 
 def _result(shape: Shape, dtype: str, blocks: Blocks, right: correctness.Correctness) -> RateResult:
-    rate, cv_percent = tflop_per_s(shape, blocks.median_s), blocks.cv_percent
+    rate, cv_percent = shape.num_flops / blocks.median_s / 1e12, blocks.cv_percent
     return RateResult(shape, dtype, blocks.num_iterations, blocks.median_s, cv_percent, rate, blocks.spans, right.error, right.num_wrong)
 
 
 def measure_sustained(shape: Shape, *, dtype: str, device: torch.device, preheat_s: float, block_s: float, num_blocks: int) -> RateResult:
     """Multiply random matrices for `preheat_s`, then time `num_blocks` blocks back to back; then check the output."""
-    refuse_seconds(preheat_s=preheat_s)
     with prepared(shape, dtype, device) as multiplication:
         _preheat(multiplication.run, device, preheat_s)
         blocks = time_blocks(multiplication.run, device=device, num_blocks=num_blocks, block_s=block_s, warmup_s=0.0)
@@ -133,9 +122,6 @@ def measure_burst(
 
     A burst is the number of whole operations that comes closest to `work_s`, at least one. Some operations run before to find it.
     """
-    if num_bursts < 2:
-        raise ValueError(f"num_bursts={num_bursts}: at least 2, or there is no spread")
-    refuse_seconds(work_s=work_s, idle_s=idle_s)
     spans = []
     with prepared(shape, dtype, device) as multiplication:
         time_block(multiplication.run, 1, device)  # loads kernels
@@ -149,56 +135,31 @@ def measure_burst(
     return _result(shape, dtype, blocks, right)
 
 
-@dataclass(frozen=True)
-class ShapeRate:
-    """One candidate for the best shape."""
-
-    shape: Shape
-    operation_s: float  # median iteration
-    tflop_per_s: float
-    max_tflop_per_s: float  # fastest iteration
-    error: float
-    num_wrong: int
-
-
-@dataclass(frozen=True)
-class BestShapeResult:
-    """The candidate with the highest median rate on one device, and all of them."""
-
-    dtype: str
-    shape: Shape
-    tflop_per_s: float  # median iteration
-    error: float  # largest of all candidates
-    num_wrong: int  # of all candidates
-    candidates: tuple[ShapeRate, ...]
-
-
 def candidates_within(dtype: str, size: int) -> tuple[Shape, ...]:
     """Return the candidates of a dtype that are at most as much work as a square of this size; if there are none, that square."""
-    return tuple(shape for shape in CANDIDATES[dtype] if num_flops(*shape) <= num_flops(*square(size))) or (square(size),)
+    return tuple(shape for shape in CANDIDATES[dtype] if shape.num_flops <= square(size).num_flops) or (square(size),)
 
 
 def measure_best_shape(
     dtype: str,
     *,
     device: torch.device,
-    candidates: Iterable[Shape],
+    candidates: Sequence[Shape],
     flush_bytes: int = 2**28,
     num_warmup: int = 50,
     num_iterations: int = 100,
-) -> BestShapeResult:
-    """Time each candidate for `num_iterations` operations, and check each output."""
-    shapes = tuple(candidates)
-    if not shapes or num_iterations < 1:
-        raise ValueError(f"{len(shapes)} candidates, num_iterations={num_iterations}: at least 1 each")
+) -> RateResult:
+    """Time each candidate for `num_iterations` operations (at least 2), and check each output.
+
+    Return the one with the highest median rate, with the largest error and the wrong elements of all.
+    """
     flush = torch.empty(flush_bytes, dtype=torch.int8, device=device)
-    rates = tuple(_rate(shape, dtype, flush, num_warmup, num_iterations) for shape in shapes)
-    best = max(rates, key=lambda rate: rate.tflop_per_s)
-    error, num_wrong = max(rate.error for rate in rates), sum(rate.num_wrong for rate in rates)
-    return BestShapeResult(dtype, best.shape, best.tflop_per_s, error, num_wrong, rates)
+    results = [_rate(shape, dtype, flush, num_warmup, num_iterations) for shape in candidates]
+    best = max(results, key=lambda result: result.tflop_per_s)
+    return replace(best, error=max(result.error for result in results), num_wrong=sum(result.num_wrong for result in results))
 
 
-def _rate(shape: Shape, dtype: str, flush: Tensor, num_warmup: int, num_iterations: int) -> ShapeRate:
+def _rate(shape: Shape, dtype: str, flush: Tensor, num_warmup: int, num_iterations: int) -> RateResult:
     """Time one candidate. On a GPU all operations are queued, so that no launch is inside the events."""
     with prepared(shape, dtype, flush.device) as multiplication:
         reset_MN = torch.randn(shape.M, shape.N, device=flush.device).to(multiplication.out_MN.dtype)
@@ -209,6 +170,4 @@ def _rate(shape: Shape, dtype: str, flush: Tensor, num_warmup: int, num_iteratio
 
         time_each(multiplication.run, num_warmup, flush.device, clear)
         each_s = time_each(multiplication.run, num_iterations, flush.device, clear)
-        right = correctness.check(multiplication)
-    median_s = statistics.median(each_s)
-    return ShapeRate(shape, median_s, tflop_per_s(shape, median_s), tflop_per_s(shape, min(each_s)), right.error, right.num_wrong)
+        return _result(shape, dtype, Blocks(tuple(each_s), 1), correctness.check(multiplication))

@@ -86,7 +86,7 @@ def read(kernel_name: str, size: str, options: argparse.Namespace, device: torch
 
 def line(size: str, results: list[dict]) -> dict:
     verdicts = {kind: peers_by_model(results, kind) for kind in ("input_hash", "hash")}
-    bad = {f"rank {number}": one for number, one in enumerate(results) if one["num_mismatches"] or one["inputs_changed"]}
+    bad = {f"rank {number}": one for number, one in enumerate(results) if one["mismatches"] or one["inputs_changed"]}
     agree = not bad and all(len(peers["hashes"]) == 1 for kind in verdicts.values() for peers in kind.values())
     return {
         "kernel": results[0]["kernel"],
@@ -141,7 +141,7 @@ def drill(device: torch.device) -> None:
 def drill_faults(kernel_name: str, device: torch.device) -> None:
     kernel = kernels.make(kernel_name, "ragged", device)
     healthy, once, always = (repeat(kernel, num_repetitions=20, flip=flip) for flip in (None, *PLANTS.values()))
-    say({"drill": f"{kernel_name}: 20 repetitions are equal", "right": not healthy.num_mismatches})
+    say({"drill": f"{kernel_name}: 20 repetitions are equal", "right": not healthy.mismatches})
     say({"drill": f"{kernel_name}: one flipped bit is found, and where it was", "right": found_once(once)})
     say({"drill": f"{kernel_name}: a bit that is always wrong gives another hash", "right": always.hash != healthy.hash})
 

@@ -53,23 +53,12 @@ def processes():
 
 @pytest.mark.slow
 @EACH
-def test_two_processes_give_the_same_bits(each, processes):
-    (inputs, output, again), other, _ = (process[each] for process in processes)
+def test_two_processes_give_the_same_bits_and_another_seed_gives_others(each, processes):
+    (inputs, output, again), same, other = (process[each] for process in processes)
     assert output == again
-    assert [inputs, output, again] == other
-
-
-@pytest.mark.slow
-@EACH
-def test_another_seed_gives_other_bits(each, processes):
-    one, _, other = (process[each] for process in processes)
-    assert one[0] != other[0]
-    assert one[1] != other[1]
-
-
-@pytest.mark.slow
-def test_every_kernel_ran_in_the_processes(processes):
-    assert sorted({each.split()[0] for each in processes[0]}) == sorted(NAMES)
+    assert [inputs, output, again] == same
+    assert inputs != other[0]
+    assert output != other[1]
 
 
 @EACH
@@ -136,8 +125,6 @@ def test_one_bit_of_an_input_reaches_the_output():
 
 def test_a_cpu_has_no_tf32():
     assert kernels.unsupported("mm_tf32", CPU) == "a CPU has no TF32"
-    with pytest.raises(ValueError, match=r"^mm_tf32 cannot run: a CPU has no TF32$"):
-        kernels.make("mm_tf32", "large", CPU)
 
 
 @pytest.mark.parametrize(
@@ -154,13 +141,6 @@ def test_the_precision_of_fp32_is_put_back():
     torch.backends.cuda.matmul.fp32_precision = "tf32"
     kernels.make("mm_fp32", "large", CPU).run()
     assert torch.backends.cuda.matmul.fp32_precision == "tf32"
-
-
-def test_unknown_kernels_and_sizes_are_refused_with_the_known_ones():
-    with pytest.raises(ValueError, match=r"^unknown kernel 'mm'; known: mm_bf16, mm_fp16, .*, conv2d, block$"):
-        kernels.make("mm", "large", CPU)
-    with pytest.raises(ValueError, match=r"^unknown size 'small'; known: large, wide, ragged$"):
-        kernels.make("mm_bf16", "small", CPU)
 
 
 MASK = 2**64 - 1

@@ -4,7 +4,6 @@ Nothing waits for the device in between. Hashes are copied as they come, and the
 holds the outputs. So the output that differs can be compared with the first, even if none ever differs again.
 """
 
-import math
 import os
 import time
 from collections import Counter, deque
@@ -17,7 +16,7 @@ from torch import Tensor
 from torch.backends import cudnn
 from torch.utils import deterministic as _memory
 
-from gpu_acceptance.measure.corruption.hashing import Difference, Flip, as_text, find_differences, hash_tensors
+from gpu_acceptance.measure.corruption.hashing import Difference, Flip, as_text, digest, find_differences, hash_tensors
 from gpu_acceptance.measure.corruption.kernels import Kernel
 from gpu_acceptance.measure.gemm.operands import flags_set
 from gpu_acceptance.measure.timing import Mark
@@ -29,7 +28,6 @@ _OVERRIDE = "NVIDIA_TF32_OVERRIDE"
 _REFUSE = 2  # torch's mode in which an algorithm that is not deterministic is an error
 MIN_REPETITIONS = 2  # one alone has nothing to compare with
 NUM_RERUNS = 3
-MOST_MISMATCHES = 100  # that are listed
 _IN_FLIGHT = 3  # repetitions whose outputs are held
 
 
@@ -60,11 +58,6 @@ def deterministic(device: torch.device) -> Iterator[None]:
         torch.set_deterministic_debug_mode(mode)
 
 
-def is_deterministic() -> bool:
-    """Return True where torch refuses other algorithms. A mere warning is not enough: attention then takes them."""
-    return torch.get_deterministic_debug_mode() == _REFUSE
-
-
 def _refuse_environment() -> None:
     seen = os.environ.get(VARIABLE)
     if seen not in ALLOWED:
@@ -84,8 +77,7 @@ class RepeatResult:
     shape: str
     num_repetitions: int
     hash: str  # of most repetitions, re-runs included: of two that differ, the right one cannot be told
-    num_mismatches: int  # repetitions with another hash
-    mismatches: tuple[int, ...]  # the first 100 of them
+    mismatches: tuple[int, ...]  # repetitions with another hash
     input_hash: str  # before the first repetition
     inputs_changed: bool  # they have another hash after the last: memory went wrong, not arithmetic
     exposure_s: float  # the device's time in the kernel, without hashes and rests, and without repetition 0, which loads code
@@ -94,43 +86,64 @@ class RepeatResult:
     differences: tuple[Difference, ...] | None  # first repetition unlike repetition 0, against it; empty: only its hash differs
     planted: Flip | None  # the fault of a drill
 
+    @property
+    def work(self) -> str:
+        """`mm_bf16 8191x8193x4099`."""
+        return f"{self.kernel} {self.shape}"
+
 
 def repeat(
     kernel: Kernel,
     *,
-    seconds: float | None = None,
-    num_repetitions: int | None = None,
+    seconds: float = 0.0,
+    num_repetitions: int = MIN_REPETITIONS,
     pulse_s: float | None = None,
     steady_s: float = 0.0,
     flip: Flip | None = None,
 ) -> RepeatResult:
-    """Run the kernel once, and then for `seconds` of wall time; or `num_repetitions` times. At least twice.
+    """Run the kernel once, and then for `seconds` of wall time; `num_repetitions` times at least, and at least twice.
 
+    The time begins after repetition 0, which loads code: of attention on an H200 that alone took 2.7 s.
     `pulse_s` alternates as many seconds of load with as many of rest; the first rest comes after `steady_s`, if that is longer.
     `flip` plants a fault, for tests and drills.
-    ValueError for arguments that make no sense; RuntimeError outside `deterministic`, where a healthy GPU may differ.
+    After a mismatch three more repetitions run, which count only for the majority.
+    RuntimeError outside `deterministic`, where a healthy GPU may differ.
     """
-    if (seconds is None) == (num_repetitions is None):
-        raise ValueError(f"seconds={seconds} and num_repetitions={num_repetitions}: exactly one of them")
-    if num_repetitions is not None and num_repetitions < MIN_REPETITIONS:
-        raise ValueError(f"num_repetitions={num_repetitions}: at least {MIN_REPETITIONS}, or there is nothing to compare")
-    for name, value in {"seconds": seconds, "pulse_s": pulse_s}.items():
-        if value is not None and not (math.isfinite(value) and value > 0):
-            raise ValueError(f"{name}={value}: must be a finite number of seconds > 0")
-    if not is_deterministic():
+    if torch.get_deterministic_debug_mode() != _REFUSE:  # a mere warning is not enough: attention then takes other algorithms
         raise RuntimeError("repeat outside deterministic(): a healthy GPU may give other bits each time")
-    run = _Run(kernel, flip)
-    run.load(seconds, num_repetitions or MIN_REPETITIONS, pulse_s, steady_s)
-    return run.result()
-
-
-@dataclass(frozen=True)
-class _Repetition:
-    outputs: tuple[Tensor, ...]
-    sums: Tensor  # on the host, once `hashed` has come
-    begun: Mark
-    computed: Mark
-    hashed: Mark
+    run, input_hash = _Run(kernel, flip), digest(kernel.inputs)
+    run.start()
+    run.finish()
+    started = time.monotonic()
+    rested = started + max(0.0, steady_s - (pulse_s or 0.0))
+    while run.num_started < num_repetitions or time.monotonic() - started < seconds:
+        run.start()
+        if pulse_s is not None and time.monotonic() - rested >= pulse_s:
+            run.finish()
+            time.sleep(pulse_s)
+            rested = time.monotonic()
+    run.finish()
+    hashes, differences, exposure_s, hash_s = tuple(run.hashes), run.differences, run.kernel_s, run.hash_s
+    inputs_changed = digest(kernel.inputs) != input_hash
+    for _ in range(NUM_RERUNS if len(set(hashes)) > 1 else 0):
+        run.start()
+    run.finish()
+    reruns = run.hashes[len(hashes) :]
+    common = Counter(run.hashes).most_common(1)[0][0]
+    return RepeatResult(
+        kernel=kernel.name,
+        shape=kernel.shape,
+        num_repetitions=len(hashes),
+        hash=common,
+        mismatches=tuple(number for number, text in enumerate(hashes) if text != common),
+        input_hash=input_hash,
+        inputs_changed=inputs_changed,
+        exposure_s=exposure_s,
+        hash_s=hash_s,
+        reruns_that_differ=sum(text != common for text in reruns) if reruns else None,
+        differences=differences,
+        planted=flip,
+    )
 
 
 class _Run:
@@ -138,59 +151,13 @@ class _Run:
 
     def __init__(self, kernel: Kernel, flip: Flip | None) -> None:
         self._kernel, self._flip = kernel, flip
-        self._hashes: list[str] = []
-        self._differences: tuple[Difference, ...] | None = None
-        self._kernel_s = self._hash_s = 0.0
-        self._num_started = 0
         self._first: tuple[Tensor, ...] = ()
-        self._flying: deque[_Repetition] = deque()
-        self._input_hash = as_text(hash_tensors(kernel.inputs))
+        self._flying: deque[tuple[tuple[Tensor, ...], Tensor, Mark, Mark, Mark]] = deque()
+        self.hashes: list[str] = []
+        self.differences: tuple[Difference, ...] | None = None
+        self.kernel_s, self.hash_s, self.num_started = 0.0, 0.0, 0
 
-    def load(self, seconds: float | None, num_repetitions: int, pulse_s: float | None, steady_s: float) -> None:
-        """Run for `seconds`, or `num_repetitions` times, with rests in between where the load is to pulse.
-
-        The time begins after repetition 0, which loads code: of attention on an H200 that alone took 2.7 s.
-        """
-        self._start()
-        self._finish()
-        started = time.monotonic()
-        rested = started + max(0.0, steady_s - (pulse_s or 0.0))
-        while self._num_started < num_repetitions or (seconds is not None and time.monotonic() - started < seconds):
-            self._start()
-            if pulse_s is not None and time.monotonic() - rested >= pulse_s:
-                self._finish()
-                time.sleep(pulse_s)
-                rested = time.monotonic()
-        self._finish()
-
-    def result(self) -> RepeatResult:
-        """Compare all hashes. After a mismatch three more repetitions run, which count only for the majority."""
-        repetitions, differences = tuple(self._hashes), self._differences
-        exposure_s, hash_s = self._kernel_s, self._hash_s
-        inputs_changed = as_text(hash_tensors(self._kernel.inputs)) != self._input_hash
-        for _ in range(NUM_RERUNS if len(set(repetitions)) > 1 else 0):
-            self._start()
-        self._finish()
-        reruns = self._hashes[len(repetitions) :]
-        common = Counter(self._hashes).most_common(1)[0][0]
-        mismatches = [number for number, text in enumerate(repetitions) if text != common]
-        return RepeatResult(
-            kernel=self._kernel.name,
-            shape=self._kernel.shape,
-            num_repetitions=len(repetitions),
-            hash=common,
-            num_mismatches=len(mismatches),
-            mismatches=tuple(mismatches[:MOST_MISMATCHES]),
-            input_hash=self._input_hash,
-            inputs_changed=inputs_changed,
-            exposure_s=exposure_s,
-            hash_s=hash_s,
-            reruns_that_differ=sum(text != common for text in reruns) if reruns else None,
-            differences=differences,
-            planted=self._flip,
-        )
-
-    def _start(self) -> None:
+    def start(self) -> None:
         """Enqueue one repetition; if too many are in flight, wait for the oldest."""
         if len(self._flying) >= _IN_FLIGHT:
             self._land()
@@ -199,28 +166,28 @@ class _Run:
         outputs = self._kernel.run()
         computed = Mark(device).put()
         if self._flip:
-            self._flip.apply(self._num_started, outputs)
+            self._flip.apply(self.num_started, outputs)
         sums = hash_tensors(outputs)
         if device.type == "cuda":  # a copy that is there once the device has come so far
             sums = torch.empty(sums.shape, dtype=sums.dtype, pin_memory=True).copy_(sums, non_blocking=True)
-        self._flying.append(_Repetition(outputs, sums, begun, computed, Mark(device).put()))
-        self._num_started += 1
+        self._flying.append((outputs, sums, begun, computed, Mark(device).put()))
+        self.num_started += 1
 
-    def _finish(self) -> None:
+    def finish(self) -> None:
         """Wait for all repetitions in flight."""
         while self._flying:
             self._land()
 
     def _land(self) -> None:
-        repetition = self._flying.popleft()
-        hash_s = repetition.computed.seconds_to(repetition.hashed)
-        self._hashes.append(as_text(repetition.sums))
-        if len(self._hashes) == 1:
-            self._first = repetition.outputs
+        outputs, sums, begun, computed, hashed = self._flying.popleft()
+        hash_s = computed.seconds_to(hashed)  # waits: the sums are on the host then
+        self.hashes.append(as_text(sums))
+        if len(self.hashes) == 1:
+            self._first = outputs
             return
-        self._hash_s += hash_s
-        self._kernel_s += repetition.begun.seconds_to(repetition.computed)
-        if self._hashes[-1] != self._hashes[0] and self._differences is None:
-            self._differences = find_differences(repetition.outputs, self._first)
-        for output in repetition.outputs:
+        self.hash_s += hash_s
+        self.kernel_s += begun.seconds_to(computed)
+        if self.hashes[-1] != self.hashes[0] and self.differences is None:
+            self.differences = find_differences(outputs, self._first)
+        for output in outputs:
             output.zero_()  # its memory is used again: a kernel that leaves it unwritten must not show the last right result

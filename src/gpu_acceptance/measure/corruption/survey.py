@@ -63,8 +63,6 @@ def differing_works(own: str, kind: str, works: Sequence[str], fingerprints: Seq
 
 def excluded_rate_per_minute(exposure_s: float) -> float:
     """Return the smallest rate, in events per minute of exposure, that a clean run of `exposure_s` excludes at 95 %."""
-    if not (math.isfinite(exposure_s) and exposure_s > 0):
-        raise ValueError(f"exposure_s={exposure_s}: must be a finite number of seconds > 0, or nothing is excluded")
     return -math.log(1 - CONFIDENCE) / (exposure_s / 60)
 
 
@@ -86,22 +84,17 @@ class Survey:
     @property
     def num_mismatches(self) -> int:
         """The number of repetitions whose hash is not that of most of the same kernel and shape."""
-        return sum(result.num_mismatches for result in self.results)
+        return sum(len(result.mismatches) for result in self.results)
 
     @property
     def mismatches(self) -> str:
         """The kernels of these repetitions, with their differences; empty where there are none."""
-        return "; ".join(_described(result) for result in self.results if result.num_mismatches)
+        return "; ".join(_described(result) for result in self.results if result.mismatches)
 
     @property
-    def num_inputs_changed(self) -> int:
-        """The number of works whose inputs had another hash after the last repetition."""
-        return sum(result.inputs_changed for result in self.results)
-
-    @property
-    def inputs_changed(self) -> str:
-        """These works; empty where there are none."""
-        return "; ".join(work(result) for result in self.results if result.inputs_changed)
+    def inputs_changed(self) -> tuple[str, ...]:
+        """The works whose inputs had another hash after the last repetition."""
+        return tuple(result.work for result in self.results if result.inputs_changed)
 
     @property
     def num_planted(self) -> int:
@@ -111,17 +104,17 @@ class Survey:
     @property
     def hash(self) -> str:
         """The hash of all inputs and outputs: 32 hexadecimal digits."""
-        return _digest("".join(map(_hashes, self.results)), 32)
+        return _digest(self.results, 32)
 
     @property
     def works(self) -> tuple[str, ...]:
-        """Kernels and shapes, in the order of the fingerprint: `mm_bf16 8191x8193x4099`."""
-        return tuple(map(work, self.results))
+        """Kernels and shapes, in the order of the fingerprint."""
+        return tuple(result.work for result in self.results)
 
     @property
     def fingerprint(self) -> str:
         """`SHORT` digits for each work: short enough that every rank can send it to all others."""
-        return "".join(_digest(_hashes(result), SHORT) for result in self.results)
+        return "".join(_digest([result], SHORT) for result in self.results)
 
     @property
     def detection_limit_per_minute(self) -> float:
@@ -153,15 +146,8 @@ def measure(*, device: torch.device, seconds: float, pulse_s: float | None = Non
     return Survey(tuple(results), {name: kernels.unsupported(name, device) for name in kernels.NAMES if name not in able})
 
 
-def work(result: RepeatResult) -> str:
-    return f"{result.kernel} {result.shape}"
-
-
-def _hashes(result: RepeatResult) -> str:
-    return f"{work(result)} {result.input_hash} {result.hash}\n"
-
-
-def _digest(text: str, num_digits: int) -> str:
+def _digest(results: Sequence[RepeatResult], num_digits: int) -> str:
+    text = "".join(f"{result.work} {result.input_hash} {result.hash}\n" for result in results)
     return hashlib.sha256(text.encode()).hexdigest()[:num_digits]
 
 
@@ -169,7 +155,7 @@ def _described(result: RepeatResult) -> str:
     assert result.differences is not None, "hashes differ, and no outputs were compared"
     found = "; ".join(map(_signature, result.differences)) or "its hash alone, and no bit of the output"
     reruns = f"{result.reruns_that_differ} of {NUM_RERUNS} re-runs differ{', planted' * bool(result.planted)}"
-    return f"{work(result)}: {result.num_mismatches} of {result.num_repetitions} repetitions differ ({found}; {reruns})"
+    return f"{result.work}: {len(result.mismatches)} of {result.num_repetitions} repetitions differ ({found}; {reruns})"
 
 
 def _signature(difference: Difference) -> str:

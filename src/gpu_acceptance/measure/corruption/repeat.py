@@ -106,12 +106,11 @@ def repeat(
     The time begins after repetition 0, which loads code: of attention on an H200 that alone took 2.7 s.
     `pulse_s` alternates as many seconds of load with as many of rest; the first rest comes after `steady_s`, if that is longer.
     `flip` plants a fault, for tests and drills.
-    After a mismatch three more repetitions run, which count only for the majority.
     RuntimeError outside `deterministic`, where a healthy GPU may differ.
     """
     if torch.get_deterministic_debug_mode() != _REFUSE:  # a mere warning is not enough: attention then takes other algorithms
         raise RuntimeError("repeat outside deterministic(): a healthy GPU may give other bits each time")
-    run, input_hash = _Run(kernel, flip), digest(kernel.inputs)
+    run = _Run(kernel, flip)
     run.start()
     run.finish()
     started = time.monotonic()
@@ -123,27 +122,7 @@ def repeat(
             time.sleep(pulse_s)
             rested = time.monotonic()
     run.finish()
-    hashes, differences, exposure_s, hash_s = tuple(run.hashes), run.differences, run.kernel_s, run.hash_s
-    inputs_changed = digest(kernel.inputs) != input_hash
-    for _ in range(NUM_RERUNS if len(set(hashes)) > 1 else 0):
-        run.start()
-    run.finish()
-    reruns = run.hashes[len(hashes) :]
-    common = Counter(run.hashes).most_common(1)[0][0]
-    return RepeatResult(
-        kernel=kernel.name,
-        shape=kernel.shape,
-        num_repetitions=len(hashes),
-        hash=common,
-        mismatches=tuple(number for number, text in enumerate(hashes) if text != common),
-        input_hash=input_hash,
-        inputs_changed=inputs_changed,
-        exposure_s=exposure_s,
-        hash_s=hash_s,
-        reruns_that_differ=sum(text != common for text in reruns) if reruns else None,
-        differences=differences,
-        planted=flip,
-    )
+    return run.result()
 
 
 class _Run:
@@ -153,9 +132,10 @@ class _Run:
         self._kernel, self._flip = kernel, flip
         self._first: tuple[Tensor, ...] = ()
         self._flying: deque[tuple[tuple[Tensor, ...], Tensor, Mark, Mark, Mark]] = deque()
-        self.hashes: list[str] = []
-        self.differences: tuple[Difference, ...] | None = None
-        self.kernel_s, self.hash_s, self.num_started = 0.0, 0.0, 0
+        self._hashes: list[str] = []
+        self._differences: tuple[Difference, ...] | None = None
+        self._kernel_s, self._hash_s, self._input_hash = 0.0, 0.0, digest(kernel.inputs)
+        self.num_started = 0
 
     def start(self) -> None:
         """Enqueue one repetition; if too many are in flight, wait for the oldest."""
@@ -181,13 +161,37 @@ class _Run:
     def _land(self) -> None:
         outputs, sums, begun, computed, hashed = self._flying.popleft()
         hash_s = computed.seconds_to(hashed)  # waits: the sums are on the host then
-        self.hashes.append(as_text(sums))
-        if len(self.hashes) == 1:
+        self._hashes.append(as_text(sums))
+        if len(self._hashes) == 1:
             self._first = outputs
             return
-        self.hash_s += hash_s
-        self.kernel_s += begun.seconds_to(computed)
-        if self.hashes[-1] != self.hashes[0] and self.differences is None:
-            self.differences = find_differences(outputs, self._first)
+        self._hash_s += hash_s
+        self._kernel_s += begun.seconds_to(computed)
+        if self._hashes[-1] != self._hashes[0] and self._differences is None:
+            self._differences = find_differences(outputs, self._first)
         for output in outputs:
             output.zero_()  # its memory is used again: a kernel that leaves it unwritten must not show the last right result
+
+    def result(self) -> RepeatResult:
+        """Compare all hashes. After a mismatch three more repetitions run, which count only for the majority."""
+        hashes, differences, kernel_s, hash_s = tuple(self._hashes), self._differences, self._kernel_s, self._hash_s
+        inputs_changed = digest(self._kernel.inputs) != self._input_hash
+        for _ in range(NUM_RERUNS if len(set(hashes)) > 1 else 0):
+            self.start()
+        self.finish()
+        reruns = self._hashes[len(hashes) :]
+        common = Counter(self._hashes).most_common(1)[0][0]
+        return RepeatResult(
+            kernel=self._kernel.name,
+            shape=self._kernel.shape,
+            num_repetitions=len(hashes),
+            hash=common,
+            mismatches=tuple(number for number, text in enumerate(hashes) if text != common),
+            input_hash=self._input_hash,
+            inputs_changed=inputs_changed,
+            exposure_s=kernel_s,
+            hash_s=hash_s,
+            reruns_that_differ=sum(text != common for text in reruns) if reruns else None,
+            differences=differences,
+            planted=self._flip,
+        )

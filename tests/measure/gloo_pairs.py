@@ -37,8 +37,9 @@ def exchange(rank: int, board: Board, sizes: Sizes = SIZES) -> Exchange:
 
 def played(rank: int, board: Board) -> dict[str, object]:
     moved = exchange(rank, board)
-    pairs = localise.Pairs(moved, localise.layout(FOUR_NODES, rank))
-    return {"rates": [sorted(pairs(one).items()) for one in ROUNDS], "num_wrong": moved.num_wrong}
+    layout = localise.layout(FOUR_NODES, rank)
+    rates = [sorted(localise.measure_pairs(moved, layout, one).items()) for one in ROUNDS]
+    return {"rates": rates, "num_wrong": moved.num_wrong}
 
 
 def with_contact(contact, scene):
@@ -79,7 +80,11 @@ def lost_in_the_second_round(rank: int, board: Board) -> dict[str, object]:
     def contact(self, route, within_s) -> bool:
         return {rank, route.to} != {1, 3} and REAL_CONTACT(self, route, within_s)
 
-    return lost(rank, board, FOUR_NODES, lambda moved, layout: list(map(localise.Pairs(moved, layout), ROUNDS)), contact)
+    def scene(moved, layout) -> None:
+        for pairs in ROUNDS:
+            localise.measure_pairs(moved, layout, pairs)
+
+    return lost(rank, board, FOUR_NODES, scene, contact)
 
 
 def lost_on_a_rail(rank: int, board: Board) -> dict[str, object]:
@@ -120,7 +125,7 @@ def located(rank: int, board: Board) -> dict[str, object]:
 def looped(rank: int, board: Board, nodes=TWO_NODES, sizes: Sizes = SIZES) -> dict[str, object]:
     moved = exchange(rank, board, sizes)
     found = measure_loopback(moved, nodes, rank)
-    return {"rates": sorted(found.rates.items()), "num_wrong": moved.num_wrong}
+    return {"rates": sorted(found.items()), "num_wrong": moved.num_wrong}
 
 
 def inside_nodes(rank: int) -> dict[str, object]:

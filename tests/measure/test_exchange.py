@@ -5,7 +5,7 @@ from itertools import combinations
 import pytest
 
 from gpu_acceptance.measure import exchange
-from gpu_acceptance.measure.exchange import NOBODY, Loopback, LostContactError, lost_pairs
+from gpu_acceptance.measure.exchange import NOBODY, LostContactError, lost_pairs
 
 TO_DO = "to do: take out the lost ranks, of a pair one end after the other, and run again"
 HAS = NOBODY  # what is told by a rank that has contact
@@ -30,37 +30,30 @@ def test_pairs_between_which_nothing_moved(told, by_gloo, by_nccl):
     assert lost_pairs(told, ends_at_once=True) == by_nccl
 
 
-@pytest.mark.parametrize(
-    ("pairs", "lost"),
-    [
-        ([(0, 1)], {0, 1}),
-        ([(0, 3), (2, 3)], {3}),
-        ([(0, 3), (2, 3), (4, 5)], {3, 4, 5}),
-        ([(1, 2), (2, 3), (3, 4)], {2, 3}),  # two that are lost, side by side
-        ([(0, 1), (0, 2), (1, 2)], {0, 1, 2}),
-    ],
-)
-def test_who_is_lost_is_who_several_partners_miss(pairs, lost):
-    assert LostContactError(pairs, 30).lost == lost
+ALONE = "which end of a single pair is lost cannot be told"
 
 
 @pytest.mark.parametrize(
-    ("pairs", "text"),
+    ("pairs", "lost", "text"),
     [
-        (
-            [(2, 3)],
-            "no contact within 30 s between node-2 and node-3; which end of a single pair is lost cannot be told",
-        ),
-        ([(0, 3), (2, 3)], "no contact within 30 s between node-0 and node-3, node-2 and node-3; lost by several partners: node-3"),
+        ([(2, 3)], {2, 3}, f"between node-2 and node-3; {ALONE}"),
+        ([(0, 3), (2, 3)], {3}, "between node-0 and node-3, node-2 and node-3; lost by several partners: node-3"),
         (
             [(0, 3), (2, 3), (4, 5)],
-            "no contact within 30 s between node-0 and node-3, node-2 and node-3, node-4 and node-5; "
-            "lost by several partners: node-3; which end of a single pair is lost cannot be told",
+            {3, 4, 5},
+            f"between node-0 and node-3, node-2 and node-3, node-4 and node-5; lost by several partners: node-3; {ALONE}",
+        ),
+        (  # two that are lost, side by side
+            [(1, 2), (2, 3), (3, 4)],
+            {2, 3},
+            "between node-1 and node-2, node-2 and node-3, node-3 and node-4; lost by several partners: node-2, node-3",
         ),
     ],
 )
-def test_both_ends_are_told_and_who_is_lost(pairs, text):
-    assert LostContactError(pairs, 30).describe(lambda rank: f"node-{rank}") == f"{text}; {TO_DO}"
+def test_who_is_lost_is_who_several_partners_miss_and_both_ends_are_told(pairs, lost, text):
+    error = LostContactError(pairs, 30)
+    assert error.lost == lost
+    assert error.describe(lambda rank: f"node-{rank}") == f"no contact within 30 s {text}; {TO_DO}"
 
 
 def test_of_many_pairs_some_are_told_and_the_rest_counted():
@@ -101,18 +94,10 @@ def judged(rank, rate_of):
 
 
 def test_a_slow_card_is_slow_with_all_and_its_partners_are_not():
-    def rate_of(rank, peer):
-        return 20.0 if 2 in (rank, peer) else 48.0
-
-    found = [judged(rank, rate_of) for rank in range(4)]
-    assert [one.best for one in found] == [48.0, 48.0, 20.0, 48.0]
-    assert found[2].rates == {0: 20.0, 1: 20.0, 3: 20.0}
-    assert found[0].partner in {"with rank 1, the fastest of 3", "with rank 3, the fastest of 3"}
+    found = [judged(rank, lambda rank, peer: 20.0 if 2 in (rank, peer) else 48.0) for rank in range(4)]
+    assert [max(rates.values()) for rates in found] == [48.0, 48.0, 20.0, 48.0]
+    assert found[2] == {0: 20.0, 1: 20.0, 3: 20.0}
 
 
 def test_a_pair_is_as_fast_as_its_slower_end():
-    assert judged(1, lambda rank, peer: 30.0 + rank).rates == {0: 30.0, 2: 31.0, 3: 31.0}
-
-
-def test_the_fastest_partner_is_told():
-    assert Loopback({1: 20.0, 5: 48.0, 3: 47.0}).partner == "with rank 5, the fastest of 3"
+    assert judged(1, lambda rank, peer: 30.0 + rank) == {0: 30.0, 2: 31.0, 3: 31.0}

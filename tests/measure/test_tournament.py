@@ -46,12 +46,7 @@ def test_pairs_of_a_round_are_disjoint_and_nobody_meets_twice(num_nodes, num_rou
     met = [pair for pairs in rounds for pair in pairs]
     assert len(set(met)) == len(met)
     assert set(met) <= set(combinations(range(num_nodes), 2))
-    assert len(rounds) == (num_nodes - 1 + num_nodes % 2 if num_nodes <= EXHAUSTIVE else num_rounds)
-
-
-@pytest.mark.parametrize("num_nodes", [*range(2, EXHAUSTIVE + 1)])
-def test_up_to_16_nodes_all_meet(num_nodes):
-    assert sorted(pair for pairs in schedule(num_nodes, 3, 7) for pair in pairs) == list(combinations(range(num_nodes), 2))
+    assert len(rounds) == (num_nodes - 1 + num_nodes % 2 if num_nodes <= EXHAUSTIVE else num_rounds)  # up to 16 nodes all meet
 
 
 def test_a_schedule_depends_on_nothing_but_its_seed():
@@ -118,25 +113,22 @@ def test_suspects_are_confirmed_by_nodes_that_passed_and_that_they_did_not_meet_
     bad = {5, 6, 7}
     found = play(40, fabric := Fabric(bad=bad))
     for score in found.suspects:
-        partners = [meeting.partner for meeting in score.met + score.confirmed]
+        partners = [partner for partner, _ in score.met + score.confirmed]
         assert len(set(partners)) == len(partners) == 6
-        assert not bad & {meeting.partner for meeting in score.confirmed}
+        assert not bad & {partner for partner, _ in score.confirmed}
     for pairs in fabric.rounds:
         assert len({node for pair in pairs for node in pair}) == 2 * len(pairs) == 40  # the fabric is loaded all the time
 
 
 @pytest.mark.parametrize("num_nodes", range(3, 18))
-@pytest.mark.parametrize("bad", [0, 1, 2])
-def test_one_bad_node_of_few(num_nodes, bad):
-    found = play(num_nodes, Fabric(bad=[bad]))
-    assert (nodes(found.suspects), found.path_suspects) == ({bad}, [])
-    assert found.suspects[0].deficit_percent == pytest.approx(5, abs=2)
-
-
-@pytest.mark.parametrize("num_nodes", range(4, 17))
-def test_one_bad_path_of_few_nodes(num_nodes):
-    found = play(num_nodes, Fabric(paths=[(1, 3)], fault=0.10))
-    assert ([path.pair for path in found.path_suspects], found.suspects) == ([(1, 3)], [])
+def test_one_bad_node_or_path_of_few(num_nodes):
+    for bad in range(3):
+        found = play(num_nodes, Fabric(bad=[bad]))
+        assert (nodes(found.suspects), found.path_suspects) == ({bad}, [])
+        assert found.suspects[0].deficit_percent == pytest.approx(5, abs=2)
+    if 3 < num_nodes < 17:
+        found = play(num_nodes, Fabric(paths=[(1, 3)], fault=0.10))
+        assert ([path.pair for path in found.path_suspects], found.suspects) == ([(1, 3)], [])
 
 
 def test_who_met_nobody_has_no_score():
@@ -160,20 +152,3 @@ def test_paths_that_share_a_node_are_confirmed_one_after_the_other():
     found = play(16, Fabric(paths=[(0, 1), (0, 2), (3, 4)], fault=0.10))
     assert {path.pair for path in found.path_suspects} == {(0, 1), (0, 2), (3, 4)}
     assert found.num_rounds == 15 + 2
-
-
-@pytest.mark.parametrize(
-    ("num_nodes", "num_rounds", "text"),
-    [
-        (2, 3, "a tournament of 2 nodes: at least 3, or which end of a pair is slow cannot be told"),
-        (20, 0, "num_rounds=0: at least 1"),
-    ],
-)
-def test_what_cannot_be_a_tournament(num_nodes, num_rounds, text):
-    with pytest.raises(ValueError, match=f"^{text}$"):
-        play(num_nodes, Fabric(), num_rounds=num_rounds)
-
-
-def test_one_node_has_no_pairs():
-    with pytest.raises(ValueError, match=r"^pairs of 1 nodes: at least 2$"):
-        schedule(1, 3, 0)

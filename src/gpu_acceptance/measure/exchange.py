@@ -17,7 +17,7 @@ import math
 import statistics
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -107,8 +107,6 @@ class Exchange:
     """The buffers of this rank. `num_wrong` counts elements that differed from those sent, over all routes so far."""
 
     def __init__(self, sizes: Sizes, *, rank: int, device: torch.device, share: Share) -> None:
-        if sizes.num_bytes < 4:
-            raise ValueError(f"num_bytes={sizes.num_bytes}: less than one fp32 element")
         self._sizes, self._device, self._share = sizes, device, share
         self._given, self._taken = (torch.empty(sizes.num_bytes // 4, device=device) for _ in range(2))
         collectives.write(self._given, self._message(rank))
@@ -181,24 +179,6 @@ class Exchange:
         return [Integers(0, len(self._given), _PERIOD, collectives.slope(rank), collectives.offset(rank))]
 
 
-@dataclass(frozen=True)
-class Loopback:
-    """GB/s that one rank had with each other rank of its node, each way; empty where it is alone."""
-
-    rates: Mapping[int, float]
-
-    @property
-    def best(self) -> float:
-        """The highest rate. The rank must not be alone."""
-        return max(self.rates.values())
-
-    @property
-    def partner(self) -> str:
-        """The rank of the highest rate, for people."""
-        best = max(self.rates, key=self.rates.__getitem__)
-        return f"with rank {best}, the fastest of {len(self.rates)}"
-
-
 def rounds(nodes: Sequence[int]) -> list[list[Pair]]:
     """Return rounds of disjoint pairs of ranks of one node, from the node of each rank; each two ranks of a node meet once."""
     members = defaultdict(list)
@@ -208,12 +188,15 @@ def rounds(nodes: Sequence[int]) -> list[list[Pair]]:
     return [list(itertools.chain(*pairs)) for pairs in itertools.zip_longest(*by_node, fillvalue=())]
 
 
-def measure_loopback(exchange: Exchange, nodes: Sequence[int], rank: int) -> Loopback:
-    """Measure every round; a rank that is alone on its node has no rate. Collective. Raises LostContactError."""
+def measure_loopback(exchange: Exchange, nodes: Sequence[int], rank: int) -> dict[int, float]:
+    """Return GB/s that this rank has with each other rank of its node, each way; nothing where it is alone. Collective.
+
+    Raises LostContactError.
+    """
     rates_of: dict[int, float] = {}
     for pairs in rounds(nodes):
         peer = next((sum(pair) - rank for pair in pairs if rank in pair), None)
         rates = exchange.measure(None if peer is None else Route(peer, peer))
         if peer is not None:
             rates_of[peer] = min(rates[rank], rates[peer])
-    return Loopback(rates_of)
+    return rates_of

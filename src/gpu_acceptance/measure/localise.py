@@ -7,7 +7,7 @@ Every rank must call each function here. All get the same numbers, or all get Lo
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median_high
 
@@ -21,30 +21,21 @@ _MOST_SHOWN = 16
 
 @dataclass(frozen=True)
 class Layout:
-    """The ranks of each node, by local rank."""
+    """The ranks of each node, by local rank, and the place of this rank."""
 
     ranks: tuple[tuple[int, ...], ...]
     rank: int
+    node: int
+    rail: int
 
     @property
     def num_rails(self) -> int:
         return len(self.ranks[0])
 
-    @property
-    def node(self) -> int:
-        return self.node_of(self.rank)
-
-    @property
-    def rail(self) -> int:
-        return self.ranks[self.node].index(self.rank)
-
-    def node_of(self, rank: int) -> int:
-        return next(node for node, ranks in enumerate(self.ranks) if rank in ranks)
-
     def name(self, rank: int, hosts: Sequence[object]) -> str:
         """Return `rank 6 (node 3, node-03, rail 0)`. `hosts`: by rank."""
-        node = self.node_of(rank)
-        return f"rank {rank} (node {node}, {hosts[rank]}, rail {self.ranks[node].index(rank)})"
+        node, rail = _place(rank, self.ranks)
+        return f"rank {rank} (node {node}, {hosts[rank]}, rail {rail})"
 
 
 def layout(nodes: Sequence[int], rank: int) -> Layout:
@@ -52,7 +43,11 @@ def layout(nodes: Sequence[int], rank: int) -> Layout:
     found = [tuple(other for other, its_node in enumerate(nodes) if its_node == node) for node in sorted(set(nodes))]
     if len({len(ranks) for ranks in found}) > 1:
         raise ValueError(f"nodes of {', '.join(str(len(ranks)) for ranks in found)} ranks: rails need the same number on each")
-    return Layout(tuple(found), rank)
+    return Layout(tuple(found), rank, *_place(rank, found))
+
+
+def _place(rank: int, nodes: Iterable[tuple[int, ...]]) -> tuple[int, int]:
+    return next((node, ranks.index(rank)) for node, ranks in enumerate(nodes) if rank in ranks)
 
 
 @dataclass(frozen=True)
@@ -79,20 +74,20 @@ class Compared:
 
 def inside(exchange: Exchange, layout: Layout, suspect_percent: float) -> Compared:
     """Compare all nodes, each by itself with its ranks in a ring of at least two. Collective."""
-    return _compared(exchange, list(layout.ranks[layout.node]), layout.rank, layout.ranks, suspect_percent)
+    return _compared(exchange, layout.rank, layout.ranks, suspect_percent)
 
 
 def rails(exchange: Exchange, layout: Layout, suspect_percent: float) -> Compared:
     """Compare all rails, each by itself in a ring through all nodes. Collective."""
-    groups = list(zip(*layout.ranks, strict=True))
-    return _compared(exchange, list(groups[layout.rail]), layout.rank, groups, suspect_percent)
+    return _compared(exchange, layout.rank, list(zip(*layout.ranks, strict=True)), suspect_percent)
 
 
-def _compared(exchange: Exchange, own: list[int], rank: int, groups: Sequence[Sequence[int]], suspect_percent: float) -> Compared:
+def _compared(exchange: Exchange, rank: int, groups: Sequence[Sequence[int]], suspect_percent: float) -> Compared:
     """Measure rings of ranks. All are measured again where one is a suspect, and of each the better rate counts. Collective."""
+    route = next(ring(list(ranks), rank) for ranks in groups if rank in ranks)
 
     def once() -> Compared:
-        rates = exchange.measure(ring(own, rank))
+        rates = exchange.measure(route)
         return Compared(tuple(_slowest(rates, ranks) for ranks in groups))
 
     first = once()
@@ -101,33 +96,20 @@ def _compared(exchange: Exchange, own: list[int], rank: int, groups: Sequence[Se
     return Compared(tuple(map(max, first.gb_per_s, once().gb_per_s)))
 
 
-class Pairs:
-    """Rates of pairs of nodes, and how often each rail was the slowest of a node's pairs."""
-
-    def __init__(self, exchange: Exchange, layout: Layout) -> None:
-        self._exchange, self._layout = exchange, layout
-        self.slowest_rails: list[Counter[int]] = [Counter() for _ in layout.ranks]
-
-    def __call__(self, pairs: Sequence[Pair]) -> dict[Pair, float]:
-        """Measure GB/s of disjoint pairs, all at once. Collective."""
-        layout, route = self._layout, None
-        for pair in pairs:
-            if layout.node in pair:
-                partner = layout.ranks[sum(pair) - layout.node][layout.rail]
-                route = Route(partner, partner)
-        rates = self._exchange.measure(route)
-        return {pair: self._rate(pair, rates) for pair in pairs}
-
-    def _rate(self, pair: Pair, rates: Sequence[float]) -> float:
-        by_rail = [_slowest(rates, [self._layout.ranks[node][rail] for node in pair]) for rail in range(self._layout.num_rails)]
-        slowest = min(range(len(by_rail)), key=by_rail.__getitem__)
-        for node in pair:
-            self.slowest_rails[node][slowest] += 1
-        return by_rail[slowest]
-
-
-def _slowest(rates: Sequence[float], ranks: Sequence[int]) -> float:
+def _slowest(rates: Sequence[float], ranks: Iterable[int]) -> float:
     return min(rates[rank] for rank in ranks)
+
+
+def measure_pairs(exchange: Exchange, layout: Layout, pairs: Sequence[Pair]) -> dict[Pair, list[float]]:
+    """Measure disjoint pairs of nodes, all at once; return GB/s of each pair by rail. Collective."""
+    route = None
+    for pair in pairs:
+        if layout.node in pair:
+            partner = layout.ranks[sum(pair) - layout.node][layout.rail]
+            route = Route(partner, partner)
+    rates = exchange.measure(route)
+    ends = {pair: zip(*(layout.ranks[node] for node in pair), strict=True) for pair in pairs}
+    return {pair: [_slowest(rates, ranks) for ranks in by_rail] for pair, by_rail in ends.items()}
 
 
 @dataclass(frozen=True)
@@ -164,24 +146,32 @@ class Located:
     @property
     def of_paths(self) -> str:
         """The basis of the deficits of the slow paths; where none is slow, of the worst."""
-        return "; ".join(map(self._of_path, self.found.path_suspects or self.found.paths[:1]))
-
-    def _of_path(self, path: Path) -> str:
-        at_first = f", at first {path.first:.4g}" if path.first is not None else ""
-        return f"{self._ends(path)}: {path.gb_per_s:.4g} GB/s{at_first}, each has at least {path.ends:.4g} elsewhere"
+        texts = []
+        for path in self.found.path_suspects or self.found.paths[:1]:
+            at_first = f", at first {path.first:.4g}" if path.first is not None else ""
+            texts.append(f"{self._ends(path)}: {path.gb_per_s:.4g} GB/s{at_first}, each has at least {path.ends:.4g} elsewhere")
+        return "; ".join(texts)
 
     def _ends(self, path: Path) -> str:
         return " to ".join(self.names[node] for node in path.pair)
 
     def _met(self, met: Sequence[Meeting]) -> str:
-        return ", ".join(f"{meeting.gb_per_s:.4g} with {self.names[meeting.partner]}" for meeting in met)
+        return ", ".join(f"{rate:.4g} with {self.names[partner]}" for partner, rate in met)
 
 
 def locate(exchange: Exchange, layout: Layout, *, names: Sequence[str], num_rounds: int, suspect_percent: float, seed: int) -> Located:
     """Find the slow nodes and the slow paths between good nodes; for two nodes, only the rate of their path. Collective."""
-    pairs = Pairs(exchange, layout)
+    slowest_rails = [Counter[int]() for _ in layout.ranks]
+
+    def measure(pairs: Sequence[Pair]) -> dict[Pair, float]:
+        found = measure_pairs(exchange, layout, pairs)
+        for pair, rates in found.items():
+            for node in pair:
+                slowest_rails[node][rates.index(min(rates))] += 1
+        return {pair: min(rates) for pair, rates in found.items()}
+
     if len(layout.ranks) < tournament.MIN_NODES:
-        (rate,) = pairs([(0, 1)]).values()
-        return Located(Found({}, [], suspect_percent, num_rounds=1), names, pairs.slowest_rails, rate)
-    found = tournament.run(len(layout.ranks), pairs, num_rounds=num_rounds, suspect_percent=suspect_percent, seed=seed)
-    return Located(found, names, pairs.slowest_rails, next(iter(found.scores.values())).reference)
+        (rate,) = measure([(0, 1)]).values()
+        return Located(Found({}, [], suspect_percent, num_rounds=1), names, slowest_rails, rate)
+    found = tournament.run(len(layout.ranks), measure, num_rounds=num_rounds, suspect_percent=suspect_percent, seed=seed)
+    return Located(found, names, slowest_rails, next(iter(found.scores.values())).reference)

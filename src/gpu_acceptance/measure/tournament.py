@@ -25,6 +25,7 @@ from statistics import median_high
 
 NOBODY = -1  # the seat that makes an odd number even: its partner rests
 Pair = tuple[int, int]  # two nodes or ranks, the lower first
+Meeting = tuple[int, float]  # of one node: with which other one, and its GB/s
 Measure = Callable[[Sequence[Pair]], Mapping[Pair, float]]  # GB/s of disjoint pairs, all at once
 
 EXHAUSTIVE = 16  # nodes up to which every two of them meet
@@ -33,12 +34,8 @@ MIN_NODES = 3  # of two, the slow one cannot be told
 
 def round_robin(members: Sequence[int]) -> list[list[Pair]]:
     """Return rounds of disjoint pairs in which each two members meet once: 7 rounds of 4 pairs for 8. Of an odd number one rests."""
-    seats = _seats(members)
+    seats = [*members, *[NOBODY] * (len(members) % 2)]
     return [_round(seats, number) for number in range(len(seats) - 1)]
-
-
-def _seats(members: Sequence[int]) -> list[int]:
-    return [*members, *[NOBODY] * (len(members) % 2)]
 
 
 def _round(seats: Sequence[int], number: int) -> list[Pair]:
@@ -47,14 +44,6 @@ def _round(seats: Sequence[int], number: int) -> list[Pair]:
     half = len(row) // 2
     meetings = zip(row[:half], reversed(row[half:]), strict=True)
     return sorted((min(meeting), max(meeting)) for meeting in meetings if NOBODY not in meeting)
-
-
-@dataclass(frozen=True)
-class Meeting:
-    """The rate of one node with another."""
-
-    partner: int
-    gb_per_s: float
 
 
 @dataclass(frozen=True)
@@ -114,12 +103,8 @@ class Found:
 
 def schedule(num_nodes: int, num_rounds: int, seed: int) -> list[list[Pair]]:
     """Return rounds of disjoint pairs of nodes 0 to num_nodes - 1 in which no two meet twice; the same on all ranks."""
-    if num_nodes < 2:
-        raise ValueError(f"pairs of {num_nodes} nodes: at least 2")
-    if num_rounds < 1:
-        raise ValueError(f"num_rounds={num_rounds}: at least 1")
     draw = random.Random(seed)  # noqa: S311 - not a secret
-    seats = _seats(range(num_nodes))
+    seats = [*range(num_nodes), *[NOBODY] * (num_nodes % 2)]
     draw.shuffle(seats)
     rounds = range(len(seats) - 1)
     chosen = rounds if num_nodes <= EXHAUSTIVE else draw.sample(rounds, min(num_rounds, len(rounds)))
@@ -127,9 +112,7 @@ def schedule(num_nodes: int, num_rounds: int, seed: int) -> list[list[Pair]]:
 
 
 def run(num_nodes: int, measure: Measure, *, num_rounds: int, suspect_percent: float, seed: int) -> Found:
-    """Play the rounds, confirm the nodes that look slow, then the paths. Collective where `measure` is."""
-    if num_nodes < MIN_NODES:
-        raise ValueError(f"a tournament of {num_nodes} nodes: at least {MIN_NODES}, or which end of a pair is slow cannot be told")
+    """Play the rounds of at least 3 nodes, confirm the nodes that look slow, then the paths. Collective where `measure` is."""
     book = _Book(measure, {node: [] for node in range(num_nodes)})
     rates: dict[Pair, float] = {}
     for pairs in schedule(num_nodes, num_rounds, seed):
@@ -167,8 +150,8 @@ class _Book:
         self.num_rounds += 1
         self.times.update(pairs)
         for (one, other), rate in rates.items():
-            self.met[one].append(Meeting(other, rate))
-            self.met[other].append(Meeting(one, rate))
+            self.met[one].append((other, rate))
+            self.met[other].append((one, rate))
         return rates
 
 
@@ -209,7 +192,7 @@ def _confirm_paths(found: Found, book: _Book) -> None:
 
 def _score(met: Iterable[Meeting]) -> float:
     """Return the median rate; of an even number the upper one, so that one bad partner of two does not count against a node."""
-    return median_high([meeting.gb_per_s for meeting in met])
+    return median_high([rate for _, rate in met])
 
 
 def deficit(gb_per_s: float, reference: float) -> float:

@@ -4,14 +4,8 @@ from types import SimpleNamespace
 import pytest
 
 from gpu_acceptance.inventory.gpu import Gpu
-from gpu_acceptance.run.refusals import (
-    find_lone_node,
-    find_mismatch,
-    find_refusal,
-    find_surplus,
-    find_wrong_hardware,
-    refuse_inside_a_worker,
-)
+from gpu_acceptance.run.refusals import find_misfit, find_mismatch, find_refusal, refuse_inside_a_worker
+from gpu_acceptance.thresholds.limit import LOCALISE_ASKED, Profile
 from tests.judging import make_identity, make_job
 
 ROOT = Path("/suite")
@@ -150,44 +144,44 @@ def test_a_gpu_that_is_lost_is_no_mistake_of_the_start():
     assert find_mismatch(seeing([0, 1], [0, 1], rank0="0", rank1="0"), None) is None
 
 
+NODES = list(make_job(3, 1, has_gpus=False).ranks)
+TWENTY = list(make_job(20, 1, has_gpus=False).ranks)
+EIGHT = ", ".join(f"node-{node:02d}" for node in range(8))
+UNSEEN = [identities(2, num_gpus, on_bus=2)[0].model_copy(update={"nvml_problem": "no driver"}) for num_gpus in (0, 2)]
+B200 = "--hardware=b200 is for 'NVIDIA B200', but rank 0's machine (node-00) has "
+OTHERS = "the cpu profile is for machines without GPUs; the PCI bus or NVML shows 2 on node-00: "
+
+
 @pytest.mark.parametrize(
-    ("expected", "num_nodes", "text"),
+    ("ranks", "profile", "changes", "text"),
     [
-        *((expected, 3, None) for expected in (None, 3, 4)),
-        (2, 3, "--expect-nodes=2, and 3 nodes take part: node-00, node-01, node-02"),
-        (2, 20, f"--expect-nodes=2, and 20 nodes take part: {', '.join(f'node-{node:02d}' for node in range(8))} and 12 more"),
+        *((NODES, "cpu", {"expected": expected}, None) for expected in (None, 3, 4)),
+        (NODES, "cpu", {"expected": 2}, "--expect-nodes=2, and 3 nodes take part: node-00, node-01, node-02"),
+        (
+            TWENTY,
+            "cpu",
+            {"expected": 2},
+            f"--expect-nodes=2, and 20 nodes take part: {', '.join(f'node-{node:02d}' for node in range(8))} and 12 more",
+        ),
+        ([UNSEEN[1]], "cpu", {"named": True}, f"{OTHERS}leave --hardware out"),
+        ([UNSEEN[0]], "cpu", {"named": True}, f"{OTHERS}is its driver loaded? NVML shows none of them (no driver)"),
+        (
+            identities(1, 1),
+            "b200",
+            {"named": True},
+            "--hardware=b200 is for 'NVIDIA B200', but rank 0's machine (node-00) has 'NVIDIA H200'",
+        ),
+        (identities(1, 0), "b200", {"named": True}, f"{B200}no GPU that NVML shows"),
+        *((identities(8, 8), "h200-sxm", {"named": named}, None) for named in (True, False)),
+        (identities(2, 0), "cpu", {"named": True}, None),
+        (identities(2, 8), "h200-sxm", {"localise": True}, "--localise compares nodes, and this job has 1; it wants at least 2"),
+        (identities(2, 8), "h200-sxm", {"localise": False}, None),
+        (NODES, "cpu", {"localise": True}, None),
     ],
 )
-def test_more_nodes_than_were_expected(expected, num_nodes, text):
-    assert find_surplus(list(make_job(num_nodes, 1).ranks), expected) == text
-
-
-def test_one_node_has_nothing_to_be_compared_with():
-    lone = identities(2, 8)
-    assert find_lone_node(lone, is_localising=True) == "--localise compares nodes, and this job has 1; it wants at least 2"
-    assert find_lone_node(lone, is_localising=False) is None
-    assert find_lone_node([lone[0], lone[1].model_copy(update={"node": 1})], is_localising=True) is None
-
-
-@pytest.mark.parametrize(
-    ("num_gpus", "hint"), [(2, "leave --hardware out"), (0, "is its driver loaded? NVML shows none of them (no driver)")]
-)
-def test_the_cpu_profile_on_a_machine_with_gpus(num_gpus, hint):
-    first = identities(2, num_gpus, on_bus=2)[0].model_copy(update={"nvml_problem": "no driver"})
-    text = find_wrong_hardware("cpu", first, None, named=True)
-    assert text == f"the cpu profile is for machines without GPUs; the PCI bus or NVML shows 2 on node-00: {hint}"
-
-
-@pytest.mark.parametrize(
-    ("first", "found"),
-    [(identities(1, 1)[0], "(node-00) has 'NVIDIA H200'"), (identities(1, 0)[0], "(node-00) has no GPU that NVML shows")],
-)
-def test_a_profile_of_other_hardware(first, found):
-    text = find_wrong_hardware("b200", first, "NVIDIA B200", named=True)
-    assert text == f"--hardware=b200 is for 'NVIDIA B200', but rank 0's machine {found}"
-
-
-def test_the_right_hardware():
-    assert find_wrong_hardware("h200-sxm", identities(8, 8)[0], "NVIDIA H200", named=True) is None
-    assert find_wrong_hardware("h200-sxm", identities(8, 8)[0], "NVIDIA H200", named=False) is None
-    assert find_wrong_hardware("cpu", identities(2, 0)[0], None, named=True) is None
+def test_nodes_and_profile_fit(ranks, profile, changes, text):
+    """More nodes than expected, other hardware than the profile's, and nothing to compare are refused."""
+    device = None if profile == "cpu" else f"NVIDIA {profile.removesuffix('-sxm').upper()}"
+    parameters = {LOCALISE_ASKED: changes.get("localise", False)}
+    found = Profile(profile, device, frozenset(), {}, parameters, 60.0)
+    assert find_misfit(ranks, found, changes.get("expected"), named=changes.get("named", False)) == text

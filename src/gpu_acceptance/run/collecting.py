@@ -2,10 +2,11 @@
 
 import os
 import sys
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,21 +61,35 @@ def read_validation(item: pytest.Item, default_deadline_s: float, parameters: Ma
     if isinstance(item, FormationItem):
         return Validation(nodeid=FORMATION, deadline_s=default_deadline_s)
     fresh, env = _worker(item)
-    lasts_s = 0.0 if parameters is None else _seconds(item, "lasts", 0.0, parameters)
-    needs = _needs(item)
+    lasts_s = 0.0
+    if parameters is not None:
+        wanted = "the name of one parameter of the profile, a number of seconds above 0"
+        lasts = _argument(item, "lasts", "", wanted, lambda name: isinstance(name, str) and _is_duration(parameters.get(name)))
+        lasts_s = parameters[lasts] if lasts else 0.0
+    needs: set[str] = set()
+    for marker in item.iter_markers("needs"):
+        if not marker.args or marker.kwargs or not set(marker.args) <= set(KNOWN):
+            raise _wrong(item, marker, f"some of {', '.join(map(repr, KNOWN))}")
+        needs |= set(marker.args)
     if (parameters or {}).get(_COMPILES) is not True:
         needs.discard(COMPILER)
+    no_group = item.get_closest_marker("no_group")
+    if no_group and (no_group.args or no_group.kwargs):
+        raise _wrong(item, no_group, "no arguments")
+    deadline_s = _argument(item, "deadline", default_deadline_s, "one number of seconds above 0", _is_duration)
+    least = {
+        name: _argument(item, name, 1, "one whole number from 1 up", lambda value: type(value) is int and value >= 1)
+        for name in ("min_ranks", "min_ranks_per_node", "min_nodes")
+    }
     return Validation(
         nodeid=item.nodeid,
-        deadline_s=_seconds(item, "deadline", default_deadline_s) + lasts_s,
-        needs_group=not _no_group(item),
-        min_ranks=_least(item, "min_ranks"),
-        min_ranks_per_node=_least(item, "min_ranks_per_node"),
-        min_nodes=_least(item, "min_nodes"),
+        deadline_s=deadline_s + lasts_s,
+        needs_group=no_group is None,
         needs=tuple(need for need in KNOWN if need in needs),
         fresh=fresh,
         env=env,
         lasts_s=lasts_s,
+        **least,
     )
 
 
@@ -94,44 +109,18 @@ def read_validations(
     return validations, problems
 
 
-def _seconds(item: pytest.Item, name: str, default: float, parameters: Mapping[str, Value] | None = None) -> float:
-    """Return the seconds that a marker gives, itself or by the name of a parameter."""
+def _argument(item: pytest.Item, name: str, default: Any, wanted: str, is_right: Callable[[Any], bool]) -> Any:
+    """Return the one argument of a marker, or the default without that marker."""
     marker = item.get_closest_marker(name)
     if marker is None:
         return default
-    value = _only_argument(marker)
-    if parameters is not None:
-        value = parameters.get(value) if isinstance(value, str) else None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < _LONGEST_S:
-        wanted = "one number" if parameters is None else "the name of one parameter of the profile, a number"
-        raise _wrong(item, marker, f"{wanted} of seconds above 0")
-    return value
+    if len(marker.args) != 1 or marker.kwargs or not is_right(marker.args[0]):
+        raise _wrong(item, marker, wanted)
+    return marker.args[0]
 
 
-def _least(item: pytest.Item, name: str) -> int:
-    marker = item.get_closest_marker(name)
-    if marker is None:
-        return 1
-    value = _only_argument(marker)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise _wrong(item, marker, "one whole number from 1 up")
-    return value
-
-
-def _needs(item: pytest.Item) -> set[str]:
-    found: set[str] = set()
-    for marker in item.iter_markers("needs"):
-        if not marker.args or marker.kwargs or not set(marker.args) <= set(KNOWN):
-            raise _wrong(item, marker, f"some of {', '.join(map(repr, KNOWN))}")
-        found |= set(marker.args)
-    return found
-
-
-def _no_group(item: pytest.Item) -> bool:
-    marker = item.get_closest_marker("no_group")
-    if marker and (marker.args or marker.kwargs):
-        raise _wrong(item, marker, "no arguments")
-    return marker is not None
+def _is_duration(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < _LONGEST_S
 
 
 def _worker(item: pytest.Item) -> tuple[bool, Mapping[str, str]]:
@@ -144,17 +133,10 @@ def _worker(item: pytest.Item) -> tuple[bool, Mapping[str, str]]:
     fresh, env = marker.kwargs.get("fresh", False), marker.kwargs.get("env", {})
     if not isinstance(fresh, bool):
         raise _wrong(item, marker, "fresh to be True or False")
-    if not isinstance(env, dict) or not all(_is_variable(name, value) for name, value in env.items()):
+    is_text = isinstance(env, dict) and all(isinstance(text, str) and "\0" not in text for text in [*env, *env.values()])
+    if not is_text or any(not name or "=" in name for name in env):
         raise _wrong(item, marker, "env={'NAME': 'text'}, no '=' in a name and no NUL in either")
     return fresh, env
-
-
-def _is_variable(name: object, value: object) -> bool:
-    return isinstance(name, str) and isinstance(value, str) and bool(name) and not {"=", "\0"} & set(name) and "\0" not in value
-
-
-def _only_argument(marker: pytest.Mark) -> object:
-    return marker.args[0] if len(marker.args) == 1 and not marker.kwargs else None
 
 
 def _wrong(item: pytest.Item, marker: pytest.Mark, wanted: str) -> pytest.UsageError:
@@ -223,15 +205,21 @@ class Collection:
     def result(self, items: Sequence[pytest.Item]) -> Collected:
         """Return the collection. Call it in pytest_collection_finish, which also comes after an aborted collection."""
         kept = {item.nodeid for item in items}
+        broken_off = sys.exception()  # why pytest aborted the collection, as it is about to say itself
+        if isinstance(broken_off, pytest.UsageError):
+            self._errors.append("\n".join(map(str, broken_off.args)))
+        elif broken_off:
+            self._errors.append(repr(broken_off))
         reserved = sorted({item.path for item in items if item.path.stem.removeprefix("test_") in RESERVED})
+        problems = [
+            *(f"could not collect: {text}" for text in self._errors),
+            *(f"{path}: its name is reserved for what the run itself finds; rename it" for path in reserved),
+            *self._made_by_plugins(items),
+            *find_foreign_hooks(self._config),
+        ]
         return Collected(
             items=items,
-            problems=[
-                *(RefusedError(f"could not collect: {text}") for text in [*self._errors, *_broken_off()]),
-                *(RefusedError(f"{path}: its name is reserved for what the run itself finds; rename it") for path in reserved),
-                *self._of_plugins(items),
-                *map(RefusedError, find_foreign_hooks(self._config)),
-            ],
+            problems=[RefusedError(problem) for problem in problems],
             not_collected=self._skipped,
             num_deselected=len(self._seen.keys() - kept),
             selection=self._selection(nothing=not items),
@@ -239,18 +227,21 @@ class Collection:
             made=self._made,
         )
 
-    def _of_plugins(self, items: Sequence[pytest.Item]) -> list[RefusedError]:
-        """Refuse validations that a plugin multiplied or renamed: workers load no such plugin and do not know them."""
+    def _made_by_plugins(self, items: Sequence[pytest.Item]) -> Iterator[str]:
+        """Refuse validations that a plugin ends, multiplied or renamed: workers load no such plugin and do not know them."""
+        manager = self._config.pluginmanager
         timed = next((item.nodeid for item in items if item.get_closest_marker("timeout")), "")
-        if timed and self._config.pluginmanager.hasplugin("timeout"):
-            return [RefusedError(f"{timed} has the marker timeout: pytest-timeout would end one rank alone; use the marker deadline")]
-        plugins = sorted(_plugins_that_make_items(self._config))
-        odd = [item.nodeid for item in items if _is_copy(item) or (plugins and _is_renamed(item))]
-        if not odd:
-            return []
-        names = f"one of {_named(plugins)}" if plugins else "a hook"
-        text = f"{plural(len(odd), 'validation')} multiplied or renamed by {names}, such as {one_line(odd[0])}: no worker knows them"
-        return [RefusedError(f"{text}; leave out the plugin's option, or the plugin (-p no:NAME)")]
+        if timed and manager.hasplugin("timeout"):
+            yield f"{timed} has the marker timeout: pytest-timeout would end one rank alone; use the marker deadline"
+            return
+        installed = {dist.project_name: plugin for plugin, dist in manager.list_plugin_distinfo()}
+        named = {name: manager.get_plugin(name) for name in self._config.option.plugins or ()}
+        makers = sorted(name for name, one in (installed | named).items() if any(hasattr(one, hook) for hook in _MAKE_ITEMS))
+        odd = [item.nodeid for item in items if _is_copy(item) or (makers and _is_renamed(item))]
+        if odd:
+            by = f"one of {_named(makers)}" if makers else "a hook"
+            text = f"{plural(len(odd), 'validation')} multiplied or renamed by {by}, such as {one_line(odd[0])}: no worker knows them"
+            yield f"{text}; leave out the plugin's option, or the plugin (-p no:NAME)"
 
     def _selection(self, *, nothing: bool) -> str:
         """Say what was asked for where it is less than the whole suite, or which files gave no validation."""
@@ -260,26 +251,13 @@ class Collection:
         asked = [self._config.invocation_params.dir / argument for argument in self._config.args]
         if not any(_resolved(path) in {_resolved(folder), *_resolved(folder).parents} for path in asked):
             names = list(dict.fromkeys(str(path.relative_to(root) if path.is_relative_to(root) else path) for path in asked))
-            parts.append(f"only {_named(names)} {'was' if len(names) == 1 else 'were'} asked for")
-        elif files := self._silent_files(folder):
-            parts.append(f"{plural(len(files), 'file')} left out: {_named(files)}")
-        return ", ".join(parts)
-
-    def _silent_files(self, folder: Path) -> list[str]:
-        """Return files of the suite in which no validation was found; files that were skipped entirely are reported elsewhere."""
+            return ", ".join([*parts, f"only {_named(names)} {'was' if len(names) == 1 else 'were'} asked for"])
         seen = {_resolved(path) for path in self._seen.values()}
         own = {"conftest.py", "__init__.py"}
         files = [path for path in sorted(folder.rglob("*.py")) if path.name not in own and _resolved(path) not in seen]
-        names = [str(path.relative_to(self._config.rootpath)) for path in files]
-        return [name for name in names if not any(text.startswith(f"{name} ") for text in self._skipped)]
-
-
-def _plugins_that_make_items(config: pytest.Config) -> set[str]:
-    """Return the names of installed plugins, or ones named by `-p`, that may add or change validations."""
-    manager = config.pluginmanager
-    found = {dist.project_name: plugin for plugin, dist in manager.list_plugin_distinfo()}
-    found |= {name: manager.get_plugin(name) for name in config.option.plugins or ()}
-    return {name for name, plugin in found.items() if any(hasattr(plugin, hook) for hook in _MAKE_ITEMS)}
+        names = [str(path.relative_to(root)) for path in files]
+        silent = [name for name in names if not any(text.startswith(f"{name} ") for text in self._skipped)]  # else it is named already
+        return ", ".join([*parts, *([f"{plural(len(silent), 'file')} left out: {_named(silent)}"] if silent else [])])
 
 
 def _is_copy(item: pytest.Item) -> bool:
@@ -290,14 +268,6 @@ def _is_copy(item: pytest.Item) -> bool:
 
 def _is_renamed(item: pytest.Item) -> bool:
     return item.nodeid != f"{item.parent.nodeid if item.parent else ''}::{item.name}" and item.nodeid != FORMATION
-
-
-def _broken_off() -> list[str]:
-    """Return why pytest aborted the collection, as it is about to say itself."""
-    error = sys.exception()
-    if error is None:
-        return []
-    return ["\n".join(map(str, error.args)) if isinstance(error, pytest.UsageError) else repr(error)]
 
 
 def _resolved(path: Path) -> Path:

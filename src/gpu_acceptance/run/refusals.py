@@ -14,7 +14,8 @@ from gpu_acceptance.base.text import did_you_mean, one_line
 from gpu_acceptance.record.job import RankIdentity, by_node
 from gpu_acceptance.run.settings import NAMES, has_value
 from gpu_acceptance.run.suite import FOLDER, PLUGIN
-from gpu_acceptance.thresholds.limit import first_of
+from gpu_acceptance.thresholds.limit import LOCALISE_ASKED, Profile, first_of
+from gpu_acceptance.thresholds.parameter_relations import drill_on_nobody
 
 _OFF = ("", "0", "0.0", "no", "false", "none", "[]")
 _IN_A_WORKER = "GPU_ACCEPTANCE_SUPERVISOR"  # which worker/worker.py puts into the environment of a worker and of all that it starts
@@ -66,27 +67,21 @@ _EXIT_ON_TIMEOUT = ("faulthandler_exit_on_timeout", "faulthandler_timeout")  # o
 
 
 def forbidden_settings(config: pytest.Config, world_size: int, environ: Mapping[str, str] = os.environ) -> Iterator[str]:
-    """Yield a sentence for each setting that is on."""
+    """Yield a sentence for each setting that is on, with the place where it is: command line, environment or ini value."""
     for setting in SETTINGS:
-        place = _where_set(setting, config, environ)
-        if place and not (setting.is_of_several and world_size == 1):
+        if not hasattr(config.option, setting.option) or (setting.is_of_several and world_size == 1):
+            continue
+        variable, ini = environ.get(setting.variable), _ini(config, setting.ini) if setting.ini else None
+        places = (
+            (getattr(config.option, setting.option), setting.flag),
+            (variable, f"{setting.variable}={variable} of the environment"),
+            (ini, f"the ini value {setting.ini}={ini} (or -o)"),
+        )
+        value, place = next(((value, place) for value, place in places if value not in {None, ""}), (None, ""))
+        if _is_on(value) and str(value) not in setting.off:
             yield setting.why.format(place)
     if world_size > 1 and all(_is_on(_ini(config, name)) for name in _EXIT_ON_TIMEOUT):
         yield f"{_EXIT_ON_TIMEOUT[0]} would end one rank alone: leave it out; use the deadline marker or deadline_s of the profile"
-
-
-def _where_set(setting: Setting, config: pytest.Config, environ: Mapping[str, str]) -> str:
-    """Return `--timeout`, `PYTEST_TIMEOUT=5 of the environment`, `the ini value timeout=40`; empty where the setting is off."""
-    if not hasattr(config.option, setting.option):
-        return ""
-    ini = _ini(config, setting.ini) if setting.ini else None
-    places = (
-        (getattr(config.option, setting.option), setting.flag),
-        (environ.get(setting.variable), f"{setting.variable}={environ.get(setting.variable)} of the environment"),
-        (ini, f"the ini value {setting.ini}={ini} (or -o)"),
-    )
-    value, place = next(((value, place) for value, place in places if value not in {None, ""}), (None, ""))
-    return place if _is_on(value) and str(value) not in setting.off else ""
 
 
 def _is_on(value: object) -> bool:
@@ -132,7 +127,9 @@ def _reasons(config: pytest.Config, world_size: int) -> Iterator[str]:
     suite = Path(str(conftest.__file__)).parent
     if config.rootpath != suite or config.inipath is None:  # the suite's own settings are beside the conftest that names the plugin
         taken = f"pytest took {config.rootpath} ({config.inipath or 'no configuration file'}) for the suite's root, not {suite}"
-        yield f"{taken}: {_with_equals_sign(config)}"
+        moved = [(name, value) for name, value in pairwise(config.invocation_params.args) if has_value(name) and not value.startswith("-")]
+        todo = "write options as --option=VALUE (a path after a blank moves the root) and name acceptance/"
+        yield f"{taken}: {f'write {moved[0][0]}={moved[0][1]}, without the blank' if moved else todo}"
     if has("randomly") or option("random_order_bucket") not in {None, ""} or option("random_order"):
         yield "a random order differs between ranks: add -p no:randomly (or -p no:random_order)"
     overridden = sorted({str(text).split("=")[0] for text in getattr(config.option, "override_ini", None) or ()} & _NOT_TO_OVERRIDE)
@@ -147,14 +144,6 @@ def _reasons(config: pytest.Config, world_size: int) -> Iterator[str]:
             yield f"{option_name} shows fixtures, and none runs in this process: leave it out; --plan shows what would run"
     if option("usepdb") and world_size > 1:
         yield "--pdb would stop one rank alone: use it in a world of one"
-
-
-def _with_equals_sign(config: pytest.Config) -> str:
-    """Return what to write where a path after a blank moved the root."""
-    for option, value in pairwise(config.invocation_params.args):
-        if has_value(option) and not value.startswith("-"):
-            return f"write {option}={value}, without the blank"
-    return "write options as --option=VALUE (a path after a blank moves the root) and name acceptance/"
 
 
 def find_mismatch(identities: list[RankIdentity], declared_gpus: int | None) -> str | None:
@@ -186,31 +175,27 @@ def _see_their_own_alone(ranks: list[RankIdentity]) -> str | None:
     return None
 
 
-def find_surplus(identities: list[RankIdentity], expected_nodes: int | None) -> str | None:
-    """Refuse more nodes than `--expect-nodes`: one of them is a stranger. Fewer are judged, and the run is INCOMPLETE."""
-    hosts = list(dict.fromkeys(identity.host for identity in identities))
-    num_nodes = len({identity.node for identity in identities})
-    if expected_nodes is None or num_nodes <= expected_nodes:
-        return None
-    return f"--expect-nodes={expected_nodes}, and {num_nodes} nodes take part: {first_of(hosts, _MOST_HOSTS)}"
+def find_misfit(identities: list[RankIdentity], profile: Profile, expected_nodes: int | None, *, named: bool) -> str | None:
+    """Return why nodes and profile do not fit, or None. `named`: by --hardware.
 
-
-def find_lone_node(identities: list[RankIdentity], *, is_localising: bool) -> str | None:
-    """Return why `--localise` has no nodes to compare, or None."""
-    num_nodes = len({identity.node for identity in identities})
-    return f"--localise compares nodes, and this job has {num_nodes}; it wants at least 2" if is_localising and num_nodes < 2 else None
-
-
-def find_wrong_hardware(profile: str, first: RankIdentity, device_name: str | None, *, named: bool) -> str | None:
-    """Return why the profile does not fit rank 0's machine: a GPU is never judged as a CPU, or as another GPU."""
+    More nodes than `--expect-nodes` are refused: one of them is a stranger. Fewer are judged, and the run is INCOMPLETE. A GPU is never
+    judged as a CPU, or as another GPU.
+    """
+    first, num_nodes = identities[0], len({identity.node for identity in identities})
     seen = first.gpu.name if first.gpu else None
-    if profile == "cpu" and first.num_gpus:
+    if expected_nodes is not None and num_nodes > expected_nodes:
+        hosts = list(dict.fromkeys(identity.host for identity in identities))
+        return f"--expect-nodes={expected_nodes}, and {num_nodes} nodes take part: {first_of(hosts, _MOST_HOSTS)}"
+    if profile.name == "cpu" and first.num_gpus:
         hint = "leave --hardware out" if first.gpus else f"is its driver loaded? NVML shows none of them ({first.nvml_problem})"
         return f"the cpu profile is for machines without GPUs; the PCI bus or NVML shows {first.num_gpus} on {first.host}: {hint}"
-    if named and profile != "cpu" and device_name != seen:
+    if named and profile.name != "cpu" and profile.device_name != seen:
         found = f"has {seen!r}" if seen else "has no GPU that NVML shows"
-        return f"--hardware={profile} is for {device_name!r}, but rank 0's machine ({first.host}) {found}"
-    return None
+        return f"--hardware={profile.name} is for {profile.device_name!r}, but rank 0's machine ({first.host}) {found}"
+    if (nobody := drill_on_nobody(profile.parameters, len(identities))) or num_nodes > 1:
+        return nobody
+    is_localising = profile.parameters.get(LOCALISE_ASKED) is True  # by option or by a file
+    return f"--localise compares nodes, and this job has {num_nodes}; it wants at least 2" if is_localising else None
 
 
 def usage_mistakes(parser: pytest.Parser) -> list[str]:
@@ -220,48 +205,33 @@ def usage_mistakes(parser: pytest.Parser) -> list[str]:
     if not text.startswith("usage: "):
         return []
     message = text.partition(": error: ")[2].partition("\n  ")[0].strip()
-    return list(_unknown(message.removeprefix(_UNKNOWN), parser)) if message.startswith(_UNKNOWN) else [_wrong(message)]
-
-
-def _unknown(arguments: str, parser: pytest.Parser) -> Iterator[str]:
-    for argument in arguments.split():
-        name, value = argument.partition("=")[::2]
+    if not message.startswith(_UNKNOWN):
+        found = _ARGUMENT.fullmatch(message)
+        if not found:
+            return [" ".join(message.split())]
+        name, fault = found["names"].split("/")[-1], " ".join(found["fault"].split())
+        if name in NAMES:
+            return [f"{name}: no value; write {name}=VALUE" if has_value(name) else f"{name} takes no value"]
+        return [f"{name}: {fault}"]
+    # pytest has no public list of its own and of other plugins' options
+    groups = [*getattr(parser, "_groups", ()), *filter(None, [getattr(parser, "_anonymous", None)])]
+    known = [*NAMES, *(name for group in groups for option in group.options for name in option.names())]
+    mistakes = []
+    for argument in message.removeprefix(_UNKNOWN).split():
+        name = argument.partition("=")[0]
         if name.startswith("-"):
-            hint = _OF_THE_PROGRAM.get(name) or did_you_mean(name, _names(parser)) or "; --help lists all"
-            yield f"{argument}: unknown option{hint}" if value else f"{name}: unknown option{hint}"
-
-
-def _wrong(message: str) -> str:
-    """Return `--gpus: no value; write --gpus=VALUE` for a message of argparse."""
-    found = _ARGUMENT.fullmatch(message)
-    if not found:
-        return " ".join(message.split())
-    name, fault = found["names"].split("/")[-1], " ".join(found["fault"].split())
-    if name in NAMES:
-        return f"{name}: no value; write {name}=VALUE" if has_value(name) else f"{name} takes no value"
-    return f"{name}: {fault}"
+            hint = _OF_THE_PROGRAM.get(name) or did_you_mean(name, known) or "; --help lists all"
+            mistakes.append(f"{argument.removesuffix('=')}: unknown option{hint}")
+    return mistakes
 
 
 def refuse_missing_paths(config: pytest.Config) -> None:
     """Raise pytest.UsageError, with a line for each file or folder of the command line that does not exist."""
-    if config.option.pyargs:
-        return
-    lines = [_missing(argument, config) for argument in config.args]
-    if any(lines):
-        raise pytest.UsageError(*filter(None, lines))
-
-
-def _missing(argument: str, config: pytest.Config) -> str:
-    """Return `acceptance/test_hbn.py: no such file or folder; did you mean 'acceptance/test_hbm.py'?` for a missing one."""
-    name = argument.partition("::")[0]
-    if (config.invocation_params.dir / name).exists():
-        return ""
     folder = config.rootpath / FOLDER
-    names = [FOLDER, *(f"{FOLDER}/{path.name}" for path in sorted(folder.glob("*.py")))]
-    return f"{name}: no such file or folder{did_you_mean(name.rstrip('/'), names)}"
-
-
-def _names(parser: pytest.Parser) -> list[str]:
-    """Return the names of all options; pytest has no public list of its own and of other plugins' options."""
-    groups = [*getattr(parser, "_groups", ()), *filter(None, [getattr(parser, "_anonymous", None)])]
-    return [*NAMES, *(name for group in groups for option in group.options for name in option.names())]
+    lines = []
+    for name in [] if config.option.pyargs else [argument.partition("::")[0] for argument in config.args]:
+        if not (config.invocation_params.dir / name).exists():
+            names = [FOLDER, *(f"{FOLDER}/{path.name}" for path in sorted(folder.glob("*.py")))]
+            lines.append(f"{name}: no such file or folder{did_you_mean(name.rstrip('/'), names)}")
+    if lines:
+        raise pytest.UsageError(*lines)

@@ -18,13 +18,12 @@ from gpu_acceptance.record.job import Job, RankIdentity
 from gpu_acceptance.run import training_files
 from gpu_acceptance.run.joining import join, refuse_start
 from gpu_acceptance.run.own_files import NO_FILES, OwnFiles, choose_profile, read_own_files
-from gpu_acceptance.run.refusals import find_lone_node, find_mismatch, find_surplus, find_wrong_hardware
+from gpu_acceptance.run.refusals import find_misfit, find_mismatch
 from gpu_acceptance.run.run import Run
 from gpu_acceptance.run.settings import Settings
 from gpu_acceptance.supervisor.supervisor import Supervisor
 from gpu_acceptance.supervisor.worker_slot import WorkerSlot
-from gpu_acceptance.thresholds.limit import LOCALISE_ASKED, Profile
-from gpu_acceptance.thresholds.parameter_relations import drill_on_nobody
+from gpu_acceptance.thresholds.limit import Profile
 from gpu_acceptance.verdict.busy import find_busy
 
 
@@ -41,7 +40,12 @@ def start_run(settings: Settings, place: Rank, refusal: RefusedError | None, say
         stop.lose_launcher()
     become_subreaper()
     identity = read_identity(place)
-    own, refusal = _own_files(settings, place, refusal)
+    own = NO_FILES
+    try:  # this rank's copies: where one cannot be used, all ranks hear on which node
+        training_files.refuse_unusable_paths(settings.paths)
+        own = read_own_files(settings.site, settings.contract)
+    except RefusedError as error:
+        refusal = refusal or RefusedError(f"{error} [{place.node_name}]", error.exit_code)
     chosen: dict[str, Profile] = {}
     joined: list[RankIdentity] = []
 
@@ -50,9 +54,11 @@ def start_run(settings: Settings, place: Rank, refusal: RefusedError | None, say
         chosen["profile"] = profile = _profile_for(settings, identities, own)
         return Welcome(run_id=_fresh_run_id(settings), deadline_s=profile.deadline_s)
 
+    named = settings.run_id
+    unmet_id = named if named and not os.path.lexists(settings.report_dir / named) else new_run_id()  # a used name is not refused here
     try:
         supervisor = _connect(place, stop, settings.join_s, begun)
-        answer = join(supervisor, identity, refusal, welcome, _unused_run_id(settings), Patience(settings.join_s, say))
+        answer = join(supervisor, identity, refusal, welcome, unmet_id, Patience(settings.join_s, say))
     except RefusedError as error:
         raise refuse_start(error, refusal, settings.report_dir, identity, stop.launcher) from None
     run_id = answer.run_id
@@ -110,35 +116,19 @@ def _open_files(supervisor: Supervisor, files: RunFiles, identity: RankIdentity)
         yield RefusedError(f"no temporary folder could be made, or no process started: {error}; {todo}", INCOMPLETE)
 
 
-def _own_files(settings: Settings, place: Rank, refusal: RefusedError | None) -> tuple[OwnFiles, RefusedError | None]:
-    """Read this rank's copies. Where a file or folder that an option names cannot be used, all ranks hear on which node."""
-    try:
-        training_files.refuse_unusable_paths(settings.paths)
-        return read_own_files(settings.site, settings.contract), refusal
-    except RefusedError as error:
-        return NO_FILES, refusal or RefusedError(f"{error} [{place.node_name}]", error.exit_code)
-
-
 def _profile_for(settings: Settings, identities: list[RankIdentity], own: OwnFiles) -> Profile:
     """Return the profile of rank 0's machine; a node that differs fails by name."""
-    first = identities[0]
-    mismatch = find_mismatch(identities, settings.declared_gpus)
-    if mismatch:
+    gpu = identities[0].gpu
+    if mismatch := find_mismatch(identities, settings.declared_gpus):
         raise RefusedError(mismatch)
-    profile = choose_profile(settings, first.gpu.name if first.gpu else None, own)
-    parameters = profile.parameters
+    profile = choose_profile(settings, gpu.name if gpu else None, own)
     wrong = (
-        find_surplus(identities, settings.expected_nodes)
-        or find_wrong_hardware(profile.name, first, profile.device_name, named=settings.hardware is not None)
-        or drill_on_nobody(parameters, len(identities))
-        or find_lone_node(identities, is_localising=parameters.get(LOCALISE_ASKED) is True)  # by option or by a file
-        or training_files.find_too_long(settings.paths.lora_model, parameters)
+        find_misfit(identities, profile, settings.expected_nodes, named=settings.hardware is not None)
+        or training_files.find_too_long(settings.paths.lora_model, profile.parameters)
+        or (None if settings.allow_busy else find_busy(identities, profile))
     )
     if wrong:
         raise RefusedError(wrong)
-    in_use = None if settings.allow_busy else find_busy(identities, profile)
-    if in_use:
-        raise RefusedError(in_use)
     return profile
 
 
@@ -153,14 +143,8 @@ def _fresh_run_id(settings: Settings) -> str:
     if not os.access(folder, os.W_OK):
         raise RefusedError(f"--report-dir={folder}: not writable; name a folder that is", NOT_WRITABLE)
     try:
-        return claim_run_folder(settings.report_dir, settings.run_id)
+        return claim_run_folder(folder, settings.run_id)
     except FileExistsError as error:
         raise RefusedError(f"--run-id={settings.run_id}: {error.filename} exists; a run never overwrites another") from None
     except OSError as error:
-        raise RefusedError(f"--report-dir={settings.report_dir}: not writable: {error.strerror}", NOT_WRITABLE) from None
-
-
-def _unused_run_id(settings: Settings) -> str:
-    """Return an id for journals of ranks that are refused because others are missing, without refusing a used name."""
-    named = settings.run_id
-    return named if named and not os.path.lexists(settings.report_dir / named) else new_run_id()
+        raise RefusedError(f"--report-dir={folder}: not writable: {error.strerror}", NOT_WRITABLE) from None

@@ -133,7 +133,7 @@ def test_the_end_comes_once(tmp_path):
 def test_event_files_are_for_the_rank_that_reports_where_they_were_asked_for(tmp_path, asked, record):
     run = make_run(tmp_path, record=record)
     run.settings.tensorboard = asked
-    assert epilogues.leave_event_files(run) == []
+    assert epilogues.noted(epilogues.leave_event_files, run) == []
 
 
 def test_event_files_that_cannot_be_written_are_reported_and_change_nothing(tmp_path):
@@ -141,7 +141,7 @@ def test_event_files_that_cannot_be_written_are_reported_and_change_nothing(tmp_
     record = record.model_copy(update={"plan": record.plan.model_copy(update={"started_at": "yesterday"})})
     run = make_run(tmp_path, record=record, ending=Ending(0, "ACCEPTED", ("ACCEPTED",)))
     said = "RecordError: started_at is 'yesterday', not an ISO 8601 time with a zone"
-    assert epilogues.leave_event_files(run) == [f"tensorboard: no event files in {tmp_path}: {said}"]
+    assert epilogues.noted(epilogues.leave_event_files, run) == [f"tensorboard: no event files in {tmp_path}: {said}"]
     assert (run.exit_code(0), run.last_lines) == (0, ("ACCEPTED",))
     assert not list(tmp_path.iterdir())
 
@@ -150,19 +150,19 @@ def test_an_error_while_a_shared_folder_is_cleared_is_reported_and_changes_nothi
     run = make_run(tmp_path, record=samples.accepted(), ending=Ending(0, "ACCEPTED", ("ACCEPTED",)))
     run.paths = Paths(shared_stem=tmp_path / "stem")
     monkeypatch.setattr("sys.executable", str(tmp_path / "no-python"))  # as where no process can be started any more
-    (said,) = epilogues.clear_shared_dir(run)
+    (said,) = epilogues.noted(epilogues.clear_shared_dir, run)
     assert said.startswith("--shared-dir: not cleared: FileNotFoundError: ")
     assert (run.exit_code(0), run.last_lines) == (0, ("ACCEPTED",))
 
 
 def test_a_manifest_is_for_the_rank_that_reports(tmp_path):
-    assert epilogues.leave_manifest(make_run(tmp_path)) == []
+    assert epilogues.noted(epilogues.leave_manifest, make_run(tmp_path)) == []
     assert not list(tmp_path.iterdir())
 
 
 def test_a_manifest_that_cannot_be_written_is_reported_and_changes_nothing(tmp_path):
     (tmp_path / "SHA256SUMS").mkdir()
     run = make_run(tmp_path, record=samples.accepted(), ending=Ending(0, "ACCEPTED", ("ACCEPTED",)))
-    (said,) = epilogues.leave_manifest(run)
+    (said,) = epilogues.noted(epilogues.leave_manifest, run)
     assert said.startswith(f"manifest: none of {tmp_path}: IsADirectoryError: ")
     assert (run.exit_code(0), run.last_lines) == (0, ("ACCEPTED",))

@@ -5,7 +5,6 @@ import math
 import os
 import subprocess
 import sys
-from importlib import metadata
 
 import numpy as np
 import pytest
@@ -28,14 +27,13 @@ from gpu_acceptance.run.training_files import (
     look,
     make,
     make_anew,
-    refuse_unusable_data,
-    refuse_unusable_folder,
-    refuse_unusable_lora_files,
+    refuse_unusable_paths,
     remove_old,
     sees,
     source_of,
 )
 from gpu_acceptance.verdict.rows import make_row
+from gpu_acceptance.worker.options import Paths
 from tools.made_dialogues import made
 
 WRITTEN = ("ddp/__0_0.distcp", "ddp/.metadata", "ddp/.metadata.tmp", "ddp/part-0.json", "ddp/manifest.json.tmp", "fsdp/losses.json")
@@ -73,20 +71,25 @@ def test_a_checkpoint_is_removed_by_a_process_that_is_awaited_for_a_limited_time
         assert wait_until(lambda: not folder.exists())
 
 
-def refusal(folder):
+def refusal(**paths):
     with pytest.raises(RefusedError) as caught:
-        refuse_unusable_folder("--checkpoint-dir", folder)
+        refuse_unusable_paths(Paths(**paths))
     assert caught.value.exit_code == 4
     return str(caught.value)
 
 
-def test_a_folder_that_is_good_missing_or_a_file(tmp_path):
-    refuse_unusable_folder("--checkpoint-dir", tmp_path)
-    refuse_unusable_folder("--checkpoint-dir", None)
-    missing = f"--checkpoint-dir={tmp_path}/no: No such file or directory; name a folder that is there on every node"
-    assert refusal(tmp_path / "no") == missing
+def test_without_paths_there_is_nothing_to_say():
+    assert refuse_unusable_paths(Paths()) == ("", "")
+
+
+@pytest.mark.parametrize("option", ["--checkpoint-dir", "--shared-dir"])
+def test_a_folder_that_is_good_missing_or_a_file(tmp_path, option):
+    key = option.strip("-").replace("-", "_")
+    assert refuse_unusable_paths(Paths(**{key: tmp_path})) == ("", "")
+    missing = f"{option}={tmp_path}/no: No such file or directory; name a folder that is there on every node"
+    assert refusal(**{key: tmp_path / "no"}) == missing
     (tmp_path / "file").touch()
-    assert refusal(tmp_path / "file") == f"--checkpoint-dir={tmp_path}/file: not a folder; name one that is there on every node"
+    assert refusal(**{key: tmp_path / "file"}) == f"{option}={tmp_path}/file: not a folder; name one that is there on every node"
 
 
 @pytest.mark.needs(*(("privileged",) if is_root() else ()))
@@ -96,7 +99,7 @@ def test_a_folder_that_cannot_be_written(tmp_path):
     else:
         tmp_path.chmod(0o500)
     try:
-        assert refusal(tmp_path) == f"--checkpoint-dir={tmp_path}: not writable; name a folder that is, on every node"
+        assert refusal(checkpoint_dir=tmp_path) == f"--checkpoint-dir={tmp_path}: not writable; name a folder that is, on every node"
     finally:
         if is_root():
             subprocess.run(["umount", str(tmp_path)], check=True)
@@ -254,12 +257,6 @@ def test_checkpoints_are_evidence_where_their_row_is_bad_or_a_limit_was_missed(r
 WANTED = "wanted on every node: tokens.npy (an array of token ids), images/CLASS/FILE, or both"
 
 
-def data_refusal(folder):
-    with pytest.raises(RefusedError) as caught:
-        refuse_unusable_data(folder)
-    return str(caught.value)
-
-
 @pytest.fixture
 def with_tokens(tmp_path):
     np.save(tmp_path / "tokens.npy", np.zeros(1500, np.uint16))
@@ -273,44 +270,46 @@ def with_images(tmp_path):
     return tmp_path
 
 
-def test_without_the_option_there_is_nothing_to_say():
-    assert refuse_unusable_data(None) == ""
-
-
 def test_training_data_of_every_model_are_named(tmp_path, with_tokens):
     always = "parity, checkpoint, lora_convergence and lora_modes: always synthetic"
     tokens = f"gpt2 and llama: {tmp_path}/tokens.npy (1,500 tokens)"
-    assert refuse_unusable_data(tmp_path) == f"{tokens}; resnet: synthetic; {always}"
+    assert refuse_unusable_paths(Paths(data_dir=tmp_path))[0] == f"{tokens}; resnet: synthetic; {always}"
     (tmp_path / "images" / "a").mkdir(parents=True)
     (tmp_path / "images" / "a" / "0.jpg").touch()
-    assert refuse_unusable_data(tmp_path) == f"{tokens}; resnet: {tmp_path}/images; {always}"
+    assert refuse_unusable_paths(Paths(data_dir=tmp_path))[0] == f"{tokens}; resnet: {tmp_path}/images; {always}"
     (tmp_path / "tokens.npy").unlink()
-    assert refuse_unusable_data(tmp_path) == f"gpt2 and llama: synthetic; resnet: {tmp_path}/images; {always}"
+    assert refuse_unusable_paths(Paths(data_dir=tmp_path))[0] == f"gpt2 and llama: synthetic; resnet: {tmp_path}/images; {always}"
 
 
 def test_a_folder_without_data(tmp_path):
-    assert data_refusal(tmp_path) == f"--data-dir: {tmp_path}: holds neither tokens.npy nor images; {WANTED}"
+    assert refusal(data_dir=tmp_path) == f"--data-dir: {tmp_path}: holds neither tokens.npy nor images; {WANTED}"
     (tmp_path / "file").touch()
     for name in ("no", "file", "x" * 300):
-        assert data_refusal(tmp_path / name) == f"--data-dir: {tmp_path}/{name}: no folder that can be read; {WANTED}"
+        assert refusal(data_dir=tmp_path / name) == f"--data-dir: {tmp_path}/{name}: no folder that can be read; {WANTED}"
 
 
 def test_one_kind_of_wrong_data_is_refused_beside_sound_data(with_tokens, with_images):
     (with_images / "images" / "a" / "0.jpg").unlink()
-    assert data_refusal(with_tokens).startswith(f"--data-dir: {with_tokens}/images: 1 class folders, and no image in them; wanted: ")
+    assert refusal(data_dir=with_tokens).startswith(f"--data-dir: {with_tokens}/images: 1 class folders, and no image in them; wanted: ")
     (with_tokens / "tokens.npy").unlink()
     (with_tokens / "tokens.npy").symlink_to("nowhere")
-    assert data_refusal(with_tokens).startswith(f"--data-dir: {with_tokens}/tokens.npy: cannot be read: ")
+    assert refusal(data_dir=with_tokens).startswith(f"--data-dir: {with_tokens}/tokens.npy: cannot be read: ")
 
 
 def test_images_without_a_decoder(with_images, monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
     install = f"{sys.executable} -m pip install Pillow"
-    assert data_refusal(with_images) == f"--data-dir: {with_images}/images: images are decoded by Pillow, which is not installed: {install}"
+    assert (
+        refusal(data_dir=with_images)
+        == f"--data-dir: {with_images}/images: images are decoded by Pillow, which is not installed: {install}"
+    )
 
 
 def test_ranks_that_would_train_on_different_data():
     refuse_unlike(["synthetic"] * 3)
+    seen = "ranks have different training data: a on rank 0, b on rank 1"
+    with pytest.raises(RuntimeError, match=f"^{seen}; --lora-model and --lora-data must name the same data on every node$"):
+        refuse_unlike(["a", "b"], "--lora-model and --lora-data")
     with pytest.raises(RuntimeError) as caught:
         refuse_unlike(["tokens.npy: 9 tokens", "tokens.npy: 9 tokens", "synthetic", "tokens.npy: 8 tokens"])
     seen = "tokens.npy: 9 tokens on rank 0, synthetic on rank 2"
@@ -329,22 +328,11 @@ def data(tmp_path):
     return path
 
 
-def lora_refusal(model, data):
-    with pytest.raises(RefusedError) as caught:
-        refuse_unusable_lora_files(model, data)
-    assert caught.value.exit_code == 4
-    return str(caught.value)
-
-
-def test_without_the_options_there_is_nothing_to_say():
-    assert refuse_unusable_lora_files(None, None) == ""
-
-
 def test_checkpoint_and_data_of_a_fine_tuning_are_named(model, data):
     num_calls = look(model, data).read.num_calls
     of_model = "Qwen2ForCausalLM (44 parameters, 100 bytes in BF16 and F32, sequences to 512 tokens)"
     of_data = f"40 dialogues with {num_calls} calls; dropped: neither messages, nor system and chat (1)"
-    assert refuse_unusable_lora_files(model, data) == f"{model}: {of_model}; {data}: {of_data}"
+    assert refuse_unusable_paths(Paths(lora_model=model, lora_data=data))[1] == f"{model}: {of_model}; {data}: {of_data}"
 
 
 def test_a_source_is_the_same_wherever_the_same_lies(tmp_path, model, data):
@@ -359,32 +347,24 @@ def test_a_source_is_the_same_wherever_the_same_lies(tmp_path, model, data):
     assert source_of(look(elsewhere, data)) != found
 
 
-def test_ranks_that_have_not_the_same():
-    seen = "ranks have different training data: a on rank 0, b on rank 1"
-    with pytest.raises(RuntimeError, match=f"^{seen}; --lora-model and --lora-data must name the same data on every node$"):
-        refuse_unlike(["a", "b"], "--lora-model and --lora-data")
-
-
 def test_each_is_refused_under_the_option_that_named_it(model, data):
     (model / "config.json").unlink()
-    assert lora_refusal(model, data).startswith(f"--lora-model: {model}: no config.json; wanted on every node: ")
+    assert refusal(lora_model=model, lora_data=data).startswith(f"--lora-model: {model}: no config.json; wanted on every node: ")
     make_checkpoint(model.parent / "other")
     data.write_text('{"messages": [}')
-    assert lora_refusal(model.parent / "other", data).startswith(f"--lora-data: {data}, line 1: column 15: Expecting value; wanted: ")
+    assert refusal(lora_model=model.parent / "other", lora_data=data).startswith(
+        f"--lora-data: {data}, line 1: column 15: Expecting value; wanted: "
+    )
 
 
-@pytest.mark.parametrize("package", ["peft", "transformers"])
-def test_packages_that_fine_tuning_needs(model, data, monkeypatch, package):
-    oldest = {"peft": "0.17", "transformers": "5.0"}[package]
+@pytest.mark.parametrize(
+    ("package", "oldest", "version", "found"),
+    [("peft", "0.17", "0.16.dev0", "0.16.dev0"), ("transformers", "5.0", "0.16.dev0", "0.16.dev0"), ("peft", "0.17", "", "none")],
+)
+def test_packages_that_fine_tuning_needs(model, data, monkeypatch, package, oldest, version, found):
     versions = {"numpy": "2.0.0", "peft": "0.17.0", "transformers": "5.0.0"}
-    monkeypatch.setattr(metadata, "version", lambda name: versions[name])
-    assert refuse_unusable_lora_files(model, data)
-    versions[package] = "0.16.dev0"
+    monkeypatch.setattr(needs, "_version", lambda name: versions[name])
+    assert refuse_unusable_paths(Paths(lora_model=model, lora_data=data))[1]
+    versions[package] = version
     install = f"{sys.executable} -m pip install '{package}>={oldest}'"
-    assert lora_refusal(model, data) == f"--lora-model: needs {package} {oldest} or newer, and there is 0.16.dev0: {install}"
-
-
-def test_without_a_package_that_fine_tuning_needs(model, data, monkeypatch):
-    monkeypatch.setattr(needs, "_version", lambda name: "" if name == "peft" else "9.0")
-    install = f"{sys.executable} -m pip install 'peft>=0.17'"
-    assert lora_refusal(model, data) == f"--lora-model: needs peft 0.17 or newer, and there is none: {install}"
+    assert refusal(lora_model=model, lora_data=data) == f"--lora-model: needs {package} {oldest} or newer, and there is {found}: {install}"

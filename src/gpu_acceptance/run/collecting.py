@@ -65,7 +65,7 @@ def read_validation(item: pytest.Item, default_deadline_s: float, parameters: Ma
     if parameters is not None:
         wanted = "the name of one parameter of the profile, a number of seconds above 0"
         lasts = _argument(item, "lasts", "", wanted, lambda name: isinstance(name, str) and _is_duration(parameters.get(name)))
-        lasts_s = parameters[lasts] if lasts else 0.0
+        lasts_s = float(parameters[lasts]) if lasts else 0.0
     needs: set[str] = set()
     for marker in item.iter_markers("needs"):
         if not marker.args or marker.kwargs or not set(marker.args) <= set(KNOWN):

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -57,20 +57,19 @@ class Epilogues:
     def _perform(self) -> int:
         """Perform all steps and return the exit code. From here on no hook of another plugin runs."""
         run = self._run
-        steps: tuple[Callable[[], object], ...] = (
-            self._try_terminal,
-            self._settle_exit_code,
-            self._show_in_own_file,
-            run.leave,  # no step after this one changes the verdict
-            lambda: self._write_lines(leave_event_files(run)),
-            lambda: self._write_lines(tell_github_actions(run)),
-            lambda: self._write_lines(clear_shared_dir(run)),
-            self._show_last_screen,
-            lambda: remove_checkpoints(run),  # may be slow; a later run removes what is left
-        )
         end_process_within(_STEPS_S, run.exit_code(0))
-        for step in steps:
-            step()
+        try:  # the verdict can still be taken back
+            self._write("")
+        except (OSError, ValueError) as error:
+            run.go_wrong(f"the terminal takes no text: {describe(error)}")
+        self._settle_exit_code()
+        if not self._owns_terminal and not run.refused:  # in its own file: rank 0 takes the digest of that file after the bye
+            self._write_lines(self._screen(sys.stdout, ()))
+        run.leave()  # no step after this one changes the verdict
+        for step in (leave_event_files, tell_github_actions, clear_shared_dir):
+            self._write_lines(noted(step, run))
+        self._show_last_screen()
+        noted(remove_checkpoints, run)  # may be slow; a later run removes what is left
         return int(self._session.exitstatus)
 
     @property
@@ -78,13 +77,6 @@ class Epilogues:
         session = self._config.pluginmanager.get_plugin("session")
         assert isinstance(session, pytest.Session)
         return session
-
-    def _try_terminal(self) -> None:
-        """Find out that the terminal takes no text while the verdict can still be taken back."""
-        try:
-            self._write("")
-        except (OSError, ValueError) as error:
-            self._run.go_wrong(f"the terminal takes no text: {describe(error)}")
 
     def _settle_exit_code(self) -> None:
         session, run = self._session, self._run
@@ -95,21 +87,21 @@ class Epilogues:
         elif not run.finished:
             run.go_wrong("pytest ended before the run did")
             run.finish()
-        if self._junit and (problem := copy_junit(run, self._junit)):
-            run.go_wrong(problem)
+        if self._junit and run.record:
+            try:
+                self._junit.parent.mkdir(parents=True, exist_ok=True)
+                empty(self._junit)
+                self._junit.write_bytes((run.files.folder / JUNIT).read_bytes())
+            except OSError as error:
+                run.go_wrong(f"--junitxml={self._junit} could not be written: {error.strerror or describe(error)}")
         session.exitstatus = run.exit_code(session.exitstatus)
-
-    def _show_in_own_file(self) -> None:
-        """Show the verdict of a rank whose terminal is a file of the run: rank 0 takes the digest of that file after the bye."""
-        if not self._owns_terminal and not self._run.refused:
-            self._write_lines(self._screen(sys.stdout, ()))
 
     def _show_last_screen(self) -> None:
         run = self._run
         if run.refused:
             return  # pytest itself shows the reason
         with contextlib.suppress(OSError, ValueError):
-            problems = leave_manifest(run)
+            problems = noted(leave_manifest, run)
             tail = [*where_it_is(run.files.folder), *problems] if run.record else []
             if self._owns_terminal and tail and find_owner():
                 return  # `gpu-acceptance run` shows the last screen itself, once all ranks are gone
@@ -145,72 +137,56 @@ class Epilogues:
             print(line, flush=True)
 
 
-# --- what the rank that reports does; each returns lines to say ------------------------------------------------------------------
+# --- what the rank that reports does; each yields lines to say -------------------------------------------------------------------
 
 
-def copy_junit(run: Run, path: Path) -> str:
-    """Copy the run's JUnit to the file of `--junitxml`; returns why that could not be done."""
-    if run.record is None:
-        return ""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        empty(path)
-        path.write_bytes((run.files.folder / JUNIT).read_bytes())
-    except OSError as error:
-        return f"--junitxml={path} could not be written: {error.strerror or describe(error)}"
-    return ""
-
-
-def _noting(failed: str) -> Callable[[Callable[[Run], Sequence[str]]], Callable[[Run], Sequence[str]]]:
-    """Return a line instead of an exception: no file for other tools, and no rest of a run, changes a verdict."""
-
-    def decorate(step: Callable[[Run], Sequence[str]]) -> Callable[[Run], Sequence[str]]:
-        def noted(run: Run) -> Sequence[str]:
-            try:
-                return [visible(line) for line in step(run)]
-            except Exception as error:  # a package or a disk may raise anything
-                return [visible(f"{failed.format(folder=run.files.folder)}: {describe(error)}")]
-
-        return noted
-
-    return decorate
-
-
-@_noting("tensorboard: no event files in {folder}")
-def leave_event_files(run: Run) -> Sequence[str]:
+def leave_event_files(run: Run) -> Iterator[str]:
     """Write files for TensorBoard where `--tensorboard` asks for them."""
-    return [write_event_files(run.files.folder, run.record)] if run.settings.tensorboard and run.record else []
+    if run.settings.tensorboard and run.record:
+        yield write_event_files(run.files.folder, run.record)
 
 
-@_noting("github: no summary of the job")
-def tell_github_actions(run: Run) -> Sequence[str]:
+def tell_github_actions(run: Run) -> Iterator[str]:
     """Write the summary of the job where GitHub Actions runs it."""
-    return list(tell_github(run.record, os.environ)) if run.record else []
+    if run.record:
+        yield from tell_github(run.record, os.environ)
 
 
-@_noting("--shared-dir: not cleared")
-def clear_shared_dir(run: Run) -> Sequence[str]:
+def clear_shared_dir(run: Run) -> Iterator[str]:
     """Remove what killed workers left in `--shared-dir`, once no worker is left."""
     stem = run.paths.shared_stem
-    if run.record is None or stem is None:
-        return []
-    stays = ask("shared", stem, _CLEARING_S)
-    return [f"--shared-dir: what workers left there when they were killed stays: {stem}*: {stays}"] if stays else []
+    if run.record and stem and (stays := ask("shared", stem, _CLEARING_S)):
+        yield f"--shared-dir: what workers left there when they were killed stays: {stem}*: {stays}"
 
 
-@_noting("manifest: none of {folder}")
-def leave_manifest(run: Run) -> Sequence[str]:
+def leave_manifest(run: Run) -> Iterator[str]:
     """Write the manifest after all other files."""
     if run.record:
         write_manifest(run.files.folder)
-    return []
+    yield from ()
 
 
-@_noting("checkpoints: not removed")
-def remove_checkpoints(run: Run) -> Sequence[str]:
+def remove_checkpoints(run: Run) -> Iterator[str]:
     """Remove this run's checkpoints once they are judged, on the rank that made their folder."""
+    yield from ()
     if not (run.leader and run.record and run.plan and run.paths.checkpoints):
-        return []
+        return
     if not are_evidence(run.record.rows, run.plan.profile, run.leader.job):
         remove_within(run.paths.checkpoints, _REMOVING_S)
-    return []
+
+
+_FAILED: dict[Callable[[Run], Iterator[str]], str] = {
+    leave_event_files: "tensorboard: no event files in {folder}",
+    tell_github_actions: "github: no summary of the job",
+    clear_shared_dir: "--shared-dir: not cleared",
+    leave_manifest: "manifest: none of {folder}",
+    remove_checkpoints: "checkpoints: not removed",
+}
+
+
+def noted(step: Callable[[Run], Iterator[str]], run: Run) -> list[str]:
+    """Return the lines of a step, or one instead of its exception: no file for other tools, and no rest of a run, changes a verdict."""
+    try:
+        return [visible(line) for line in step(run)]
+    except Exception as error:  # a package or a disk may raise anything
+        return [visible(f"{_FAILED[step].format(folder=run.files.folder)}: {describe(error)}")]

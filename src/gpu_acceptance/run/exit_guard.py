@@ -78,25 +78,20 @@ class HookLimit:
             end_process_within(self._patience_s + _BACKSTOP_S, self._run.exit_code(0))
         now, stopped = time.monotonic(), self._run.supervisor.stop_signals.reason
         self._stopped = self._stopped or (now if stopped else None)
-        late = now - self._begun > self._patience_s or (self._stopped is not None and now - self._stopped > _STOPPED_S)
-        if late and self._num_raised:  # the hook has swallowed what was raised in it
-            self._leave_from_here()
-        elif late:
-            self._interrupt(now - self._begun, frame)
-
-    def _interrupt(self, passed_s: float, frame: FrameType | None) -> None:
+        passed_s = now - self._begun
+        if passed_s <= self._patience_s and (self._stopped is None or now - self._stopped <= _STOPPED_S):
+            return
+        if self._num_raised:  # the hook has swallowed what was raised in it
+            self.end()
+            end_process_within(_BACKSTOP_S, self._run.exit_code(0))
+            code = self.last_steps()
+            sys.stdout.flush()
+            os._exit(code)
         begun, self._begun = self._begun, None  # the report is written anew now: a tick meanwhile must not end the process
         text = f"a hook did not return within {passed_s:.0f} s when pytest ended: {_hook_of(frame)}"
         self._run.go_wrong(text)
         self._begun, self._num_raised = begun, self._num_raised + 1
         raise HookTimeoutError(text)
-
-    def _leave_from_here(self) -> None:
-        self.end()
-        end_process_within(_BACKSTOP_S, self._run.exit_code(0))
-        code = self.last_steps()
-        sys.stdout.flush()
-        os._exit(code)
 
 
 def _takes_text() -> bool:

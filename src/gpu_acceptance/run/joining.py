@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -36,19 +36,14 @@ def refuse_start(
         if own:
             return own  # this has to be fixed in any case
     if error.exit_code == INCOMPLETE:
-        run_id = error.run_id or node_run_id(identity.host, launcher)
-        _leave_journal(error, report_dir, identity.model_copy(update={"run_id": run_id}))
+        files = RunFiles(report_dir / (error.run_id or node_run_id(identity.host, launcher)), identity.rank)
+        try:
+            with Journal(files.journal) as journal:
+                journal.append(identity.model_copy(update={"run_id": files.folder.name}))
+                journal.append(Refusal(message=clip(str(error)), ended_at=utc_now()))
+        except (OSError, RecordError) as problem:
+            error.add_note(f"this rank left no journal: cannot write to {files.folder}: {problem}")
     return error
-
-
-def _leave_journal(error: RefusedError, report_dir: Path, identity: RankIdentity) -> None:
-    files = RunFiles(report_dir / identity.run_id, identity.rank)
-    try:
-        with Journal(files.journal) as journal:
-            journal.append(identity)
-            journal.append(Refusal(message=clip(str(error)), ended_at=utc_now()))
-    except (OSError, RecordError) as problem:
-        error.add_note(f"this rank left no journal: cannot write to {files.folder}: {problem}")
 
 
 def note_refusal(error: RefusedError, journal: Journal | None, obstacles: Iterable[RefusedError]) -> None:
@@ -209,17 +204,12 @@ def find_collection_problem(answers: dict[int, Collected], world_size: int) -> R
         if twice := [nodeid for nodeid, number in times.items() if number > 1]:
             again = first_of(twice, _MOST_LINES)
             return RefusedError(f"rank {rank} collected more than once, so that one would answer for the other: {again}")
-    difference = _difference({rank: answers[rank].nodeids for rank in sorted(answers)})
-    return RefusedError(difference) if difference else None
-
-
-def _difference(nodeids: Mapping[int, Sequence[str]]) -> str:
-    reference = set(nodeids[0])
+    reference = set(answers[0].nodeids)
     lines = []
-    for rank, ids in nodeids.items():
-        lines += [f"  - rank {rank} lacks {nodeid}" for nodeid in sorted(reference - set(ids))]
-        lines += [f"  + rank {rank} adds  {nodeid}" for nodeid in sorted(set(ids) - reference)]
+    for rank, answer in sorted(answers.items()):
+        lines += [f"  - rank {rank} lacks {nodeid}" for nodeid in sorted(reference - set(answer.nodeids))]
+        lines += [f"  + rank {rank} adds  {nodeid}" for nodeid in sorted(set(answer.nodeids) - reference)]
     if not lines:
-        return ""
-    shown = first_few(lines, _MOST_LINES, "  ... and {} more")
-    return "\n".join(["ranks collected different validations (rank 0 is the reference); is the checkout the same everywhere?", *shown])
+        return None
+    title = "ranks collected different validations (rank 0 is the reference); is the checkout the same everywhere?"
+    return RefusedError("\n".join([title, *first_few(lines, _MOST_LINES, "  ... and {} more")]))

@@ -115,11 +115,6 @@ class OwnFiles:
         racks = self.site.racks if self.site else {}
         return racks.get(by_declared_name([host], racks).get(host, ""), "")
 
-    def laid_on(self, profile: Profile) -> Profile:
-        """Return the profile with the digests of these files."""
-        profile = with_site(profile, self.site.digest) if self.site else profile
-        return with_file(profile, digest_of(self.contract)) if self.contract else profile
-
 
 NO_FILES = OwnFiles()
 
@@ -144,7 +139,12 @@ def _refused(option: str) -> Iterator[None]:
 def choose_profile(settings: Settings, device_name: str | None, own: OwnFiles = NO_FILES) -> Profile:
     """Return the profile for this machine with its overlays, and `own` in its digest. Raises RefusedError."""
     try:
-        name = settings.hardware or _selected(settings, device_name)
+        try:
+            name = settings.hardware or select_profile(device_name, settings.profiles)
+        except LimitsError:
+            if not settings.measure_only:
+                raise
+            name = "base"
         if name not in (*profile_names(settings.profiles), "base") or settings.hardware == "base":
             known = profile_names(settings.profiles)
             raise RefusedError(f"--hardware={name}: unknown profile; profiles: {', '.join(known)}{did_you_mean(name, known)}")
@@ -165,7 +165,10 @@ def choose_profile(settings: Settings, device_name: str | None, own: OwnFiles = 
 
 
 def _load(settings: Settings, name: str, own: OwnFiles) -> Profile:
-    return own.laid_on(load_profile(name, settings.profiles, settings.limits, settings.suite))
+    """Return a profile with its overlays, and with the digests of the own files."""
+    profile = load_profile(name, settings.profiles, settings.limits, settings.suite)
+    profile = with_site(profile, own.site.digest) if own.site else profile
+    return with_file(profile, digest_of(own.contract)) if own.contract else profile
 
 
 def own_digest(settings: Settings, name: str, own: OwnFiles) -> str:
@@ -174,12 +177,3 @@ def own_digest(settings: Settings, name: str, own: OwnFiles) -> str:
         return profile_digest(_load(settings, name, own))
     except LimitsError as error:
         return f"cannot be read: {one_line(str(error))}"
-
-
-def _selected(settings: Settings, device_name: str | None) -> str:
-    try:
-        return select_profile(device_name, settings.profiles)
-    except LimitsError:
-        if settings.measure_only:
-            return "base"
-        raise

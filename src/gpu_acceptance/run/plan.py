@@ -147,17 +147,12 @@ def _aside(metric: str, profile: Profile, waivers: Mapping[str, str]) -> str | N
 
 def _limit_text(limit: Limit, job: JobShape, *, required: bool) -> str:
     if not limit.applies(job.ranks_per_node, job.num_nodes):
-        return f"does not apply to this job ({_shapes_text(limit)})"
+        parts = [f"GPUs per node: {', '.join(map(str, limit.listed_sizes())) or 'any'}", f"nodes: {limit.nodes}"]
+        parts += [f"ranks: {limit.min_ranks} or more"] * (limit.min_ranks > 1)
+        parts += [f"ranks per node: {limit.min_ranks_per_node} or more"] * (limit.min_ranks_per_node > 1)
+        return f"does not apply to this job ({'; '.join(parts)})"
     bounds = ", ".join(_bound_text(limit, bound, job.ranks_per_node) for bound in bounds_of(limit))
     return f"{bounds} {limit.unit} ({limit.scope}{'' if required else ', not required'}) [{limit.file}: {limit.source}]"
-
-
-def _shapes_text(limit: Limit) -> str:
-    """Name the jobs that a limit applies to."""
-    parts = [f"GPUs per node: {', '.join(map(str, limit.listed_sizes())) or 'any'}", f"nodes: {limit.nodes}"]
-    parts += [f"ranks: {limit.min_ranks} or more"] * (limit.min_ranks > 1)
-    parts += [f"ranks per node: {limit.min_ranks_per_node} or more"] * (limit.min_ranks_per_node > 1)
-    return "; ".join(parts)
 
 
 def _bound_text(limit: Limit, bound: str, gpus_per_node: int) -> str:
@@ -177,22 +172,16 @@ def _bound_text(limit: Limit, bound: str, gpus_per_node: int) -> str:
 
 def contract_lines(contract: Contract, profile: Profile, job: JobShape, waivers: Mapping[str, str]) -> Iterator[str]:
     """Yield a line for each line of the contract, judged as if every limit of this run held."""
-    expected = judge_run((), profile, _as_planned(job), waivers)
+    size, num_ranks = job.ranks_per_node, job.ranks_per_node * job.num_nodes
+    places = [(rank, *divmod(rank, size)) for rank in range(num_ranks)]  # of the planned ranks nothing else is known
+    ranks = [
+        RankIdentity(rank=rank, local_rank=local_rank, node=node, host="", local_world_size=size, world_size=num_ranks)
+        for rank, node, local_rank in places
+    ]
+    expected = judge_run((), profile, Job(tuple(ranks)), waivers)
     held = [one.model_copy(update={"status": Status.HELD}) if one.status is Status.NOT_MEASURED else one for one in expected]
     yield f"contract {contract.file}: {plural(len(contract.lines), 'line')}"
     for one in judge_contract(contract, held, job.num_nodes, profile.not_applicable).lines:
         answer = ", ".join(filter(None, [*one.line.metrics, one.line.asks]))
         why = "; ".join(one.reasons)
         yield f"  {one.line.number}: {f'will not be tested: {why}' if why else answer}"
-
-
-def _as_planned(job: JobShape) -> Job:
-    """Return a job of ranks of which only the places are known."""
-    size, num_ranks = job.ranks_per_node, job.ranks_per_node * job.num_nodes
-    places = [(rank, *divmod(rank, size)) for rank in range(num_ranks)]
-    return Job(
-        tuple(
-            RankIdentity(rank=rank, local_rank=local_rank, node=node, host="", local_world_size=size, world_size=num_ranks)
-            for rank, node, local_rank in places
-        )
-    )

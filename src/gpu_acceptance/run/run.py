@@ -89,7 +89,12 @@ class Run:
         parameters = self.profile.parameters if self.profile else None
         self.validations, wrong = read_validations(collected.items, self.default_deadline_s, parameters)
         stopped = self.supervisor.stop_signals.reason
-        problems = [interrupted(stopped)] if stopped else [*self.obstacles, *collected.problems, *wrong, *self._none_at_level()]
+        problems = [interrupted(stopped)] if stopped else [*self.obstacles, *collected.problems, *wrong]
+        measured = [nodeid for nodeid in self.validations if nodeid != FORMATION]
+        if self.profile and measured and not stopped and not any(runs(self.profile, nodeid) for nodeid in measured):
+            # Workers without a file to collect would collect all.
+            subjects = ", ".join(sorted({subject_of(nodeid) for nodeid in measured}))
+            problems.append(RefusedError(f"--level={self.profile.level}: nothing of what was asked for belongs to it: {subjects}"))
 
         def answer() -> Agreed:
             assert self.profile
@@ -122,15 +127,6 @@ class Run:
         counters = frozenset(metric for metric in judged if matching_reason(metric, plan.profile.not_applicable) is None)
         most = most_risen(plan, self.place.local_world_size, self.place.num_nodes)
         self.supervisor.slot.config = WorkerConfig(rootdir, ini, files, facts, agreed.group_timeout_s, counters, most)
-
-    def _none_at_level(self) -> list[RefusedError]:
-        """Refuse a level at which nothing is left: workers without a file to collect would collect all."""
-        profile = self.profile
-        collected = [nodeid for nodeid in self.validations if nodeid != FORMATION]
-        if profile is None or not collected or any(runs(profile, nodeid) for nodeid in collected):
-            return []
-        subjects = ", ".join(sorted({subject_of(nodeid) for nodeid in collected}))
-        return [RefusedError(f"--level={profile.level}: nothing of what was asked for belongs to it: {subjects}")]
 
     def withdraw(self, problem: RefusedError) -> None:
         """Tell all ranks that this one cannot go on before anything was agreed."""

@@ -34,20 +34,28 @@ def _overlay(name: str, text: str, folder: Path) -> Path:
     return path if is_there or "/" in text or text.endswith(".yaml") else Path(text)
 
 
-def _waiver(name: str, text: str, _folder: Path) -> tuple[str, str]:
+def _checked(read: Callable[[str], Any], allowed: str) -> Reader:
+    """Return the reader of values that `read` turns into something; `allowed` says which ones."""
+
+    def checked(name: str, text: str, _folder: Path) -> Any:
+        if not (value := read(text)):
+            raise not_allowed(name, text, allowed)
+        return value
+
+    return checked
+
+
+def _waiver(text: str) -> tuple[str, str] | None:
     glob, _, reason = text.partition("=")
-    if not glob.strip() or not reason.strip():
-        raise not_allowed(name, text, "METRIC-GLOB=reason, as in --waive='hbm.read.*=agreed with the vendor on 2026-11-20'")
-    return glob.strip(), reason.strip()
+    return (glob.strip(), reason.strip()) if glob.strip() and reason.strip() else None
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= len(str(_MOST)) else 0
 
 
 def _count(meaning: str) -> Reader:
-    def read(name: str, text: str, _folder: Path) -> int:
-        if not (text.isascii() and text.isdecimal() and len(text) <= len(str(_MOST)) and int(text) >= 1):
-            raise not_allowed(name, text, f"1 to {_MOST} ({meaning})")
-        return int(text)
-
-    return read
+    return _checked(_number, f"1 to {_MOST} ({meaning})")
 
 
 def _level(name: str, text: str, _folder: Path) -> str:
@@ -56,18 +64,7 @@ def _level(name: str, text: str, _folder: Path) -> str:
     return text
 
 
-def _seconds(name: str, text: str, _folder: Path) -> int:
-    if not (seconds := seconds_of(text)):
-        raise not_allowed(name, text, "more than 0 seconds, as 90, 90s, 15m or 2h")
-    return seconds
-
-
-def _run_id(name: str, text: str, _folder: Path) -> str:
-    if not RUN_ID.fullmatch(text):
-        raise not_allowed(name, text, "1 to 100 letters, digits, '.', '_' and '-', of which the first is a letter or digit")
-    return text
-
-
+_TIME = "more than 0 seconds, as 90, 90s, 15m or 2h"
 _amount, _judged, _machines = (partial(option, one) for one in ("How much runs", "What it is judged by", "Which machines"))
 _left = partial(option, "What a run leaves")
 
@@ -92,7 +89,7 @@ class Settings:
         "duration of the mixed load; sets level soak; seconds, 30m or 4h; default: as the profile says",
         "Level `soak` is all of `full`, the remaining subjects, and then this long under a mixed load. `--level=soak` alone takes the "
         "duration of the profile, which is an hour. The verdict names it: `ACCEPTED (soak of 4 h)`. See [soak](methods.md#soak).",
-        read=_seconds,
+        read=_checked(seconds_of, _TIME),
     )
     localise: bool = _amount(
         "--localise",
@@ -154,7 +151,7 @@ class Settings:
         'Example: `--waive="hbm.read.*=agreed with the vendor on 2026-11-20"`. The figures are still measured. The verdict counts the '
         "waivers and the report gives each reason.",
         default=(),
-        read=_waiver,
+        read=_checked(_waiver, "METRIC-GLOB=reason, as in --waive='hbm.read.*=agreed with the vendor on 2026-11-20'"),
         repeats=True,
     )
     contract: Path | None = _judged(
@@ -191,7 +188,7 @@ class Settings:
         f"how long ranks wait for each other at the start: seconds, 15m or 1h; default: {JOIN_S:g} s",
         "Give more where nodes are still being provisioned. Every 15 s a line says which ranks are missing.",
         default=JOIN_S,
-        read=_seconds,
+        read=_checked(seconds_of, _TIME),
     )
     allow_busy: bool = _machines(
         "--allow-busy",
@@ -213,7 +210,10 @@ class Settings:
         "--run-id",
         "ID",
         "name of this run's folder; must not exist; default: start time and a random part",
-        read=_run_id,
+        read=_checked(
+            lambda text: RUN_ID.fullmatch(text) and text,
+            "1 to 100 letters, digits, '.', '_' and '-', of which the first is a letter or digit",
+        ),
     )
     tensorboard: bool = _left(
         "--tensorboard",
@@ -273,7 +273,10 @@ def given(values: Mapping[str, object]) -> Iterator[str]:
 def read_settings(config: pytest.Config) -> Settings:
     """Read what the command line asks for. Raises pytest.UsageError over a value that is not allowed."""
     found, paths = _values(Settings, config), Paths(**_values(Paths, config))
-    _refuse_half_of_a_fine_tuning(paths, config)
+    if (paths.lora_model is None) != (paths.lora_data is None):
+        alone, other = ("--lora-data", "--lora-model=DIR") if paths.lora_model is None else ("--lora-model", "--lora-data=FILE")
+        text = _text(_BY_NAME[alone], config)
+        raise pytest.UsageError(f"{alone}={text}: a model is fine-tuned on data; name the other as well: {other}")
     if "soak_s" in found and found.setdefault("level", SOAK) != SOAK:
         soak = _text(_BY_NAME["--soak"], config)
         raise pytest.UsageError(f"--soak={soak} --level={found['level']}: --soak is level {SOAK}; leave one of them out")
@@ -314,10 +317,3 @@ def _text(option: Option, config: pytest.Config) -> str | None:
     if len(values) > 1:
         raise pytest.UsageError(f"{option.name} is given {len(values)} times ({', '.join(values)}); allowed: once")
     return values[0] if values else None
-
-
-def _refuse_half_of_a_fine_tuning(paths: Paths, config: pytest.Config) -> None:
-    if (paths.lora_model is None) != (paths.lora_data is None):
-        alone, other = ("--lora-data", "--lora-model=DIR") if paths.lora_model is None else ("--lora-model", "--lora-data=FILE")
-        text = _text(_BY_NAME[alone], config)
-        raise pytest.UsageError(f"{alone}={text}: a model is fine-tuned on data; name the other as well: {other}")

@@ -14,11 +14,12 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -33,7 +34,22 @@ _COMMIT = re.compile(r"[0-9a-f]{40,64}")
 _GIT_S = 5.0
 _SYMLINK = b"120000"
 
-_Check = Callable[[Path], bool]  # True for the file that was committed or packed
+
+class _File(NamedTuple):
+    """A file as it was committed or packed."""
+
+    digest: str  # in hexadecimal digits: sha256 of the content, or the name that git gives to it
+    is_blob: bool = False
+    is_link: bool = False
+
+    def is_at(self, path: Path) -> bool:
+        """Return True where the file there is this one. Raises OSError."""
+        if self.is_blob and path.is_symlink() != self.is_link:
+            return False
+        content = os.fsencode(path.readlink()) if self.is_link else path.read_bytes()
+        header = b"blob %d\0" % len(content) if self.is_blob else b""
+        algorithm = "sha1" if len(self.digest) == 40 else "sha256"
+        return hashlib.new(algorithm, header + content, usedforsecurity=False).hexdigest() == self.digest
 
 
 def look_at_suite(
@@ -58,38 +74,41 @@ def look_at_suite(
 
 
 def _threads() -> Iterator[str]:
-    """Yield threads that an import started here, and for which Python would wait at its end: `Thread-1 (run) of client.stream`."""
+    """Yield threads that an import started here, and for which Python would wait at its end: `Thread-1 (run) of client.stream`.
+
+    The module is the one whose code it runs, outside the standard library.
+    """
     for thread in threading.enumerate():
-        if thread is not threading.main_thread() and not thread.daemon:
-            yield f"{thread.name[:100]} of {_module_of(thread)[:100]}"
-
-
-def _module_of(thread: threading.Thread) -> str:
-    """Return the module whose code it runs, outside the standard library."""
-    frame, modules = sys._current_frames().get(thread.ident or 0), []
-    while frame:
-        modules.append(str(frame.f_globals.get("__name__", "?")))
-        frame = frame.f_back
-    own = [name for name in modules if name.split(".", 1)[0] not in sys.stdlib_module_names]
-    return next(reversed(own or modules), type(thread).__module__)
+        if thread is threading.main_thread() or thread.daemon:
+            continue
+        frame, modules = sys._current_frames().get(thread.ident or 0), []
+        while frame:
+            modules.append(str(frame.f_globals.get("__name__", "?")))
+            frame = frame.f_back
+        own = [name for name in modules if name.split(".", 1)[0] not in sys.stdlib_module_names]
+        module = next(reversed(own or modules), type(thread).__module__)
+        yield f"{thread.name[:100]} of {module[:100]}"
 
 
 # --- as it was committed or packed ---------------------------------------------------------------------------------------------
 
 
-def _expected(root: Path) -> tuple[str, str, dict[str, _Check]]:
-    """Return what the suite is compared with: its kind, the commit where known, and a check for each file."""
+def _expected(root: Path) -> tuple[str, str, dict[str, _File]]:
+    """Return what the suite is compared with: its kind, the commit where known, and each file."""
     if is_installed(root):
         return "wheel", "", _of_wheel(root)
     if (root / ".git").exists():
         commit = _git(root, "rev-parse", "HEAD").decode("ascii", "replace").strip()
         if not _COMMIT.fullmatch(commit):
             return "unknown", "", {}
-        return "checkout", commit, _of_commit(_git(root, "ls-tree", "-rz", "HEAD", "--", *_PARTS))
+        objects = filter(None, map(_OBJECT.fullmatch, _git(root, "ls-tree", "-rz", "HEAD", "--", *_PARTS).split(b"\0")))
+        files = {os.fsdecode(one[3]): _File(one[2].decode("ascii"), is_blob=True, is_link=one[1] == _SYMLINK) for one in objects}
+        return "checkout", commit, files
     with suppress(OSError, ValueError, KeyError, TypeError):
         commit = str(json.loads(_read(root / _ABOUT))["commit"])
         if _COMMIT.fullmatch(commit):
-            return "bundle", commit, _of_bundle(root)
+            sums = filter(None, map(_SUM.fullmatch, _read(root / _SUMS).decode("utf-8", "replace").splitlines()))
+            return "bundle", commit, {one[2]: _File(one[1]) for one in sums if one[2].split("/")[0] in _PARTS}
     return "unknown", "", {}
 
 
@@ -103,29 +122,6 @@ def _git(root: Path, *arguments: str) -> bytes:
     return answer.stdout
 
 
-def _of_commit(objects: bytes) -> dict[str, _Check]:
-    found = filter(None, map(_OBJECT.fullmatch, objects.split(b"\0")))
-    return {os.fsdecode(one[3]): _is_blob(one[2].decode("ascii"), is_link=one[1] == _SYMLINK) for one in found}
-
-
-def _is_blob(name: str, *, is_link: bool) -> _Check:
-    """Return a check by the name that git gives to the content of a file."""
-    algorithm = "sha1" if len(name) == 40 else "sha256"
-
-    def check(path: Path) -> bool:
-        if path.is_symlink() != is_link:
-            return False
-        content = os.fsencode(path.readlink()) if is_link else path.read_bytes()
-        return hashlib.new(algorithm, b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest() == name
-
-    return check
-
-
-def _of_bundle(root: Path) -> dict[str, _Check]:
-    found = filter(None, map(_SUM.fullmatch, _read(root / _SUMS).decode("utf-8", "replace").splitlines()))
-    return {one[2]: _is_sha256(bytes.fromhex(one[1])) for one in found if one[2].split("/")[0] in _PARTS}
-
-
 def _read(path: Path) -> bytes:
     """Read a regular file; a pipe would block. Raises OSError."""
     if not path.is_file():
@@ -133,30 +129,26 @@ def _read(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def _of_wheel(root: Path) -> dict[str, _Check]:
-    """Return checks by pip's record of the installed package; `root` is the folder of the suite in it."""
+def _of_wheel(root: Path) -> dict[str, _File]:
+    """Return the files in pip's record of the installed package; `root` is the folder of the suite in it."""
     with suppress(PackageNotFoundError, ValueError):
         files = distribution("gpu-acceptance").files or ()
         top = root.resolve().parent.name
         return {
-            os.path.relpath(str(file.locate()), root.resolve().parents[1]): _is_sha256(base64.urlsafe_b64decode(f"{file.hash.value}=="))
+            os.path.relpath(str(file.locate()), root.resolve().parents[1]): _File(base64.urlsafe_b64decode(f"{file.hash.value}==").hex())
             for file in files
             if file.hash and file.hash.mode == "sha256" and file.parts[0] == top and file.suffix != ".pyc"
         }
     return {}
 
 
-def _is_sha256(digest: bytes) -> _Check:
-    return lambda path: hashlib.sha256(path.read_bytes()).digest() == digest
-
-
-def _changed(root: Path, expected: Mapping[str, _Check]) -> Iterator[str]:
+def _changed(root: Path, expected: Mapping[str, _File]) -> Iterator[str]:
     """Yield files that are changed or missing, and additional files that a run would read."""
     top = root.resolve().parents[1] if is_installed(root) else root
     folders = [root.resolve().parent] if is_installed(root) else [root / part for part in _PARTS]
-    for name, check in expected.items():
+    for name, file in expected.items():
         try:
-            if not check(top / name):
+            if not file.is_at(top / name):
                 yield name
         except OSError:
             yield name

@@ -10,10 +10,9 @@ from datetime import datetime, timedelta
 import pytest
 
 from gpu_acceptance.base.text import one_line, visible
-from gpu_acceptance.record.job import Job
 from gpu_acceptance.report.words import duration
 from gpu_acceptance.run.run import Run
-from gpu_acceptance.thresholds.limit import Profile, first_of, level_text, plural, subject_of
+from gpu_acceptance.thresholds.limit import first_of, level_text, plural, subject_of
 from gpu_acceptance.verdict.coverage import judge_run, make_coverage
 from gpu_acceptance.verdict.rows import announcement
 
@@ -96,8 +95,16 @@ def header_lines(run: Run) -> Iterator[str]:
     assert run.plan
     assert run.leader
     profile, job = run.plan.profile, run.leader.job
-    yield f"profile   {profile.name}, {_why(run, profile)}; level {level_text(profile.level, profile.parameters)}"
-    yield f"job       {_job_text(job)}"
+    why = f"chosen by the name of the GPU, {profile.device_name}" if profile.device_name is not None else "since there is no GPU"
+    if run.settings.hardware:
+        why = "named by --hardware"
+    if overlays := sorted({change.file for change in profile.changes}):
+        why += f"; {plural(len(profile.changes), 'change')} by {', '.join(overlays)}"
+    yield f"profile   {profile.name}, {why}; level {level_text(profile.level, profile.parameters)}"
+    existing = sum(ranks[0].num_gpus for ranks in job.by_node.values())
+    gpus = f"{job.world_size} of {plural(existing, 'GPU')}" if existing else "no GPU"
+    hosts = first_of([one_line(ranks[0].host) for ranks in job.by_node.values()], _MOST_HOSTS)
+    yield f"job       {plural(job.num_nodes, 'node')} x {plural(job.gpus_per_node, 'rank')}, {gpus}: {hosts}"
     yield f"run       {run.files.folder.name}, its report will be in {run.files.folder.absolute()}"
     seconds = run.leader.expected_s
     end = datetime.now().astimezone() + timedelta(seconds=seconds)
@@ -106,20 +113,3 @@ def header_lines(run: Run) -> Iterator[str]:
     work = f"{plural(len(run.validations) - 1, 'validation')} and up to {plural(coverage.limits_expected, 'limit')}"
     yield f"expected  {duration(seconds)} for {work}; end about {end:%H:%M %Z}"
     yield from (f"missing   {announcement(unmet)}" for unmet in run.unmet)
-
-
-def _why(run: Run, profile: Profile) -> str:
-    overlays = sorted({change.file for change in profile.changes})
-    changed = f"; {plural(len(profile.changes), 'change')} by {', '.join(overlays)}" if overlays else ""
-    if run.settings.hardware:
-        return f"named by --hardware{changed}"
-    if profile.device_name is None:
-        return f"since there is no GPU{changed}"
-    return f"chosen by the name of the GPU, {profile.device_name}{changed}"
-
-
-def _job_text(job: Job) -> str:
-    existing = sum(ranks[0].num_gpus for ranks in job.by_node.values())
-    gpus = f"{job.world_size} of {plural(existing, 'GPU')}" if existing else "no GPU"
-    size = f"{plural(job.num_nodes, 'node')} x {plural(job.gpus_per_node, 'rank')}, {gpus}"
-    return f"{size}: {first_of([one_line(ranks[0].host) for ranks in job.by_node.values()], _MOST_HOSTS)}"

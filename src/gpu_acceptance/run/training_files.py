@@ -3,7 +3,6 @@
 import contextlib
 import importlib.util
 import json
-import math
 import os
 import shlex
 import sys
@@ -41,12 +40,6 @@ def are_evidence(rows: Iterable[Row], profile: Profile, job: Job) -> bool:
         one for row in own for one in judge(row.attempts, profile, job, {}, _SUBJECT) if subject_of_metric(one.metric) == _SUBJECT
     ]
     return any(row.outcome not in _SOUND for row in own) or any(one.status not in _FINE for one in judgements)
-
-
-def refuse_unusable_folder(option: str, folder: Path | None) -> None:
-    """Raise RefusedError where this process cannot write into a folder, or the folder does not respond."""
-    if folder and (wrong := ask("folder", folder)):
-        raise RefusedError(f"{option}={folder}: {wrong}")
 
 
 def folder_of(run_id: str, named: Path | None, beside: Path, num_nodes: int) -> Path | None:
@@ -100,38 +93,37 @@ def remove_old(folder: Path) -> list[str]:
     now_s = (folder / MARKER).lstat().st_mtime
     with os.scandir(folder.parent) as entries:
         others = [folder.parent / one.name for one in entries if one.name.startswith(PREFIX) and one.name != folder.name]
-    old = [other for other in others if _is_ours(other) and now_s - _touched_s(other) > OLD_S]
-    for other in old:
-        with contextlib.suppress(OSError):  # it belongs to another user, or another run removes it meanwhile
-            remove_checkpoint(other)
-    return [other.name for other in old if not os.path.lexists(other)]
+    removed = []
+    for other in filter(_is_ours, others):
+        with contextlib.suppress(OSError, ValueError):  # it belongs to another user, or another run removes it meanwhile
+            if now_s - max(path.lstat().st_mtime for path in other.iterdir()) > OLD_S:
+                remove_checkpoint(other)
+                removed += [] if os.path.lexists(other) else [other.name]
+    return removed
 
 
 def _is_ours(folder: Path) -> bool:
     return bool(RUN_ID.fullmatch(folder.name.removeprefix(PREFIX))) and is_ours(folder)
 
 
-def _touched_s(folder: Path) -> float:
-    """Return the time of its last change; infinity where another run removes it meanwhile."""
-    try:
-        return max(path.lstat().st_mtime for path in folder.iterdir())
-    except (OSError, ValueError):
-        return math.inf
-
-
 def refuse_unusable_paths(paths: Paths) -> tuple[str, str]:
     """Return what is trained and what is fine-tuned, each on what, for people. Raises RefusedError over a path that cannot be used."""
-    refuse_unusable_folder("--checkpoint-dir", paths.checkpoint_dir)
-    refuse_unusable_folder("--shared-dir", paths.shared_dir)
-    return refuse_unusable_data(paths.data_dir), refuse_unusable_lora_files(paths.lora_model, paths.lora_data)
+    needed = OLDEST if paths.lora_model else {}
+    for package, version in lacking_packages(needed).items():
+        install = shlex.join([sys.executable, "-m", "pip", "install", f"{package}>={OLDEST[package]}"])
+        raise RefusedError(f"--lora-model: needs {package} {OLDEST[package]} or newer, and there is {version or 'none'}: {install}")
+    folders = {"--checkpoint-dir": paths.checkpoint_dir, "--shared-dir": paths.shared_dir}
+    read_only = {"--data-dir": paths.data_dir, "--lora-model": paths.lora_model, "--lora-data": paths.lora_data}
+    for option, path in (folders | read_only).items():
+        if path and (wrong := ask("folder" if option in folders else "answer", path)):
+            raise RefusedError(f"{option}={path}: {wrong}")
+    return _training_data(paths.data_dir), _fine_tuning(paths.lora_model, paths.lora_data)
 
 
-def refuse_unusable_data(folder: Path | None) -> str:
-    """Return the training data of each model, for people; empty without a folder. Raises RefusedError over a wrong one."""
+def _training_data(folder: Path | None) -> str:
+    """Return the training data of each model; empty without a folder."""
     if folder is None:
         return ""
-    if silent := ask("answer", folder):
-        raise RefusedError(f"--data-dir={folder}: {silent}")
     from gpu_acceptance.measure.train import data_files as files  # imports numpy, which a run with synthetic data does not need
 
     try:
@@ -168,16 +160,10 @@ def look(model: Path, data: Path) -> LoraFiles:
     return LoraFiles(look_at(model), read(data))
 
 
-def refuse_unusable_lora_files(model: Path | None, data: Path | None) -> str:
-    """Return checkpoint and data of a fine-tuning, for people; empty without them. Raises RefusedError over wrong ones."""
+def _fine_tuning(model: Path | None, data: Path | None) -> str:
+    """Return checkpoint and data of a fine-tuning; empty without them."""
     if model is None or data is None:
         return ""
-    for package, version in lacking_packages(OLDEST).items():
-        install = shlex.join([sys.executable, "-m", "pip", "install", f"{package}>={OLDEST[package]}"])
-        raise RefusedError(f"--lora-model: needs {package} {OLDEST[package]} or newer, and there is {version or 'none'}: {install}")
-    for option, path in (("--lora-model", model), ("--lora-data", data)):
-        if silent := ask("answer", path):
-            raise RefusedError(f"{option}={path}: {silent}")
     try:
         found = look(model, data)
     except CheckpointError as error:
@@ -192,9 +178,6 @@ def refuse_unusable_lora_files(model: Path | None, data: Path | None) -> str:
 def find_too_long(model: Path | None, parameters: Mapping[str, Value]) -> str | None:
     """Return why the profile's sequence is too long for this checkpoint, or None."""
     sequence = parameters.get("lora_model.sequence", 0)
-    if model is None or not isinstance(sequence, int):
-        return None
-    longest = look_at(model).longest
-    if sequence <= longest:
+    if model is None or not isinstance(sequence, int) or sequence <= (longest := look_at(model).longest):
         return None
     return f"--lora-model: {model} takes up to {longest:,} tokens, and lora_model.sequence is {sequence:,}; lower that by --limits"

@@ -34,9 +34,9 @@ def record_latency(ranks, parameter, record):
     def measure_sizes(suffix, *, in_a_graph):
         times = {"block_s": parameter("nccl.latency_block_s"), "num_blocks": parameter("timing.num_blocks")}
         for num_bytes in nccl.LATENCY_SIZES:
-            result = nccl.measure_latency(num_bytes, device=ranks.device, in_a_graph=in_a_graph, **times)
+            latency_us = nccl.measure_latency(num_bytes, device=ranks.device, in_a_graph=in_a_graph, **times)
             of = {"collective": "all_reduce", "bytes": num_bytes, "called": "in a CUDA graph" if in_a_graph else "one by one"}
-            record(f"nccl.all_reduce.latency_{nccl.size_name(num_bytes)}{suffix}", result.latency_us, "us", **of)
+            record(f"nccl.all_reduce.latency_{nccl.size_name(num_bytes)}{suffix}", latency_us, "us", **of)
 
     return measure_sizes
 

@@ -8,11 +8,9 @@ from gpu_acceptance.measure import nccl
 
 def test_elements(ranks, check, record, parameter, drill):
     """No bit of any output differs from the exact result; a rank with a wrong output reports it."""
-    found = nccl.measure_exact(
-        largest_bytes=parameter("nccl_exact.largest_bytes"),
-        device=ranks.device,
-        num_planted=drill("nccl_exact.planted_elements", "nccl_exact.planted_rank"),
-    )
-    check("nccl_exact.elements.wrong", found.num_wrong, "elements", detail=found.wrong)
-    check("nccl_exact.planted.elements", found.num_planted, "elements")
-    record("nccl_exact.operations.run", found.num_operations, "count")
+    num_planted = drill("nccl_exact.planted_elements", "nccl_exact.planted_rank")
+    found = nccl.measure_exact(largest_bytes=parameter("nccl_exact.largest_bytes"), device=ranks.device, num_planted=num_planted)
+    wrong = "; ".join(f"{operation}: {number}" for operation, number in found.items() if number)
+    check("nccl_exact.elements.wrong", sum(found.values()), "elements", detail=wrong)
+    check("nccl_exact.planted.elements", num_planted, "elements")
+    record("nccl_exact.operations.run", len(found), "count")

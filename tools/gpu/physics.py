@@ -43,8 +43,8 @@ def measured(device: torch.device) -> dict[str, object]:
         times = {"device": device, "block_s": 0.1, "num_blocks": 7}
         for num_bytes in nccl.LATENCY_SIZES:
             for in_a_graph in (False, True):
-                result = nccl.measure_latency(num_bytes, in_a_graph=in_a_graph, **times)
-                answer[f"latency_{nccl.size_name(num_bytes)}{'' if in_a_graph else '_eager'}_us"] = round(result.latency_us, 2)
+                latency_us = nccl.measure_latency(num_bytes, in_a_graph=in_a_graph, **times)
+                answer[f"latency_{nccl.size_name(num_bytes)}{'' if in_a_graph else '_eager'}_us"] = round(latency_us, 2)
     return answer
 
 

@@ -92,7 +92,7 @@ def read_nccl(options: argparse.Namespace, device: torch.device) -> None:
         for num_bytes in options.num_bytes:
             begin_s = together(device)
             result = nccl.measure(collective, num_bytes=num_bytes, device=device, block_s=options.block_s, num_blocks=options.num_blocks)
-            say({"subject": "nccl", **asdict(result), "took_s": took_s(begin_s)})
+            say({"subject": "nccl", "collective": collective, **asdict(result), "took_s": took_s(begin_s)})
 
 
 def say_slowest(subject: str, result: dict, rate: str, begin_s: float) -> None:

@@ -29,14 +29,16 @@ _MOST_RANKS_NAMED = 4
 _CHUNK = 2**24  # elements: 64 MiB of fp32
 _EXACT = 2**24  # fp32 holds every integer up to here
 T = TypeVar("T")
+Part = tuple[int | None, Sequence[int]]  # which shard of a message, None: all of it; the sum over these ranks
 
 
 @dataclass(frozen=True)
 class _Collective:
     bus_factor: Callable[[int], float]
     run: Callable[[Tensor, Tensor, Group], object]  # input, output, group
-    is_sharded: bool  # the message is made of one shard for each rank
-    is_in_place: bool  # the input is the output, or a part of it
+    parts: Callable[[int, int], tuple[list[Part], list[Part]]]  # rank, world size -> its input and the output that it must then hold
+    is_sharded: bool = False  # the message is made of one shard for each rank
+    is_in_place: bool = True  # the input is the output, or a part of it
 
 
 def _send_to_next(input_N: Tensor, output_N: Tensor, group: Group) -> None:
@@ -57,40 +59,50 @@ def _others_part(world_size: int) -> float:
 # (reports/evidence/all-gather-2-gpus.jsonl). reduce_scatter in place would sum up what it has summed.
 _COLLECTIVES = {
     "all_gather": _Collective(
-        _others_part, lambda shard_S, full_N, group: all_gather(full_N, shard_S, group=group), is_sharded=True, is_in_place=True
+        _others_part,
+        lambda shard_S, full_N, group: all_gather(full_N, shard_S, group=group),
+        lambda rank, n: ([(rank, [rank])], [(peer, [peer]) for peer in range(n)]),
+        is_sharded=True,
     ),
     "all_reduce": _Collective(
-        lambda n: 2 * _others_part(n), lambda _, full_N, group: dist.all_reduce(full_N, group=group), is_sharded=False, is_in_place=True
+        lambda n: 2 * _others_part(n),
+        lambda _, full_N, group: dist.all_reduce(full_N, group=group),
+        lambda rank, n: ([(None, [rank])], [(None, range(n))]),
     ),
     "reduce_scatter": _Collective(
-        _others_part, lambda full_N, shard_S, group: _reduce_scatter(shard_S, full_N, group=group), is_sharded=True, is_in_place=False
+        _others_part,
+        lambda full_N, shard_S, group: _reduce_scatter(shard_S, full_N, group=group),
+        lambda rank, n: ([(None, [rank])], [(rank, range(n))]),
+        is_sharded=True,
+        is_in_place=False,
     ),
     "all_to_all": _Collective(
         _others_part,
         lambda input_N, output_N, group: dist.all_to_all_single(output_N, input_N, group=group),
+        lambda rank, n: ([(None, [rank])], [(rank, [peer]) for peer in range(n)]),
         is_sharded=True,
         is_in_place=False,
     ),
     "broadcast": _Collective(
-        lambda _: 1.0, lambda _, full_N, group: dist.broadcast(full_N, group=group, group_src=ROOT), is_sharded=False, is_in_place=True
+        lambda _: 1.0,
+        lambda _, full_N, group: dist.broadcast(full_N, group=group, group_src=ROOT),
+        lambda rank, n: ([(None, [ROOT])] * (rank == ROOT), [(None, [ROOT])]),
     ),
     "reduce": _Collective(
-        lambda _: 1.0, lambda full_N, _, group: dist.reduce(full_N, group=group, group_dst=ROOT), is_sharded=False, is_in_place=True
+        lambda _: 1.0,
+        lambda full_N, _, group: dist.reduce(full_N, group=group, group_dst=ROOT),
+        lambda rank, n: ([(None, [rank])], [(None, range(n))] * (rank == ROOT)),  # nothing is promised to the others
     ),
-    "send_recv": _Collective(lambda _: 1.0, _send_to_next, is_sharded=False, is_in_place=False),
+    "send_recv": _Collective(
+        lambda _: 1.0, _send_to_next, lambda rank, n: ([(None, [rank])], [(None, [(rank - 1) % n])]), is_in_place=False
+    ),
 }
 NAMES = tuple(_COLLECTIVES)
 
 
 def bus_factor(collective: str, world_size: int) -> float:
     """Return the part of the message that every link must carry: 0.875 for all_gather on 8 ranks."""
-    return _named(collective).bus_factor(world_size)
-
-
-def _named(collective: str) -> _Collective:
-    if collective not in _COLLECTIVES:
-        raise ValueError(f"unknown collective {collective!r}; known: {', '.join(NAMES)}")
-    return _COLLECTIVES[collective]
+    return _COLLECTIVES[collective].bus_factor(world_size)
 
 
 def split(places: Sequence[int], rank: int) -> dist.ProcessGroup:
@@ -128,35 +140,27 @@ def texts_over_ranks(own: str, device: torch.device, group: Group = None) -> lis
 
 
 class Buffers:
-    """Uninitialised buffers that one collective reads and writes on this rank.
+    """Uninitialised buffers that one collective reads and writes on this rank, and the integers that belong there.
 
     `num_bytes` is rounded down to whole elements, in a sharded message to as many for each rank, but to at least one.
     """
 
     def __init__(self, collective: str, num_bytes: int, device: torch.device, group: Group = None) -> None:
         rank, world_size = dist.get_rank(group), dist.get_world_size(group)
-        known = _named(collective)
-        if num_bytes < 1:
-            raise ValueError(f"num_bytes={num_bytes}: at least 1")
+        known = _COLLECTIVES[collective]
         num_parts = world_size if known.is_sharded else 1
         num_elements = max(1, num_bytes // BYTES_PER_ELEMENT // num_parts) * num_parts
         wanted_bytes = num_elements * BYTES_PER_ELEMENT * (1 if known.is_in_place else 2)
         if device.type == "cuda" and wanted_bytes > (free_bytes := torch.cuda.mem_get_info(device)[0]):
             raise ValueError(f"buffers of {wanted_bytes} bytes on {device}: only {free_bytes} bytes are free")
-        self.collective, self.num_bytes, self.device = collective, BYTES_PER_ELEMENT * num_elements, device
-        self.group, self._run = group, known.run
-        full_N = torch.empty(num_elements, device=device)
-        nothing = full_N[:0]  # for a rank without input or without output
-        if collective == "all_gather":
-            self.input, self.output = full_N.chunk(world_size)[rank], full_N
-        elif collective == "broadcast":
-            self.input, self.output = full_N if rank == ROOT else nothing, full_N
-        elif collective == "reduce":
-            self.input, self.output = full_N, full_N if rank == ROOT else nothing
-        elif collective == "reduce_scatter":
-            self.input, self.output = full_N, torch.empty(num_elements // world_size, device=device)
+        self.num_bytes, self.device, self.group, self._run = BYTES_PER_ELEMENT * num_elements, device, group, known.run
+        self.given, self.expected = values_of(collective, num_elements, rank, world_size)
+        if known.is_in_place:
+            full_N = torch.empty(num_elements, device=device)
+            sides = [full_N[values[0].start : values[-1].stop] if values else full_N[:0] for values in (self.given, self.expected)]
         else:
-            self.input, self.output = full_N, full_N if known.is_in_place else torch.empty_like(full_N)
+            sides = [torch.empty(sum(map(len, values)), device=device) for values in (self.given, self.expected)]
+        self.input, self.output = sides
 
     def run(self) -> None:
         """Enqueue one operation. Collective."""
@@ -191,6 +195,9 @@ class Integers:
     slope: int
     offset: int
 
+    def __len__(self) -> int:
+        return self.stop - self.start
+
 
 def slope(rank: int) -> int:
     return 1 + rank % 3
@@ -209,41 +216,16 @@ def period(world_size: int) -> int:
     return (longest - 1) | 1
 
 
-def input_of(collective: str, num_elements: int, rank: int, world_size: int) -> list[Integers]:
-    """Return the input of a rank: a shard for all_gather, nothing for a broadcast except at its root, else a whole message."""
-    if collective == "broadcast" and rank != ROOT:
-        return []
-    if collective == "all_gather":
-        return [_shard_of(num_elements, rank, rank, world_size)]
-    return [_whole_of(num_elements, rank, world_size)]
+def values_of(collective: str, num_elements: int, rank: int, world_size: int) -> tuple[list[Integers], list[Integers]]:
+    """Return the input of a rank, and the output that it must then hold, each in order; nothing where it has none."""
+    shard, longest = num_elements // world_size, period(world_size)
 
+    def values(place: int | None, ranks: Sequence[int]) -> Integers:
+        start, stop = (0, num_elements) if place is None else (shard * place, shard * (place + 1))
+        return Integers(start, stop, longest, sum(map(slope, ranks)), sum(map(offset, ranks)))
 
-def output_of(collective: str, num_elements: int, rank: int, world_size: int) -> list[Integers]:
-    """Return the output that a rank must hold, in order. Nothing is promised by reduce, except at its root."""
-    if collective == "all_gather":
-        return [_shard_of(num_elements, peer, peer, world_size) for peer in range(world_size)]
-    if collective == "all_to_all":
-        return [_shard_of(num_elements, rank, peer, world_size) for peer in range(world_size)]
-    if collective == "broadcast":
-        return [_whole_of(num_elements, ROOT, world_size)]
-    if collective == "send_recv":
-        return [_whole_of(num_elements, (rank - 1) % world_size, world_size)]
-    if collective == "reduce" and rank != ROOT:
-        return []
-    shard = num_elements // world_size
-    start, stop = (shard * rank, shard * (rank + 1)) if collective == "reduce_scatter" else (0, num_elements)
-    ranks = range(world_size)
-    return [Integers(start, stop, period(world_size), sum(map(slope, ranks)), sum(map(offset, ranks)))]
-
-
-def _whole_of(num_elements: int, rank: int, world_size: int) -> Integers:
-    return Integers(0, num_elements, period(world_size), slope(rank), offset(rank))
-
-
-def _shard_of(num_elements: int, place: int, rank: int, world_size: int) -> Integers:
-    """Return the shard at `place` of the message of `rank`."""
-    shard = num_elements // world_size
-    return Integers(shard * place, shard * (place + 1), period(world_size), slope(rank), offset(rank))
+    inputs, outputs = _COLLECTIVES[collective].parts(rank, world_size)
+    return [values(*part) for part in inputs], [values(*part) for part in outputs]
 
 
 def write(tensor: Tensor, values: Sequence[Integers]) -> None:

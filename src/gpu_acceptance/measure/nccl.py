@@ -43,7 +43,6 @@ _ROW = re.compile(r"\s*(?P<bytes>\d+)\s+\d+\s+float\s+sum\s+-1(?:\s+\S+){4}\s+\S
 class CollectiveResult:
     """One collective at one message size. Every rank gets the same numbers, except its own `num_wrong`."""
 
-    collective: str
     num_bytes: int  # rounded down to whole elements (for every rank), as nccl-tests does
     elapsed_s: float  # one operation: median block, mean over ranks as nccl-tests does
     slowest_s: float  # median block of the slowest rank
@@ -51,15 +50,8 @@ class CollectiveResult:
     busbw_gb_per_s: float
     p50_s: float  # of single operations, back to back; the rank where it is largest
     p99_s: float  # nearest rank; with fewer than 100 operations the longest one
-    late_ranks: tuple[int, ...]  # those that others wait for, as ranks of the group
+    late: str  # names the ranks that others wait for; empty where there is none, or where a rank may be done before another has come
     num_wrong: int  # elements of this rank's output, from a separate, untimed operation on integers
-
-    @property
-    def late(self) -> str:
-        """Name the late ranks for a message. Empty where none is, and where a rank may be done before another has come."""
-        if self.collective not in _ALL_WAIT or not self.late_ranks:
-            return ""
-        return f"the others wait for rank {', '.join(map(str, self.late_ranks))}"
 
 
 def measure(
@@ -77,25 +69,20 @@ def measure(
     `group`: all ranks unless one is given. Blocks have at least `min_iterations` operations; nccl-tests has 20. A message has at least one
     element, a sharded one at least one for each rank.
     """
-    world_size = dist.get_world_size(group)
-    factor = bus_factor(collective, world_size)
-    if world_size < 2:
-        raise ValueError(f"{collective} needs at least 2 ranks, this world has {world_size}")
     buffers = Buffers(collective, num_bytes, device, group)
     blocks, single_s = _time(buffers, block_s, num_blocks, min_iterations)
     own = [blocks.median_s, blocks.cv_percent, statistics.median(single_s), p99(single_s), statistics.mean(single_s)]
     medians_s, cvs_percent, p50s_s, p99s_s, means_s = over_ranks(own, device, group)
     elapsed_s = statistics.mean(medians_s)
     return CollectiveResult(
-        collective=collective,
         num_bytes=buffers.num_bytes,
         elapsed_s=elapsed_s,
         slowest_s=max(medians_s),
         block_cv_percent=max(cvs_percent),
-        busbw_gb_per_s=buffers.num_bytes / elapsed_s / 1e9 * factor,
+        busbw_gb_per_s=buffers.num_bytes / elapsed_s / 1e9 * bus_factor(collective, dist.get_world_size(group)),
         p50_s=max(p50s_s),
         p99_s=max(p99s_s),
-        late_ranks=late_ranks(means_s),
+        late=late(means_s) if collective in _ALL_WAIT else "",
         num_wrong=_count_wrong(buffers, 0),
     )
 
@@ -124,13 +111,14 @@ def _time(buffers: Buffers, block_s: float, num_blocks: int, min_iterations: int
     return blocks, time_each(buffers.run, blocks.num_iterations, device)
 
 
-def late_ranks(means_s: list[float]) -> tuple[int, ...]:
-    """Return the ranks that spend clearly less time in an operation than most do, from the mean of each rank.
+def late(means_s: list[float]) -> str:
+    """Name the ranks of a group that spend clearly less time in an operation than most do, from the mean of each rank.
 
     An operation begins to move data when its last rank has come. The other ranks spend the time until then in it.
     """
     most_s = statistics.median_high(means_s)
-    return tuple(rank for rank, mean_s in enumerate(means_s) if mean_s < _LATE * most_s)
+    ranks = [str(rank) for rank, mean_s in enumerate(means_s) if mean_s < _LATE * most_s]
+    return f"the others wait for rank {', '.join(ranks)}" if ranks else ""
 
 
 def count_wrong(collective: str, *, num_bytes: int, device: torch.device, num_planted: int = 0) -> int:
@@ -143,13 +131,11 @@ def count_wrong(collective: str, *, num_bytes: int, device: torch.device, num_pl
 
 def _count_wrong(buffers: Buffers, num_planted: int) -> int:
     """Count the elements of this rank's output that differ, bit for bit, from the exact result. Collective."""
-    rank, world_size = dist.get_rank(buffers.group), dist.get_world_size(buffers.group)
-    num_elements = buffers.num_bytes // BYTES_PER_ELEMENT
     buffers.output.fill_(math.nan)  # in place, the input overwrites (its part of) this, all of whose elements differ from the result
-    collectives.write(buffers.input, collectives.input_of(buffers.collective, num_elements, rank, world_size))
+    collectives.write(buffers.input, buffers.given)
     buffers.run()
     buffers.output[:num_planted].neg_()  # no element of a message is 0, so that each becomes another one
-    return collectives.num_different(buffers.output, collectives.output_of(buffers.collective, num_elements, rank, world_size))
+    return collectives.num_different(buffers.output, buffers.expected)
 
 
 def group_of(places: Sequence[int], rank: int) -> Group:
@@ -194,17 +180,8 @@ def size_name(num_bytes: int) -> str:
     return f"{num_bytes}b"
 
 
-@dataclass(frozen=True)
-class LatencyResult:
-    """One message size on this rank."""
-
-    num_bytes: int
-    latency_us: float  # one all_reduce: median block
-    block_cv_percent: float
-
-
-def measure_latency(num_bytes: int, *, device: torch.device, block_s: float, num_blocks: int, in_a_graph: bool) -> LatencyResult:
-    """Time all_reduce of `num_bytes` over the default process group, called one by one or captured. Collective.
+def measure_latency(num_bytes: int, *, device: torch.device, block_s: float, num_blocks: int, in_a_graph: bool) -> float:
+    """Return us of one all_reduce of `num_bytes` over all ranks, called one by one or captured; the median block. Collective.
 
     `in_a_graph`: only on a GPU, in a process that started with LATENCY_ENVIRONMENT.
     """
@@ -221,7 +198,7 @@ def measure_latency(num_bytes: int, *, device: torch.device, block_s: float, num
     )
     if graph:
         graph.reset()  # before the communicator that it calls
-    return LatencyResult(num_bytes, blocks.median_s * 1e6 / (_IN_A_GRAPH if graph else 1), blocks.cv_percent)
+    return blocks.median_s * 1e6 / (_IN_A_GRAPH if graph else 1)
 
 
 def _captured(values_N: torch.Tensor) -> torch.cuda.CUDAGraph:
@@ -234,27 +211,10 @@ def _captured(values_N: torch.Tensor) -> torch.cuda.CUDAGraph:
     return graph
 
 
-@dataclass(frozen=True)
-class ExactResult:
-    """All collectives at three sizes, on this rank."""
-
-    num_operations: int
-    num_planted: int  # elements that a drill changed
-    wrong_by_operation: dict[str, int]  # "all_reduce of 16 bytes" -> wrong elements; only where there are any
-
-    @property
-    def num_wrong(self) -> int:
-        return sum(self.wrong_by_operation.values())
-
-    @property
-    def wrong(self) -> str:
-        """Name the operations for a message: "all_reduce of 16 bytes: 1; ..."."""
-        return "; ".join(f"{operation}: {number}" for operation, number in self.wrong_by_operation.items())
-
-
-def measure_exact(*, largest_bytes: int, device: torch.device, num_planted: int = 0) -> ExactResult:
+def measure_exact(*, largest_bytes: int, device: torch.device, num_planted: int = 0) -> dict[str, int]:
     """Run each collective once at each of three sizes; in a world of one rank, all_reduce alone. Collective.
 
+    Return the wrong elements of this rank by operation, such as "all_reduce of 16 bytes".
     `num_planted`: elements of this rank's last all_reduce that a drill changes, and that must be found.
     """
     world_size = dist.get_world_size()
@@ -265,7 +225,7 @@ def measure_exact(*, largest_bytes: int, device: torch.device, num_planted: int 
     for num_bytes, collective in itertools.product(sizes, collectives):
         planted = num_planted if (collective, num_bytes) == ("all_reduce", largest_bytes) else 0
         wrong[f"{collective} of {num_bytes} bytes"] = count_wrong(collective, num_bytes=num_bytes, device=device, num_planted=planted)
-    return ExactResult(len(wrong), num_planted, {operation: count for operation, count in wrong.items() if count})
+    return wrong
 
 
 def ask_nccl_tests(num_bytes: int, num_gpus: int, num_nodes: int) -> float | str:

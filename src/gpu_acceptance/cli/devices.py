@@ -130,8 +130,8 @@ def _cut(text: str, most: int) -> str:
 _MOST_PROCESSES = 8
 
 
-def _active(links: Sequence[NvLink]) -> Answer[tuple[bool, ...]]:
-    return all_of(link.is_active for link in links)
+def _active(links: Sequence[NvLink]) -> Answer[str]:
+    return then(all_of(link.is_active for link in links), lambda active: f"{sum(active)} of {len(active)}")
 
 
 def _pcie(pcie: Pcie) -> Answer[str]:
@@ -150,7 +150,13 @@ _GPU_COLUMNS: tuple[Column[GpuReading], ...] = (
     Column("MIG", 3, lambda gpu: then(gpu.mig_is_on, on_off)),
     Column("power limit", 11, lambda gpu: then(gpu.power.enforced_limit_w, "{:g} W".format)),
     Column("temp", 6, lambda gpu: then(gpu.temperature.gpu_c, "{} C".format)),
-    Column("NVLinks", 8, lambda gpu: then(then(gpu.nvlinks, _active), lambda active: f"{sum(active)} of {len(active)}")),
+    Column(
+        "NVLinks",
+        8,
+        lambda gpu: then(
+            then(gpu.nvlinks, lambda links: all_of(link.is_active for link in links)), lambda active: f"{sum(active)} of {len(active)}"
+        ),
+    ),
     Column("PCIe gen", 14, lambda gpu: _pcie(gpu.pcie)),
     Column("procs", 5, lambda gpu: then(gpu.processes, lambda found: str(len(found)))),
 )
@@ -183,7 +189,14 @@ def gpu_lines(node: NodeReading) -> list[str]:
     if len(boards) == 1:
         head = f"{head}, VBIOS {say(boards.pop())}"
     rows = table(columns, gpus, lambda gpu: f"GPU {gpu.index}") if gpus else []
-    return [*section("GPUs", head), *rows, *section("", *_of_some(gpus))]
+    some = []
+    down = {gpu.index: [link.index for link in known(gpu.nvlinks) if link.is_active is False] for gpu in gpus}
+    if any(down.values()):
+        some.append(f"NVLinks not up: {'; '.join(f'GPU {index}: {as_cpu_list(links)}' for index, links in down.items() if links)}")
+    running = [f"GPU {gpu.index} pid {one.pid} {say(one.used_bytes, size)}" for gpu in gpus for one in known(gpu.processes)]
+    if running:
+        some.append(f"processes: {', '.join(first_few(running, _MOST_PROCESSES))}")
+    return [*section("GPUs", head), *rows, *section("", *some)]
 
 
 def peer_lines(gpus: GpusReading) -> list[str]:
@@ -224,22 +237,11 @@ def rdma_lines(infiniband: InfiniBand) -> list[str]:
     for device in devices:
         rows += [(device, port) for port in ((device.ports,) if isinstance(device.ports, Missing) else device.ports or (_NO_PORT,))]
     head = section("RDMA", f"{count(len(devices), 'device')}; {gpudirect}")
-    return [*head, *table(_RDMA_COLUMNS, rows, _port_name)] if rows else head
+    return [*head, *table(_RDMA_COLUMNS, rows, lambda row: _port_name(*row))] if rows else head
 
 
-def _port_name(row: tuple[RdmaDevice, Answer[Port]]) -> str:
-    device, port = row
+def _port_name(device: RdmaDevice, port: Answer[Port]) -> str:
     return device.name if isinstance(port, Missing) else PortName(device.name, port.number)
-
-
-def _of_some(gpus: tuple[GpuReading, ...]) -> Iterator[str]:
-    down = {gpu.index: [link.index for link in known(gpu.nvlinks) if link.is_active is False] for gpu in gpus}
-    if any(down.values()):
-        yield f"NVLinks not up: {'; '.join(f'GPU {index}: {as_cpu_list(links)}' for index, links in down.items() if links)}"
-    running = [(gpu.index, process) for gpu in gpus for process in known(gpu.processes)]
-    if running:
-        texts = [f"GPU {index} pid {process.pid} {say(process.used_bytes, size)}" for index, process in running]
-        yield f"processes: {', '.join(first_few(texts, _MOST_PROCESSES))}"
 
 
 def _peer_text(name: str, links: tuple[PeerLink, ...], answers: list[Answer[str]]) -> str:

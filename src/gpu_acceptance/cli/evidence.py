@@ -63,7 +63,14 @@ def _verify(options: argparse.Namespace) -> int:
     """
     run_dir = find_run(options.dir)
     manifest = manifest_of(run_dir)
-    signer, faults = _find_signer(run_dir, options.allowed_signers)
+    signer, faults = "", []
+    if options.allowed_signers and not os.path.lexists(run_dir / SIGNATURE):
+        faults.append(Difference("missing", SIGNATURE, "this run is not signed"))
+    elif options.allowed_signers:
+        try:
+            signer = find_signer(run_dir, options.allowed_signers)
+        except SignatureError as error:
+            faults.append(Difference("differs", SIGNATURE, str(error)))
     if options.sha256 and options.sha256 != manifest.sha256:
         faults = [Difference("differs", MANIFEST, f"its sha256 is not {options.sha256}"), *faults]
     record = _confirmed(run_dir, manifest, *faults)
@@ -151,18 +158,6 @@ def manifest_of(run_dir: Path) -> Manifest:
             f"{run_dir}: no {MANIFEST}: nothing says what this run left; its reporter was killed, or is of an earlier version"
         )
     return manifest
-
-
-def _find_signer(run_dir: Path, allowed: Path | None) -> tuple[str, list[Difference]]:
-    """Return the signer of the manifest, or the fault of the signature; neither without --allowed-signers."""
-    if allowed is None:
-        return "", []
-    if not os.path.lexists(run_dir / SIGNATURE):
-        return "", [Difference("missing", SIGNATURE, "this run is not signed")]
-    try:
-        return find_signer(run_dir, allowed), []
-    except SignatureError as error:
-        return "", [Difference("differs", SIGNATURE, str(error))]
 
 
 def _say_changes(run_dir: Path, manifest: Manifest, changes: Sequence[Difference]) -> None:

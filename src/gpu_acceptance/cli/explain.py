@@ -4,7 +4,7 @@ import argparse
 import ast
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
@@ -17,18 +17,16 @@ from gpu_acceptance.cli import arguments
 from gpu_acceptance.cli.arguments import Verbs
 from gpu_acceptance.inventory import nvml
 from gpu_acceptance.report.remedies import kinds_of_metric, table
-from gpu_acceptance.run.suite import FOLDER, suite_for
+from gpu_acceptance.run.suite import FOLDER, profiles_of, suite_for
 from gpu_acceptance.thresholds.changes import limit_differences
 from gpu_acceptance.thresholds.families import stated
 from gpu_acceptance.thresholds.known_metrics import KnownMetrics, known_metrics
 from gpu_acceptance.thresholds.limit import COUNTERS, Limit, Profile, matching_reason, show, subject_of_metric, with_unit
-from gpu_acceptance.thresholds.profile import ASKED_BY, LimitsError, load_profile, profile_names, read_profiles, select_profile, shipped_dir
+from gpu_acceptance.thresholds.profile import ASKED_BY, LimitsError, load_profile, profile_names, read_profiles, select_profile
 from gpu_acceptance.thresholds.schema import Entry
 
 _PACKAGE = "gpu_acceptance"
 _ROOT = Path(__file__).parents[1]
-
-
 _WIDTH = 118
 _INDENT = "    "
 _UNITS = {"bool": "true or false", "text": "a text"}
@@ -36,36 +34,24 @@ _REASON = "agreed with the vendor on 2026-11-20"
 _MOST_WHOLE = 1e15  # below it a float shows every digit
 
 
-@dataclass(frozen=True)
-class Validation:
-    """One test function: its node id in the suite, and the first paragraph of its docstring."""
+def validations_of(metric: str, suite: Path) -> dict[str, str]:
+    """Return the validations that measure a metric, by node id, with the first paragraph of their docstrings.
 
-    nodeid: str
-    text: str
-
-
-def validations_of(metric: str, suite: Path) -> list[Validation]:
-    """Return the validations that measure a metric; all of its subject if the source does not tell; none without such a file."""
+    All of its subject if the source does not tell; none without such a file.
+    """
     path = next(iter(sorted((suite / FOLDER).rglob(f"test_{subject_of_metric(metric)}.py"))), None)
     module = _parsed(path) if path else None
     if path is None or module is None:
-        return []
+        return {}
     tests = [node for node in module.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
-    scores = {test.name: _score(metric, test, module) for test in tests}
-    best = max(scores.values(), default=(0, False))
+    scores = []  # the letters of the longest pattern that fits, and whether the test's name is the metric's second part
+    for test in tests:
+        fitting = [glob for glob in _globs(test, module) if fnmatchcase(metric, glob) or fnmatchcase(metric, f"{glob}.*")]
+        letters = max((len(glob.replace("*", "")) for glob in fitting), default=0)
+        scores.append((letters, test.name == f"test_{metric.split('.')[1]}"))
     file = path.relative_to(suite).as_posix()
-    return [
-        Validation(f"{file}::{test.name}", " ".join((ast.get_docstring(test) or "").split("\n\n")[0].split()))
-        for test in tests
-        if scores[test.name] == best
-    ]
-
-
-def _score(metric: str, test: ast.FunctionDef, module: ast.Module) -> tuple[int, bool]:
-    """Return the letters of the longest pattern that fits, and whether the test's name is the metric's second part."""
-    fitting = [glob for glob in _globs(test, module) if fnmatchcase(metric, glob) or fnmatchcase(metric, f"{glob}.*")]
-    letters = max((len(glob.replace("*", "")) for glob in fitting), default=0)
-    return letters, test.name == f"test_{metric.split('.')[1]}"
+    best = [test for test, score in zip(tests, scores, strict=True) if score == max(scores)]
+    return {f"{file}::{test.name}": " ".join((ast.get_docstring(test) or "").split("\n\n")[0].split()) for test in best}
 
 
 def _globs(test: ast.FunctionDef, module: ast.Module) -> Iterator[str]:
@@ -121,45 +107,34 @@ def _explain(options: argparse.Namespace) -> int:
     Print what measures a metric, its limit in each profile with its source, what to do about a miss, an overlay that changes the limit,
     and the option that waives it. A subject (hbm) or a glob ('*.wrong') lists its metrics. Touches no GPU.
     """
-    directory, overlays = suite_for(Path.cwd()) / "thresholds", options.limits
-    directory = directory if (directory / "base.yaml").is_file() else shipped_dir()
+    suite, overlays = suite_for(Path.cwd()), options.limits
+    directory = profiles_of(suite)
     names = profile_names(directory)
     if options.hardware is None and overlays:
         raise ValueError(f"--limits={overlays[0]}: an overlay lies on a profile: add --hardware=NAME; profiles: {', '.join(names)}")
     chosen = [options.hardware] if options.hardware else names
-    profiles = [load_profile(one, directory, overlays, suite_for(Path.cwd()) / FOLDER) for one in chosen]
+    profiles = [load_profile(one, directory, overlays, suite / FOLDER) for one in chosen]
     if not options.hardware:
-        profiles = _this_machine_first(profiles, directory)
+        with suppress(LimitsError):  # first the profile that a run on this machine would choose, if there is one
+            gpus = nvml.read().gpus
+            here = select_profile(gpus[0].name if gpus else None, directory)
+            profiles = sorted(profiles, key=lambda profile: profile.name != here)
     limited = {metric: limit.unit for profile in profiles for metric, limit in profile.limits.items()}
     shipped = known_metrics(read_profiles(directory))
     known = KnownMetrics({**shipped.limited, **limited}, shipped.figures, frozenset())
-    if known.unit_of(options.metric) is not None:
-        before = load_profile(options.hardware, directory).limits.get(options.metric) if overlays else None
-        lines = _one(options.metric, known, profiles, before)
-    elif found := known.matching(options.metric):
-        lines = _list(found, known, profiles)
+    name, subject = options.metric, subject_of_metric(options.metric)
+    if known.unit_of(name) is not None:
+        before = load_profile(options.hardware, directory).limits.get(name) if overlays else None
+        print(visible("\n".join(_one(name, known, profiles, before))))
+    elif found := known.matching(name):
+        print(visible("\n".join(_list(found, known, profiles))))
+    elif subject not in known.subjects and "*" not in subject:
+        hint = did_you_mean(subject, known.subjects)
+        raise ValueError(f"unknown subject {subject!r}; known: {', '.join(sorted(known.subjects))}{hint}")
     else:
-        raise ValueError(_unknown(options.metric, known))
-    print(visible("\n".join(lines)))
+        hint = known.nearest(name) or f"; `gpu-acceptance explain {subject}` lists those of its subject"
+        raise ValueError(f"unknown metric {name!r}{hint}")
     return 0
-
-
-def _this_machine_first(profiles: list[Profile], directory: Path) -> list[Profile]:
-    """Put the profile first that a run on this machine would choose, if there is one."""
-    gpus = nvml.read().gpus
-    try:
-        here = select_profile(gpus[0].name if gpus else None, directory)
-    except LimitsError:
-        return profiles
-    return sorted(profiles, key=lambda profile: profile.name != here)
-
-
-def _unknown(name: str, known: KnownMetrics) -> str:
-    subject = subject_of_metric(name)
-    if subject not in known.subjects and "*" not in subject:
-        return f"unknown subject {subject!r}; known: {', '.join(sorted(known.subjects))}{did_you_mean(subject, known.subjects)}"
-    hint = known.nearest(name) or f"; `gpu-acceptance explain {subject}` lists those of its subject"
-    return f"unknown metric {name!r}{hint}"
 
 
 def _list(metrics: Sequence[str], known: KnownMetrics, profiles: Sequence[Profile]) -> Iterator[str]:
@@ -179,9 +154,17 @@ def _one(metric: str, known: KnownMetrics, profiles: Sequence[Profile], before: 
     yield f"{metric} ({_UNITS.get(unit, unit)})"
     if subject_of_metric(metric) == COUNTERS:
         yield "Read by the supervisor of each rank before and after every validation; the figure is what rose in between."
-    for validation in validations_of(metric, suite_for(Path.cwd())):
-        yield from _wrapped(f"measured by {validation.nodeid}: {validation.text}", "", _INDENT)
-    yield _levels(subject_of_metric(metric), profiles[0])
+    for nodeid, text in validations_of(metric, suite_for(Path.cwd())).items():
+        yield from _wrapped(f"measured by {nodeid}: {text}", "", _INDENT)
+    levels, subject = profiles[0].levels, subject_of_metric(metric)
+    named = [level for level, subjects in levels.items() if subject in subjects]
+    others = [level for level in levels if level not in named]
+    if option := next((option for option, (asked, _) in ASKED_BY.items() if asked == subject), None):
+        yield f"part of a run with {option}"
+    elif named:
+        yield f"part of level {', '.join(named)}" + (f"; not tested at level {', '.join(others)}" if others else "")
+    else:
+        yield "part of every level"
     yield ""
     yield from _limits(metric, profiles)
     if before:
@@ -201,16 +184,6 @@ def _one(metric: str, known: KnownMetrics, profiles: Sequence[Profile], before: 
     yield snippet(metric, limit, unit)
     if limit:
         yield f"To accept without it: --waive='{metric}={_REASON}'"
-
-
-def _levels(subject: str, profile: Profile) -> str:
-    """Return the option or the levels that make a metric part of a run."""
-    if option := next((option for option, (asked, _) in ASKED_BY.items() if asked == subject), None):
-        return f"part of a run with {option}"
-    if named := [level for level, subjects in profile.levels.items() if subject in subjects]:
-        others = [level for level in profile.levels if level not in named]
-        return f"part of level {', '.join(named)}" + (f"; not tested at level {', '.join(others)}" if others else "")
-    return "part of every level"
 
 
 def _limits(metric: str, profiles: Sequence[Profile]) -> Iterator[str]:

@@ -13,9 +13,9 @@ from gpu_acceptance.cli import arguments
 from gpu_acceptance.cli.arguments import Verbs
 from gpu_acceptance.inventory import nvml
 from gpu_acceptance.report.words import count
-from gpu_acceptance.run.suite import FOLDER, suite_for
+from gpu_acceptance.run.suite import FOLDER, profiles_of, suite_for
 from gpu_acceptance.thresholds.limit import Limit, Profile, is_of_speed, matching_reason, show, source_kind, with_unit
-from gpu_acceptance.thresholds.profile import load_profile, profile_names, select_profile, shipped_dir
+from gpu_acceptance.thresholds.profile import load_profile, profile_names, select_profile
 
 _WIDTH = 118
 _COLUMNS = (33, 19, 9)  # the widest that a bound, a scope and a kind of source are
@@ -36,18 +36,16 @@ def _limits(options: argparse.Namespace) -> int:
     policy) and the metrics that it holds for, by subject. `gpu-acceptance explain METRIC` prints the whole source of one limit. Touches no
     GPU.
     """
-    directory = suite_for(Path.cwd()) / "thresholds"
-    directory = directory if (directory / "base.yaml").is_file() else shipped_dir()
-    name = options.profile or _of_this_machine(directory)
-    print(visible("\n".join(policy(load_profile(name, directory, options.limits, suite_for(Path.cwd()) / FOLDER)))))
+    suite = suite_for(Path.cwd())
+    directory, name = profiles_of(suite), options.profile
+    if name is None:
+        gpus = nvml.read().gpus
+        if not gpus:
+            known = ", ".join(profile_names(directory))
+            raise ValueError(f"this machine has no GPU that NVML shows; name one of the profiles: {known}")
+        name = select_profile(gpus[0].name, directory)
+    print(visible("\n".join(policy(load_profile(name, directory, options.limits, suite / FOLDER)))))
     return 0
-
-
-def _of_this_machine(directory: Path) -> str:
-    gpus = nvml.read().gpus
-    if not gpus:
-        raise ValueError(f"this machine has no GPU that NVML shows; name one of the profiles: {', '.join(profile_names(directory))}")
-    return select_profile(gpus[0].name, directory)
 
 
 def policy(profile: Profile) -> Iterator[str]:

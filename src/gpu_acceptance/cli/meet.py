@@ -16,7 +16,7 @@ from gpu_acceptance.control.meeting import Place, meet
 from gpu_acceptance.control.rank import JOIN_S
 from gpu_acceptance.inventory import kubernetes
 from gpu_acceptance.inventory.answer import Answer, Missing, Why, join_names
-from gpu_acceptance.inventory.kubernetes import DONE, RUNNING, TERMINATING, Reason, RunPod
+from gpu_acceptance.inventory.kubernetes import DONE, RUNNING, TERMINATING, RunPod
 from gpu_acceptance.report.words import duration
 from gpu_acceptance.thresholds.limit import plural
 
@@ -75,17 +75,16 @@ def _awaited(pods: Pods, number: int) -> str:
 def _why(pods: Pods, number: int, passed_s: float) -> Iterator[str]:
     for pod in (pod for pod in pods if pod.phase != RUNNING):
         where = f" on {pod.node}" if pod.node else ""
-        yield f"pod {pod.name}{where} is {pod.phase}: {'; '.join(map(_text_of, pod.reasons)) or 'Kubernetes gives no reason'}"
+        texts = [
+            f"{one_line(reason.message)} ({one_line(reason.word)})" if reason.message else one_line(reason.word) for reason in pod.reasons
+        ]
+        yield f"pod {pod.name}{where} is {pod.phase}: {'; '.join(texts) or 'Kubernetes gives no reason'}"
     if _num_there(pods) < number:
         yield f"{_num_there(pods)} of {plural(number, 'pod')} of this run exist: the controller did not create the others"
     yield (
         f"INCOMPLETE: {_num_running(pods)} of {plural(number, 'pod')} of this run running after {duration(passed_s)}, nothing was tested; "
         "what to do: gpu-acceptance remedy pod_pending"
     )
-
-
-def _text_of(reason: Reason) -> str:
-    return f"{one_line(reason.message)} ({one_line(reason.word)})" if reason.message else one_line(reason.word)
 
 
 def add_verbs(verbs: Verbs) -> None:
@@ -97,10 +96,11 @@ def add_verbs(verbs: Verbs) -> None:
     how_long = "how long to wait: seconds, or a number with s, m or h"
     pods.add_argument("--timeout", metavar="TIME", type=seconds, required=True, help=how_long)
     meet = add_verb(verbs, "meet", _meet)
+    node = lambda text: int(matching(r"[0-9]{1,5}", "0 to 99999")(text))  # noqa: E731
     address = "address of node 0, as the other nodes reach it, and the port where ranks will meet"
     meet.add_argument("place", metavar="HOST:PORT", type=_place, help=address)
     meet.add_argument("--nodes", metavar="N", type=whole_number(), required=True, help="number of nodes of the run")
-    meet.add_argument("--node", metavar="I", type=_node, help="number of this node, from 0; give it on all nodes or on none")
+    meet.add_argument("--node", metavar="I", type=node, help="number of this node, from 0; give it on all nodes or on none")
     name = matching(r"(?a:[\w.:-]{1,200})", "letters, digits, '.', ':', '_' and '-', at most 200")
     meet.add_argument("--run", metavar="NAME", type=name, help="name of the run, the same on all nodes")
     meet.add_argument("--timeout", metavar="TIME", type=seconds, default=JOIN_S, help=f"{how_long} (default: {JOIN_S:g} s)")
@@ -135,10 +135,6 @@ def _place(text: str) -> tuple[str, int]:
     if not found or not 1 <= int(found[2]) <= 65535:
         raise not_allowed(text, "HOST:PORT with a port from 1 to 65535")
     return found[1], int(found[2])
-
-
-def _node(text: str) -> int:
-    return int(matching(r"[0-9]{1,5}", "0 to 99999")(text))
 
 
 def _meet(options: argparse.Namespace) -> int:

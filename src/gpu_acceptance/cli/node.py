@@ -1,7 +1,7 @@
 """One node on one screen: a snapshot as lines for people. Pure; nothing is judged."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
 from typing import TypeVar
 
 from gpu_acceptance.cli.devices import (
@@ -22,8 +22,8 @@ from gpu_acceptance.cli.devices import (
 from gpu_acceptance.cli.snapshot_file import Snapshot
 from gpu_acceptance.inventory.answer import Answer, Missing, Unlimited, then
 from gpu_acceptance.inventory.cgroup import Allowance, Allowances
-from gpu_acceptance.inventory.cpu import Cpu, NumaNode
-from gpu_acceptance.inventory.kernel_log import KernelLog, Reach, Xid
+from gpu_acceptance.inventory.cpu import Cpu
+from gpu_acceptance.inventory.kernel_log import Xid
 from gpu_acceptance.inventory.mounts import Mount, Mounts
 from gpu_acceptance.inventory.node import NodeReading
 from gpu_acceptance.inventory.system import Memory
@@ -31,7 +31,6 @@ from gpu_acceptance.inventory.xids import Remedy, meaning_of
 from gpu_acceptance.report.words import count
 
 _MOST_KINDS = 4
-_WEIGHT = {remedy: weight for weight, remedy in enumerate(Remedy)}  # listed there from the least to the most
 T = TypeVar("T", int, float)
 
 _MOST_MOUNTS = 8
@@ -49,49 +48,38 @@ _MOUNT_COLUMNS: tuple[Column[tuple[Mount, str]], ...] = (
 
 def kernel_log_lines(node: NodeReading) -> list[str]:
     """Return the time that the log covers, the number of each kind of event, and the XIDs with the most far-reaching remedies."""
-    log = node.kernel_log
+    log, boot = node.kernel_log, node.system.boot_time_s
     if isinstance(log.reach, Missing):
         return section("log", say_why(log.reach))
-    return section("log", _reach(log.reach, node.system.boot_time_s), _counts(log), *_xid_texts(node))
-
-
-def _reach(reach: Reach, boot: Answer[int]) -> str:
+    reach = log.reach
     gaps = {"overwritten before it": reach.first_sequence, "lost while it was read": reach.num_lost, "unreadable": reach.num_unreadable}
-    holes = [f"{number} {what}" for what, number in gaps.items() if number]
-    if reach.is_cut_short:
-        holes.append("not read to its end")
-    holes_text = f" ({', '.join(holes)})" if holes else ""
-    whole = "all since boot" if reach.is_since_boot else f"not all since boot{holes_text}"
-    return f"kernel log from {_at(reach.first_s, boot)} to {_at(reach.last_s, boot)}: {whole}"
+    holes = [f"{number} {what}" for what, number in gaps.items() if number] + ["not read to its end"] * reach.is_cut_short
+    told = f" ({', '.join(holes)})" if holes else ""
+    whole = "all since boot" if reach.is_since_boot else f"not all since boot{told}"
+    counts = (
+        f"XIDs {say(log.xids, _number)}",
+        f"SXids {say(log.sxids, lambda found: _number(found, (str(one.number) for one in found)))}",
+        f"lost GPUs {say(log.lost_gpus, lambda lost: ' '.join(one.pci_bus_id for one in lost) or '0')}",
+        f"PCIe errors {say(log.pcie_errors, lambda found: _number(found, (say(one.severity) for one in found)))}",
+        f"errors of the host {say(log.host_errors, _number)}",
+        f"in no known form {say(log.unreadable, _number)}",
+        f"not listed {say(log.num_left_out)}",
+    )
+    begin_and_end = f"kernel log from {_at(reach.first_s, boot)} to {_at(reach.last_s, boot)}: {whole}"
+    return section("log", begin_and_end, ", ".join(counts), *_xid_texts(node))
 
 
 def _at(since_boot_s: float, boot: Answer[int]) -> str:
     return f"{since_boot_s:.7g} s after boot" if isinstance(boot, Missing) else moment(boot, since_boot_s)
 
 
-def _counts(log: KernelLog) -> str:
-    kinds = (
-        f"XIDs {say(log.xids, _number)}",
-        f"SXids {say(log.sxids, lambda found: _number_of(found, (str(one.number) for one in found)))}",
-        f"lost GPUs {say(log.lost_gpus, lambda lost: ' '.join(one.pci_bus_id for one in lost) or '0')}",
-        f"PCIe errors {say(log.pcie_errors, lambda found: _number_of(found, (say(one.severity) for one in found)))}",
-        f"errors of the host {say(log.host_errors, _number)}",
-        f"in no known form {say(log.unreadable, _number)}",
-        f"not listed {say(log.num_left_out)}",
-    )
-    return ", ".join(kinds)
+def _number(found: Sized, names: Iterable[str] = ()) -> str:
+    """Return `3`, or `3 (corrected: 2, fatal: 1)` where they have names."""
+    tally = _tally(names)
+    return f"{len(found)} ({tally})" if tally else str(len(found))
 
 
-def _number(found: Sized) -> str:
-    return str(len(found))
-
-
-def _number_of(found: Sized, names: Iterator[str]) -> str:
-    return f"{len(found)} ({_tally(names)})" if found else "0"
-
-
-def _tally(names: Iterator[str]) -> str:
-    """Return `corrected: 6, fatal: 1`."""
+def _tally(names: Iterable[str]) -> str:
     return ", ".join(f"{name}: {number}" for name, number in Counter(names).most_common())
 
 
@@ -105,11 +93,9 @@ def _xid_texts(node: NodeReading) -> Iterator[str]:
     kinds: dict[tuple[int, str], list[Xid]] = {}
     for xid in xids:
         kinds.setdefault((xid.number, xid.pci_bus_id), []).append(xid)
-    heaviest = [
-        (max((meaning_of(xid.number, xid.text) for xid in found), key=lambda meaning: _WEIGHT[meaning.remedy]), found)
-        for found in kinds.values()
-    ]
-    worst = sorted(heaviest, key=lambda one: -_WEIGHT[one[0].remedy])
+    weight = list(Remedy).index  # listed there from the least to the most
+    meanings = [max((meaning_of(xid.number, xid.text) for xid in found), key=lambda one: weight(one.remedy)) for found in kinds.values()]
+    worst = sorted(zip(meanings, kinds.values(), strict=True), key=lambda one: -weight(one[0].remedy))
     for meaning, found in worst[:_MOST_KINDS]:
         where = say(names.get(found[0].pci_bus_id, found[0].pci_bus_id))
         often = f"{count(len(found), 'time')}, last at {_at(found[-1].at_s, boot)}"
@@ -163,12 +149,8 @@ def _cpu_lines(cpu: Cpu) -> list[str]:
         f"{say(cpu.model)}, {counts}, SMT {say(cpu.smt_active, on_off)}",
         f"governor {governors}, up to {say(cpu.max_mhz, lambda mhz: f'{mhz:.0f} MHz')}; "
         f"CPUs isolated {isolated}, offline {offline}, for this process {affinity}",
-        f"NUMA {say_all(cpu.numa_nodes, _numa_node, '; ')}",
+        f"NUMA {say_all(cpu.numa_nodes, lambda one: f'{one.number}: {say(one.memory_bytes, size)}, CPUs {_cpus(one.cpu_list)}', '; ')}",
     )
-
-
-def _numa_node(node: NumaNode) -> str:
-    return f"{node.number}: {say(node.memory_bytes, size)}, CPUs {_cpus(node.cpu_list)}"
 
 
 def _cpus(answer: Answer[str]) -> str:

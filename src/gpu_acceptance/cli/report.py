@@ -57,7 +57,7 @@ def _build(options: argparse.Namespace) -> int:
         print(write_page(run_dir))
         for one in differences(run_dir, manifest, REPORT) if manifest else ():
             note(f"{one}: no longer the page that {MANIFEST} names, which stays as it is")
-        code = _write_exports(run_dir, record)
+        code = max([fail(problem, UNREADABLE) for problem in write_exports(run_dir, record)], default=0)
     else:
         _refuse_replacing(run_dir)
         code = _rebuild(run_dir, [run_dir], f"it left no {RESULTS}")
@@ -68,12 +68,6 @@ def _build(options: argparse.Namespace) -> int:
             problem = fail(f"no event files in {run_dir}: {describe(error)}", UNREADABLE)
             return code or problem
     return code
-
-
-def _write_exports(run_dir: Path, record: RunRecord) -> int:
-    """Return 0, or 3 where a file could not be written."""
-    problems = write_exports(run_dir, record)
-    return max([fail(problem, UNREADABLE) for problem in problems], default=0)
 
 
 def _merge(options: argparse.Namespace) -> int:
@@ -113,9 +107,9 @@ def _rebuild(out: Path, sources: Sequence[Path], why: str) -> int:
     copy_journals(journals, out)
     write_results(out, record)
     write_page(out)
-    _write_exports(out, record)
+    unwritten = write_exports(out, record)
     write_manifest(out)
-    for problem in dict.fromkeys(problem for content in contents for problem in content.problems):
+    for problem in dict.fromkeys([*unwritten, *(problem for content in contents for problem in content.problems)]):
         note(problem)
     return say_verdict(record, out)
 

@@ -129,10 +129,10 @@ def _verdict(options: argparse.Namespace) -> int:
     Print one line: verdict, run, how long ago it ended, file. The exit code is the run's own. Else it is 6: the ranks never met; 3: the
     run left no results, they cannot be used, or they say ACCEPTED without a manifest or against a journal; 4: there is no run.
     """
-    return _tell_verdict(find_run(options.dir))
+    return tell_verdict(find_run(options.dir))
 
 
-def _tell_verdict(run_dir: Path) -> int:
+def tell_verdict(run_dir: Path) -> int:
     """Print the verdict line of this run, and return its exit code. Raises RecordError if there is no verdict."""
     if not (run_dir / RESULTS).exists():
         never = find_why_it_never_began(map(read_journal, journal_paths(run_dir)))
@@ -231,7 +231,7 @@ def _tell(folder: Path, code: int) -> int:
     if not folder.is_dir():
         return fail(f"nothing was judged: {ending}, and this run left no record; see the lines above", UNREADABLE)
     if not (folder / RESULTS).is_file() or not (folder / MANIFEST).is_file():
-        return _tell_verdict(folder)
+        return tell_verdict(folder)
     record = read_run(folder)
     if record.conclusion.exit_code == 0 and code != 0:
         return fail(f"{folder} says {record.conclusion.line}, but {ending}: this launch proves nothing; run it again", UNREADABLE)

@@ -302,9 +302,10 @@ def _row(subject: str, topic: str, profile: Profile, job: Job, findings: Sequenc
 
 
 def _identity(snapshot: Snapshot, gpus: tuple[GpuReading, ...], index: int) -> RankIdentity:
-    texts = [{key: getattr(gpu, key) for key in ("name", "uuid", "serial", "pci_bus_id")} for gpu in gpus]
-    known = [{key: "" if isinstance(answer, Missing) else answer for key, answer in of_gpu.items()} for of_gpu in texts]
-    named = tuple(Gpu(index=gpu.index, **of_gpu) for gpu, of_gpu in zip(gpus, known, strict=True))
+    named = []
+    for gpu in gpus:
+        answers = {key: getattr(gpu, key) for key in ("name", "uuid", "serial", "pci_bus_id")}
+        named.append(Gpu(index=gpu.index, **{key: "" if isinstance(answer, Missing) else answer for key, answer in answers.items()}))
     return RankIdentity(
         rank=index,
         local_rank=index,
@@ -312,7 +313,7 @@ def _identity(snapshot: Snapshot, gpus: tuple[GpuReading, ...], index: int) -> R
         host=snapshot.node.host,
         local_world_size=len(gpus),
         world_size=len(gpus),
-        gpus=named,
+        gpus=tuple(named),
         gpu_uuid=named[index].uuid,
         num_gpus_on_bus=len(snapshot.node.bus.gpus) + len(snapshot.node.bus.unreadable),
     )

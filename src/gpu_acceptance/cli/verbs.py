@@ -76,14 +76,11 @@ def _remedy(options: argparse.Namespace) -> int:
 
 def _lines(kind: str, remedy: Remedy) -> Iterator[str]:
     severity = table().severities[remedy.severity]
-    yield f"{kind}: {remedy.title}"
-    yield f"\n{remedy.means}"
-    yield f"\nto do: {remedy.do}"
+    yield f"{kind}: {remedy.title}\n\n{remedy.means}\n\nto do: {remedy.do}"
     for number, (command, look) in enumerate(remedy.checks.items(), start=1):
         yield f"\n{number}. {look}\n     {command}"
     yield f"\n{remedy.severity}: {severity.means}"
-    for command, changes in severity.commands.items():
-        yield f"   {changes}\n     {command}"
+    yield from (f"   {changes}\n     {command}" for command, changes in severity.commands.items())
     yield "\nsee also:"
     for reference in (table().references[name] for name in remedy.references):
         yield f"   {reference.title}{f': {reference.url}' if reference.url else ''}"

@@ -15,9 +15,8 @@ from gpu_acceptance.base.budget import Budget, read_budget, seconds_of
 from gpu_acceptance.base.text import did_you_mean
 from gpu_acceptance.control.rank import JOIN_S
 from gpu_acceptance.folder.files import RUN_ID
-from gpu_acceptance.run.suite import FOLDER, is_installed
+from gpu_acceptance.run.suite import FOLDER, is_installed, profiles_of
 from gpu_acceptance.thresholds.limit import DEFAULT_LEVEL, LEVELS, SOAK
-from gpu_acceptance.thresholds.profile import shipped_dir
 from gpu_acceptance.verdict import busy
 from gpu_acceptance.worker.options import Option, Paths, Reader, name_of, not_allowed, option, path_of
 
@@ -284,12 +283,11 @@ def read_settings(config: pytest.Config) -> Settings:
         budget = read_budget(found.get("budget"), os.environ, time.time())
     except ValueError as error:
         raise pytest.UsageError(str(error)) from None
-    own_profiles = config.rootpath / "thresholds"
     beside = config.invocation_params.dir if is_installed(config.rootpath) else config.rootpath
     derived = {
         "join_s": JOIN_S,
         "report_dir": beside / "reports",
-        "profiles": own_profiles if (own_profiles / "base.yaml").is_file() else shipped_dir(),
+        "profiles": profiles_of(config.rootpath),
         "suite": config.rootpath / FOLDER,
     }
     return Settings(**{**derived, **found, "paths": paths, "budget": budget})

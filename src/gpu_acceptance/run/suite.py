@@ -6,6 +6,7 @@ from pathlib import Path
 
 from gpu_acceptance.inventory.answer import MOST_TEXT
 from gpu_acceptance.thresholds.limit import Profile
+from gpu_acceptance.thresholds.profile import shipped_dir
 
 FOLDER = "acceptance"  # one file in it is one subject
 CONFTEST = "conftest.py"
@@ -37,6 +38,12 @@ def is_suite(folder: Path) -> bool:
     """Return True where pytest finds the validations and the plugin there."""
     conftest = folder / CONFTEST
     return (folder / FOLDER).is_dir() and conftest.is_file() and PLUGIN in conftest.read_text(encoding="utf-8", errors="replace")
+
+
+def profiles_of(suite: Path) -> Path:
+    """Return the folder of the suite's own profiles, else of the shipped ones."""
+    own = suite / "thresholds"
+    return own if (own / "base.yaml").is_file() else shipped_dir()
 
 
 def is_installed(folder: Path) -> bool:

@@ -1,9 +1,9 @@
 """TCP between nodes: a server on each, its clients, rates, path MTU, networks, names, clocks, and attribution of failures to nodes."""
 
+import bisect
 import contextlib
 import errno
 import ipaddress
-import queue
 import socket
 import threading
 import time
@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from statistics import median
 
-ECHO, SINK, CLOCK = b"E", b"S", b"C"
+SINK, CLOCK = b"S", b"C"
 MESSAGE_BYTES = 8
 _BUFFER_BYTES = 1 << 20
 _LONGEST_S = 60.0  # a stranger, or a node that died, holds a thread no longer than this
@@ -98,11 +98,6 @@ class Server:
                     self._udp.sendto(self._token + len(data).to_bytes(4, "big"), sender)
 
 
-def _echo(connection: socket.socket) -> None:
-    while message := receive(connection, MESSAGE_BYTES):
-        connection.sendall(message)
-
-
 def _count(connection: socket.socket) -> None:
     """Count bytes until the client ends, at most 60 s."""
     buffer, number, end_s = bytearray(_BUFFER_BYTES), 0, time.monotonic() + _LONGEST_S
@@ -112,11 +107,12 @@ def _count(connection: socket.socket) -> None:
 
 
 def _tell_time(connection: socket.socket) -> None:
+    """Answer each 8 bytes with as many: this node's time in ns."""
     while receive(connection, MESSAGE_BYTES):
         connection.sendall(time.time_ns().to_bytes(MESSAGE_BYTES, "big"))
 
 
-_SERVICES = {ECHO: _echo, SINK: _count, CLOCK: _tell_time}
+_SERVICES = {SINK: _count, CLOCK: _tell_time}
 
 
 def receive(connection: socket.socket, num_bytes: int) -> bytes:
@@ -154,11 +150,20 @@ class Peer:
 
 
 def connect(peer: Peer, service: bytes, patience_s: float) -> socket.socket:
-    """Connect to one of the services ECHO, SINK and CLOCK. Raises OSError."""
+    """Connect to one of the services SINK and CLOCK. Raises OSError."""
     connection = socket.create_connection((peer.address, peer.tcp_port), patience_s, source_address=(peer.own_address, 0))
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.sendall(peer.token + service)
     return connection
+
+
+def _ask(connection: socket.socket) -> int:
+    """Send 8 bytes to a CLOCK, and return the other node's time, in ns since 1970. Raises OSError."""
+    connection.sendall(bytes(MESSAGE_BYTES))
+    answer = receive(connection, MESSAGE_BYTES)
+    if not answer:
+        raise ConnectionError("closed without an answer")
+    return int.from_bytes(answer, "big")
 
 
 def failures(peers: Mapping[int, Peer], patience_s: float) -> dict[int, str]:
@@ -166,11 +171,11 @@ def failures(peers: Mapping[int, Peer], patience_s: float) -> dict[int, str]:
 
     def reason(peer: Peer) -> str:
         try:
-            with connect(peer, ECHO, patience_s) as connection:
-                connection.sendall(bytes(MESSAGE_BYTES))
-                return "" if receive(connection, MESSAGE_BYTES) else "closed without an answer"
+            with connect(peer, CLOCK, patience_s) as connection:
+                _ask(connection)
         except OSError as error:
             return reason_of(error)
+        return ""
 
     with ThreadPoolExecutor(_MOST_CONNECTING) as pool:
         reasons = dict(zip(peers, pool.map(reason, peers.values()), strict=True))
@@ -185,18 +190,13 @@ def reason_of(error: OSError) -> str:
 
 def round_trip_s(peer: Peer, number: int, patience_s: float) -> float:
     """Return the median time of 8 bytes there and back over one TCP connection, after a tenth as many untimed. Raises OSError."""
-    with connect(peer, ECHO, patience_s) as connection:
-
-        def there_and_back() -> float:
+    times_s = []
+    with connect(peer, CLOCK, patience_s) as connection:
+        for _ in range(1 + number // 10 + number):
             begin_s = time.perf_counter()
-            connection.sendall(bytes(MESSAGE_BYTES))
-            if not receive(connection, MESSAGE_BYTES):
-                raise ConnectionError("closed without an answer")
-            return time.perf_counter() - begin_s
-
-        for _ in range(1 + number // 10):
-            there_and_back()
-        return median(there_and_back() for _ in range(number))
+            _ask(connection)
+            times_s.append(time.perf_counter() - begin_s)
+    return median(times_s[-number:])
 
 
 def read_clock(peer: Peer, patience_s: float) -> tuple[float, float, float]:
@@ -204,12 +204,8 @@ def read_clock(peer: Peer, patience_s: float) -> tuple[float, float, float]:
     readings = []
     with connect(peer, CLOCK, patience_s) as connection:
         for _ in range(_QUESTIONS):
-            asked_s = time.time()
-            connection.sendall(bytes(MESSAGE_BYTES))
-            answer = receive(connection, MESSAGE_BYTES)
-            if not answer:
-                raise ConnectionError("closed without an answer")
-            readings.append((asked_s, time.time(), int.from_bytes(answer, "big") / 1e9))
+            asked_s, answer_ns = time.time(), _ask(connection)
+            readings.append((asked_s, time.time(), answer_ns / 1e9))
     return min(readings, key=lambda reading: reading[1] - reading[0])
 
 
@@ -247,10 +243,7 @@ def passing_bytes(peer: Peer, claimed_bytes: int) -> int | None:
             return most
         if not passes(least):
             return None
-        while most - least > 1:
-            middle = (least + most) // 2
-            least, most = (middle, most) if passes(middle) else (least, middle)
-    return least
+        return least + bisect.bisect_left(range(least + 1, most), 1, key=lambda num_bytes: 1 - passes(num_bytes))
 
 
 def promised(claimed_bytes: int) -> int:
@@ -344,17 +337,12 @@ def resolve(names: Sequence[str], patience_s: float) -> dict[str, tuple[str, ...
 
     A name server that does not answer cannot be interrupted: threads that wait for it are left behind, and end on their own.
     """
-    waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
-    found: dict[str, tuple[str, ...] | str] = {}
     unique = list(dict.fromkeys(names))
-    for name in unique:
-        waiting.put(name)
+    waiting, found = iter(unique), dict[str, tuple[str, ...] | str]()
 
     def work() -> None:
-        with contextlib.suppress(queue.Empty):
-            while True:
-                name = waiting.get_nowait()
-                found[name] = _addresses_of(name)
+        for name in waiting:  # each thread takes the next one
+            found[name] = _addresses_of(name)
 
     for _ in range(min(_MOST_LOOKUPS, len(unique))):
         threading.Thread(target=work, daemon=True).start()

@@ -7,7 +7,7 @@ import os
 import random
 import stat
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -28,29 +28,18 @@ class Place:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._mine: list[Path] = []
-        self._folders: list[Path] = []
         self.folder.mkdir(mode=0o700, exist_ok=True)
 
     def mine(self, name: str) -> Path:
-        """Return a path that this rank is about to write, and that it will remove."""
-        path = self.folder / name
-        self._mine.append(path)
-        return path
-
-    def make_folder(self, name: str) -> None:
-        """Make a folder in it for this rank alone. Raises OSError."""
-        path = self.folder / name
-        path.mkdir(mode=0o700)
-        self._folders.append(path)
+        """Return a path that this rank is about to make, and that it will remove."""
+        self._mine.append(self.folder / name)
+        return self._mine[-1]
 
     def clear(self) -> None:
         """Remove all that is this rank's. Does not communicate: the last rank finds the folder empty. Errors are ignored."""
-        for path in self._mine:
+        for path in (*reversed(self._mine), self.folder):
             with contextlib.suppress(OSError):
-                path.unlink(missing_ok=True)
-        for folder in (*self._folders, self.folder):
-            with contextlib.suppress(OSError):
-                folder.rmdir()
+                path.rmdir() if path.is_dir() else path.unlink()
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -68,49 +57,38 @@ def write_whole(path: Path, content: bytes) -> None:
         raise
 
 
-@dataclass(frozen=True)
-class Transfer:
-    """A file written or read by this rank."""
-
-    num_bytes: int
-    seconds: float  # of a write with fsync and close, of a read without comparing
-    num_wrong: int = 0  # blocks that were read and are not as they were written, or are not there
-
-
-def write(path: Path, rank: int, num_bytes: int) -> Transfer:
-    """Write blocks that rank and place make unlike all others; they are on the server when this returns. Raises OSError."""
-    body, num_blocks = _body(), max(1, num_bytes // BLOCK_BYTES)
-    begin_s = time.monotonic()
+def write(path: Path, rank: int, num_blocks: int) -> float:
+    """Write blocks that rank and place make unlike all others; return the seconds until they are on the server. Raises OSError."""
+    body, begin_s = _body(), time.monotonic()
     fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
-    try:
+    with os.fdopen(fd, "wb", buffering=0) as file:
         for number in range(num_blocks):
             view = memoryview(_block(body, rank, number))
             while view:
-                view = view[os.write(fd, view) :]
+                view = view[file.write(view) :]
         os.fsync(fd)
-    finally:
-        os.close(fd)
-    return Transfer(num_blocks * BLOCK_BYTES, time.monotonic() - begin_s)
+    return time.monotonic() - begin_s
 
 
-def read(path: Path, rank: int, num_bytes: int) -> Transfer:
-    """Read the file of `rank`, on another node if there is one: this node's cache is told to drop it first. Raises OSError."""
-    body, num_blocks, num_wrong, seconds = _body(), max(1, num_bytes // BLOCK_BYTES), 0, 0.0
+def read(path: Path, rank: int, num_blocks: int) -> tuple[float, int]:
+    """Read the file of `rank`, on another node if there is one: this node's cache is told to drop it first. Raises OSError.
+
+    Return the seconds without comparing, and how many blocks are not as they were written, or are not there.
+    """
+    body, num_wrong, seconds = _body(), 0, 0.0
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
+    with os.fdopen(fd, "rb", buffering=0) as file:
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
         for number in range(num_blocks):
             begin_s = time.monotonic()
             parts, left = [], BLOCK_BYTES
-            while left and (part := os.read(fd, left)):
+            while left and (part := file.read(left)):
                 parts.append(part)
                 left -= len(part)
             content = b"".join(parts)
             seconds += time.monotonic() - begin_s
             num_wrong += content != _block(body, rank, number)
-    finally:
-        os.close(fd)
-    return Transfer(num_blocks * BLOCK_BYTES, seconds, num_wrong)
+    return seconds, num_wrong
 
 
 def _body() -> bytes:
@@ -146,10 +124,10 @@ class Replaced:
     is_last_seen: bool
 
 
-def replace_often(path: Path, num_versions: int, pause_s: float = 5 * _POLL_S) -> None:
+def replace_often(path: Path, num_versions: int) -> None:
     """Replace version 0, which exists, by all others in turn. One rank does it while others `read_often`. Raises OSError."""
     for version in range(1, num_versions):
-        time.sleep(pause_s)
+        time.sleep(5 * _POLL_S)
         write_whole(path, content_of(version))
 
 
@@ -190,24 +168,11 @@ def is_first(path: Path) -> bool:
     return True
 
 
-class Lock:
-    """A lock on a whole file, which must exist, until the block is left. Raises OSError where the file cannot be opened."""
+def try_lock(file: FileIO) -> bool:
+    """Return True if this process has a lock on all of a file now; does not wait. To close the file releases it.
 
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("r+b", buffering=0)
-
-    def __enter__(self) -> "Lock":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()  # any close of the file by this process releases its lock (fcntl(2))
-
-    def is_given(self) -> bool:
-        """Return True if this process has it now; does not wait. Raises OSError where locks are not supported."""
-        return _try_lock(self._file)
-
-
-def _try_lock(file: FileIO) -> bool:
+    Raises OSError where locks are not supported.
+    """
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):  # EAGAIN or EACCES: another process has it (fcntl(2))
@@ -225,7 +190,7 @@ def count_up(path: Path, times: int, patience_s: float) -> int:
     done = 0
     with path.open("r+b", buffering=0) as file:
         while done < times and time.monotonic() < end_s:
-            if not _try_lock(file):
+            if not try_lock(file):
                 time.sleep(_POLL_S)
                 continue
             try:
@@ -248,18 +213,9 @@ def counted(path: Path) -> int:
             fcntl.lockf(file, fcntl.LOCK_UN)
 
 
-@dataclass(frozen=True)
-class Seen:
-    """The tokens that one rank saw. A network file system may show a new file late; a directory that is not shared never does."""
-
-    missing: tuple[int, ...]  # ranks whose token did not appear until patience was over
-    wrong: tuple[int, ...]  # ranks with another content in place of their token
-    delay_s: float  # until the look that found the last of the tokens: 0 where it was the first one
-
-
 def prepare(place: Place, rank: int) -> None:
     """Make the folder of this rank's token. Raises OSError."""
-    place.make_folder(_folder_name(rank))
+    place.mine(_folder_name(rank)).mkdir(mode=0o700)
 
 
 def look_before(folder: Path, num_ranks: int, patience_s: float) -> float:
@@ -285,11 +241,13 @@ def leave(place: Place, rank: int, token: str) -> None:
     write_whole(place.mine(_token_name(rank)), token.encode())
 
 
-def look(folder: Path, tokens: Sequence[str], patience_s: float) -> Seen:
-    """Look for all tokens, which every rank has left by now. `tokens`: by rank. Raises OSError for any error that is not a delay."""
-    found, delay_s = _await(range(len(tokens)), lambda rank: _read_token(folder, rank), patience_s)
-    missing = tuple(rank for rank in range(len(tokens)) if rank not in found)
-    return Seen(missing, tuple(rank for rank, text in sorted(found.items()) if text != tokens[rank]), delay_s)
+def look(folder: Path, num_ranks: int, patience_s: float) -> tuple[dict[int, tuple[str, int]], float]:
+    """Look for all tokens, which every rank has left by now. Raises OSError for any error that is not a delay.
+
+    Return, by rank, each token that appeared until patience was over and its owner as this node sees it; and the delay of the last:
+    0 where the first look found it. A network file system may show a new file late; a directory that is not shared never does.
+    """
+    return _await(range(num_ranks), lambda rank: _read_token(folder, rank), patience_s)
 
 
 def _await(ranks: Iterable[int], ask: Callable[[int], T | None], patience_s: float) -> tuple[dict[int, T], float]:
@@ -309,15 +267,6 @@ def _await(ranks: Iterable[int], ask: Callable[[int], T | None], patience_s: flo
         time.sleep(_TOKEN_POLL_S)
 
 
-def users(folder: Path, num_ranks: int) -> dict[int, int]:
-    """Return, by rank, the owner of its token as this node sees it; ranks without a token are left out. Raises OSError."""
-    found = {}
-    for rank in range(num_ranks):
-        with contextlib.suppress(FileNotFoundError):
-            found[rank] = (folder / _token_name(rank)).lstat().st_uid
-    return found
-
-
 def await_file(path: Path, patience_s: float) -> bool:
     """Return True once this node sees a file that another one has made, False when patience is over. Raises OSError."""
     found, _ = _await([0], lambda _: path.exists() or None, patience_s)
@@ -332,11 +281,11 @@ def _token_name(rank: int) -> str:
     return f"{_folder_name(rank)}/token"
 
 
-def _read_token(folder: Path, rank: int) -> str | None:
-    """Return a token; None while there is no such file. A link is not followed: another user could point it anywhere."""
+def _read_token(folder: Path, rank: int) -> tuple[str, int] | None:
+    """Return a token and its owner; None while there is no such file. A link is not followed: another user could point it anywhere."""
     try:
         fd = os.open(folder / _token_name(rank), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     with os.fdopen(fd, "rb") as file:
-        return file.read(_MOST_BYTES).decode("utf-8", "backslashreplace")
+        return file.read(_MOST_BYTES).decode("utf-8", "backslashreplace"), os.fstat(fd).st_uid

@@ -4,6 +4,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -34,30 +35,13 @@ Work = Callable[[], Done]
 
 
 @dataclass(frozen=True)
-class Round:
+class Load:
+    """All rounds, at least three, back to back; in each what was done by work."""
+
+    rounds: tuple[Mapping[str, Done], ...]
     begin_s: float
     end_s: float
-    done: Mapping[str, Done]  # by work
-
-
-@dataclass(frozen=True)
-class Load:
-    """All rounds, at least three."""
-
-    rounds: tuple[Round, ...]
     alarm: str = ""  # the reason why it ended early
-
-    @property
-    def begin_s(self) -> float:
-        return self.rounds[0].begin_s
-
-    @property
-    def end_s(self) -> float:
-        return self.rounds[-1].end_s
-
-    @property
-    def length_s(self) -> float:
-        return self.end_s - self.begin_s
 
     @property
     def ended_early(self) -> str:
@@ -65,40 +49,32 @@ class Load:
         return f"ended after round {len(self.rounds)}: {self.alarm}" if self.alarm else ""
 
     def num_wrong(self, work: str) -> int:
-        return sum(one.done[work].num_wrong for one in self.rounds)
+        return sum(one[work].num_wrong for one in self.rounds)
 
     def error(self, work: str) -> float:
         """Return the largest error of all rounds; infinite where an element of a product was not a number."""
-        return max(one.done[work].error for one in self.rounds)
+        return max(one[work].error for one in self.rounds)
 
     def jitter(self, work: str) -> float:
         """Return the largest jitter after the round that heats."""
-        return max(one.done[work].jitter for one in self.rounds[1:])
+        return max(one[work].jitter for one in self.rounds[1:])
 
     def wrong_in(self, work: str) -> str:
         """Return `in round 17 of 480`; empty where nothing was wrong. Rounds count from 1."""
-        numbers = [number for number, one in enumerate(self.rounds, 1) if one.done[work].num_wrong]
+        numbers = [number for number, one in enumerate(self.rounds, 1) if one[work].num_wrong]
         more = ", ..." * (len(numbers) > _MOST_NAMED)
         named = ", ".join(map(str, numbers[:_MOST_NAMED]))
         return f"in {'round' if len(numbers) == 1 else 'rounds'} {named}{more} of {len(self.rounds)}" if numbers else ""
 
-    def _medians(self, work: str) -> list[float]:
-        """Return the median rate of each three rounds in a row (fewer in a short load), without the round that heats."""
-        rates = [one.done[work].rate for one in self.rounds[1:]]
+    def first_and_lowest_rate(self, work: str) -> tuple[float, float]:
+        """Return the median rate of the first three rounds (fewer in a short load), and the lowest of as many rounds in a row.
+
+        Without the round that heats: neither GPU nor cooling can have degraded by the first ones after it.
+        """
+        rates = [one[work].rate for one in self.rounds[1:]]
         number = min(_MOST_COMPARED, len(rates) - 1)
-        return [statistics.median(rates[first : first + number]) for first in range(len(rates) - number + 1)]
-
-    def first_rate(self, work: str) -> float:
-        """Return the median rate of the first rounds after the one that heats: neither GPU nor cooling can have degraded by then."""
-        return self._medians(work)[0]
-
-    def lowest_rate(self, work: str) -> float:
-        """Return the lowest median rate of as many rounds in a row."""
-        return min(self._medians(work))
-
-    def drift_percent(self, work: str) -> float:
-        """Return the lowest rate against the first: at most 0, and below it where the work was slower at any time."""
-        return 100 * (self.lowest_rate(work) / self.first_rate(work) - 1)
+        medians = [statistics.median(rates[first : first + number]) for first in range(len(rates) - number + 1)]
+        return medians[0], min(medians)
 
 
 def measure(works: Mapping[str, Work], *, duration_s: float, agree: Callable[[bool], bool] = bool, alarm: Callable[[], str] = str) -> Load:
@@ -107,49 +83,45 @@ def measure(works: Mapping[str, Work], *, duration_s: float, agree: Callable[[bo
     Collective where a work is. `agree` turns each rank's wish for another round into the same answer for all: yes, as long as any rank
     wants one. `alarm` is asked after each round and answers all ranks the same: a reason to end the load, or nothing.
     """
-    rounds, reason = list[Round](), ""
-    while agree(len(rounds) < MIN_ROUNDS or not (reason or Load(tuple(rounds)).length_s >= duration_s)):
-        begin_s = time.monotonic()
-        done = {name: work() for name, work in works.items()}
-        rounds.append(Round(begin_s, time.monotonic(), done))
+    rounds, reason = list[Mapping[str, Done]](), ""
+    begin_s = end_s = time.monotonic()
+    while agree(len(rounds) < MIN_ROUNDS or not (reason or end_s - begin_s >= duration_s)):
+        rounds.append({name: work() for name, work in works.items()})
+        end_s = time.monotonic()
         reason = alarm() or reason
-    return Load(tuple(rounds), reason)
+    return Load(tuple(rounds), begin_s, end_s, reason)
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """Sizes of one round on each rank."""
+def works(
+    *,
+    device: torch.device,
+    world_size: int,
+    gemm_size: int,
+    gemm_s: float,
+    hbm_bytes: int,  # of each of three arrays
+    hbm_s: float,
+    nccl_bytes: int,
+    nccl_s: float,
+    num_blocks: int,
+) -> dict[str, Work]:
+    """Return the works by name, in their order: `gemm`, `hbm`, and with two ranks or more `nccl`, which is collective.
 
-    gemm_size: int
-    gemm_dtype: str
-    gemm_s: float
-    hbm_bytes: int  # of each of three arrays
-    hbm_s: float
-    nccl_bytes: int
-    nccl_s: float
-    num_blocks: int
+    Seconds are those of one round.
+    """
 
-
-def works(sizes: Sizes, *, device: torch.device, world_size: int) -> dict[str, Work]:
-    """Return the works by name, in their order: `gemm`, `hbm`, and with two ranks or more `nccl`, which is collective."""
-    num_blocks = sizes.num_blocks
-
-    def block_s(share_s: float) -> float:
-        return share_s / (num_blocks + _MORE_BLOCKS)
+    def timing(share_s: float) -> dict[str, Any]:
+        return {"device": device, "block_s": share_s / (num_blocks + _MORE_BLOCKS), "num_blocks": num_blocks}
 
     def gemm() -> Done:
-        shape, seconds = square(sizes.gemm_size), block_s(sizes.gemm_s)
-        found = measure_sustained(shape, dtype=sizes.gemm_dtype, device=device, preheat_s=0.0, block_s=seconds, num_blocks=num_blocks)
+        found = measure_sustained(square(gemm_size), dtype="bf16", preheat_s=0.0, **timing(gemm_s))
         return Done(found.tflop_per_s, found.num_wrong, found.error, found.begin_s, found.end_s)
 
     def triad() -> Done:
-        begin_s = time.monotonic()
-        found = hbm.measure("triad", array_bytes=sizes.hbm_bytes, device=device, block_s=block_s(sizes.hbm_s), num_blocks=num_blocks)
+        begin_s, found = time.monotonic(), hbm.measure("triad", array_bytes=hbm_bytes, **timing(hbm_s))
         return Done(found.gb_per_s, found.num_wrong, 0.0, begin_s, time.monotonic())
 
     def all_reduce() -> Done:
-        begin_s, num_bytes = time.monotonic(), sizes.nccl_bytes
-        found = nccl.measure("all_reduce", num_bytes=num_bytes, device=device, block_s=block_s(sizes.nccl_s), num_blocks=num_blocks)
+        begin_s, found = time.monotonic(), nccl.measure("all_reduce", num_bytes=nccl_bytes, **timing(nccl_s))
         return Done(found.busbw_gb_per_s, found.num_wrong, 0.0, begin_s, time.monotonic(), found.p99_s / found.p50_s)
 
     alone: dict[str, Work] = {"gemm": gemm, "hbm": triad}

@@ -76,9 +76,28 @@ def test_p2p_switched_off_is_rejected_by_itself(name, transport, nvls_off):
     assert "to do: look for NCCL_P2P_DISABLE" in message
 
 
-@pytest.mark.parametrize("algorithm", ["TREE", "NVLS_TREE", "WARP"])
-def test_another_or_an_unknown_algorithm_is_rejected(algorithm, nvls_off):
-    assert judged(nvls_off, [0] * 4, node(algorithm))["nccl.all_reduce.algorithm"][0] is Status.MISSED
+@pytest.mark.parametrize(
+    ("algorithm", "status"), [("TREE", Status.MISSED), ("NVLS_TREE", Status.MISSED), ("WARP", Status.INVALID), ("6", Status.MISSED)]
+)
+def test_another_algorithm_is_rejected_and_an_unknown_one_is_no_value(algorithm, status, nvls_off):
+    assert judged(nvls_off, [0] * 4, node(algorithm))["nccl.all_reduce.algorithm"][0] is status
+
+
+@pytest.mark.parametrize(
+    ("version", "choice", "status", "message"),
+    [
+        ("2.19.3", "", Status.INVALID, "NCCL version 2.19.3 logs no algorithm, 2.20 and later do: run with a newer NCCL"),
+        ("2.20.5", f"{GiB} Bytes -> Algo 4 proto 2 time 9321.1", Status.HELD, ""),
+        ("2.20.5", f"{GiB} Bytes -> Algo 1 proto 2 time 9321.1", Status.MISSED, "RING (protocol SIMPLE), need == NVLS"),
+        ("2.23.4", f"AllReduce: {GiB} Bytes -> Algo 4 proto 2 time 9321.1", Status.HELD, ""),
+    ],
+)
+def test_older_versions_of_nccl(version, choice, status, message):
+    ways = [f"Channel 00/0 : {rank}[0] -> {(rank + 1) % 8}[0] via P2P/CUMEM" for rank in range(8)]
+    others = [f"{GiB} Bytes -> Algo 1 proto 2 time 1.0"] * 2 * bool(choice)  # all_gather and reduce_scatter, which run after it
+    logs = [log(f"NCCL version {version}+cuda12.4", choice, *others, ways[0]), *(log(way) for way in ways[1:])]
+    found = judged(H200, [0] * 8, logs)["nccl.all_reduce.algorithm"]
+    assert (found[0], message in found[1]) == (status, True)
 
 
 def test_a_log_that_cannot_be_read_is_no_pass(nvls_off):

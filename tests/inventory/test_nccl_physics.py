@@ -4,7 +4,7 @@ import pytest
 from inventory.test_nccl_log import GiB, log, real
 
 from gpu_acceptance.inventory.answer import Missing, Why
-from gpu_acceptance.inventory.nccl_physics import COLLECTIVES, choice_of, facts, findings
+from gpu_acceptance.inventory.nccl_physics import COLLECTIVES, choice_of, facts, findings, reduction, told_reduction
 
 ONE_NODE, TWO_NODES = [0, 0, 0, 0], [0, 0, 1, 1]
 UNREAD = Missing(Why.NOT_THERE, "stdout is no file")
@@ -52,11 +52,37 @@ def test_beside_known_connections_one_in_an_unknown_form_leaves_the_transport_un
     assert found(mixed)["nccl.transport.intranode"] == (Missing(Why.UNREADABLE, why), "")
 
 
-def test_a_network_that_reduces_is_between_nodes():
-    using = "NET/IB : Using [0]mlx5_0:1/IB/SHARP [RO]; OOB ib0:192.0.2.2<0>"
-    sharp = log(using, "Channel 00/0 : 0[0] -> 2[2] [send] via NET/IB/0", "CollNet 00/0 : 0 [send] via COLLNET/SHARP/0/GDRDMA")
-    assert found(sharp, TWO_NODES)["nccl.transport.internode"] == ("IB, SHARP", "IB: 0 -> 2; SHARP: 0 -> 0")
-    assert found(sharp, TWO_NODES)["nccl.network.staged"] == (1, "IB: 0 -> 2")
+SHARP = log(
+    "NET/IB : Using [0]mlx5_0:1/IB/SHARP [RO]; OOB ib0:192.0.2.2<0>",
+    "Channel 00/0 : 0[0] -> 2[2] [send] via NET/IB/0",
+    "CollNet 00/0 : 0 [send] via COLLNET/SHARP/0/GDRDMA",
+)
+
+
+def test_a_network_that_reduces_has_a_figure_of_its_own():
+    assert found(SHARP, TWO_NODES)["nccl.transport.internode"] == ("IB", "IB: 0 -> 2")
+    assert found(SHARP, TWO_NODES)["nccl.network.staged"] == (1, "IB: 0 -> 2")
+    assert told_reduction(SHARP) == "SHARP"
+    assert told_reduction(log("Channel 00 : 0[0] -> 1[1] via P2P/CUMEM")) == "none"
+    assert told_reduction(log("CollNet 00 : 0 [send] via COLLNET/OTHER/0")) == "unknown (COLLNET/OTHER)"
+
+
+@pytest.mark.parametrize(
+    ("told", "value", "detail"),
+    [
+        (["SHARP", "none", "none", "SHARP"], "SHARP", ""),  # one rank of each node is its way out
+        (["none"] * 4, "none", ""),
+        (["SHARP", "SHARP", "none", "none"], "SHARP, none", "not on node 1"),
+        (
+            ["SHARP", told_reduction(UNREAD), "none", "none"],
+            Missing(Why.UNREADABLE, f"NCCL's log tells of a network that reduces that this suite does not know: {told_reduction(UNREAD)}"),
+            "not on node 1",
+        ),
+    ],
+)
+def test_whether_the_network_reduces_on_every_node(told, value, detail):
+    assert list(reduction(told, TWO_NODES)) == [("nccl.network.reduction", value, "text", detail)]
+    assert list(reduction(told, ONE_NODE)) == []
 
 
 def test_nvlink_between_nodes_needs_no_network_card():

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Self
 
-from gpu_acceptance.inventory.answer import Answer, Missing, T, Why, combine, names_in, parser, read_value, then
+from gpu_acceptance.inventory.answer import Answer, Missing, T, Why, all_of, combine, missing_over, names_in, parser, read_value, then
 from gpu_acceptance.inventory.gpu import GpuReading
 from gpu_acceptance.inventory.pci_topology import Distance, Place, distance, nearest, numa_node, path_behind
 
@@ -17,6 +17,8 @@ Labels = dict[str, str | int]  # of figures, as record/figure.py has them
 # value. Traffic and waiting for credits are no errors.
 LINK_ERRORS = {"link_downed": 8, "link_error_recovery": 8, "symbol_error": 16, "port_rcv_errors": 16, "port_xmit_discards": 16}
 _MOST_GIDS = 16  # entries of a port's GID table that are read; RoCE has 256, and its types are all among the first
+_OLD_SNAPSHOT = Missing(Why.NOT_THERE, "the snapshot is of an older version")
+SOFTWARE = "software"
 _NO_PLACE = Missing(Why.NOT_THERE, "the PCI bus was not asked for it")
 
 
@@ -121,6 +123,7 @@ class RdmaDevice:
     netdevs: Answer[tuple[Netdev, ...]]
     ports: Answer[tuple[Port, ...]]
     hw_counters: Answer[tuple[Counter, ...]]  # of the whole device; most drivers have them at the port
+    driver: Answer[str] = _OLD_SNAPSHOT  # of the PCI function: mlx5_core, efa
 
 
 @dataclass(frozen=True)
@@ -162,6 +165,22 @@ def read_cards(root: Path = Path("/")) -> Answer[tuple[Card, ...]]:
     return _each(root / "sys" / "class" / "infiniband", lambda folder: Card(*(read_value(folder / name, _word) for name in names)))
 
 
+def read_drivers(root: Path = Path("/")) -> Answer[frozenset[str]]:
+    """Read the kernel drivers of all RDMA devices; SOFTWARE for one without a PCI function (rxe, siw)."""
+    folder = root / "sys" / "class" / "infiniband"
+    names = names_in(folder)
+    if isinstance(names, Missing):
+        return frozenset() if names.missing is Why.NOT_THERE else names  # no driver of such devices is loaded
+    return then(all_of([_driver(folder / name) for name in names]), frozenset)
+
+
+def _driver(folder: Path) -> Answer[str]:
+    try:
+        return (folder / "device" / "driver").readlink().name
+    except OSError as error:
+        return SOFTWARE if not (folder / "device").exists() else missing_over(error, folder)
+
+
 def _device(folder: Path, root: Path) -> RdmaDevice:
     path = path_behind(folder / "device")  # a device made of software (rxe, siw) has no such link
     address = path if isinstance(path, Missing) else path.rsplit("/", 1)[-1]
@@ -179,6 +198,7 @@ def _device(folder: Path, root: Path) -> RdmaDevice:
         netdevs=_each(pci_device / "net", lambda netdev: Netdev(netdev.name, read_value(netdev / "mtu", _count))),
         ports=then(_each(folder / "ports", _port), lambda ports: tuple(sorted(ports, key=lambda port: port.number))),
         hw_counters=_counters(folder / "hw_counters"),
+        driver=_driver(folder),
     )
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from gpu_acceptance.base.text import first_few
+from gpu_acceptance.base.text import first_few, format_ranges
 from gpu_acceptance.inventory.answer import MOST_TEXT, Answer, Missing, Why, all_of, detail_of, then
 from gpu_acceptance.inventory.infiniband import RdmaDevice
 from gpu_acceptance.inventory.nccl_log import Choice, Connection, NcclLog, is_unknown
@@ -11,12 +11,14 @@ Findings = Iterator[tuple[str, Answer[int] | Answer[float] | Answer[str], str, s
 Counted = Mapping[tuple[str, str], Answer[int]]  # of counters.read_ports
 Facts = Iterator[tuple[str, Answer[int] | Answer[str], str]]  # metric, value, unit
 
-_FUNCTIONS = {"all_gather": "AllGather", "all_reduce": "AllReduce", "reduce_scatter": "ReduceScatter"}  # as torch and as NCCL name them
+# As torch and as NCCL name them. all_reduce runs first: choice_of tells it by that from the others in a log that names no collective.
+_FUNCTIONS = {"all_reduce": "AllReduce", "all_gather": "AllGather", "reduce_scatter": "ReduceScatter"}
 COLLECTIVES = tuple(_FUNCTIONS)
 _MOST_PAIRS = 4  # named of one transport
 
 _MOST_NAMES = 900  # characters, of one rank
 _SILENT = "unknown (no connection told)"
+_NO_REDUCTION = "none"
 _WAYS = {"sent": "infiniband.sent_bytes", "received": "infiniband.received_bytes"}
 _ELEMENT_BYTES = 4
 
@@ -37,7 +39,7 @@ def findings(log: Answer[NcclLog], num_bytes: int, nodes: Sequence[int], rank: i
         elif used:
             yield f"nccl.transport.{where}", transports(used), "text", join_pairs(used)
     if "internode" in _places(nodes, rank):
-        yield from _staged(connections(log, nodes, "internode"))
+        yield from _staged(connections(log, nodes, "internode"), () if isinstance(log, Missing) else log.reductions)
 
 
 def facts(log: Answer[NcclLog], num_bytes: int, nodes: Sequence[int], rank: int) -> Facts:
@@ -50,7 +52,8 @@ def facts(log: Answer[NcclLog], num_bytes: int, nodes: Sequence[int], rank: int)
         if collective != "all_reduce":
             yield f"nccl.{collective}.algorithm", choice.algorithm, "text"
         yield f"nccl.{collective}.protocol", choice.protocol, "text"
-        yield f"nccl.{collective}.channels", choice.num_channels, "count"
+        if choice.num_channels is not None:
+            yield f"nccl.{collective}.channels", choice.num_channels, "count"
     if not isinstance(log, Missing):
         yield "nccl.channels.collective", log.num_channels, "count"
         yield "nccl.channels.nvls", log.num_nvls_channels, "count"
@@ -60,19 +63,33 @@ def facts(log: Answer[NcclLog], num_bytes: int, nodes: Sequence[int], rank: int)
 def algorithm(log: Answer[NcclLog], num_bytes: int, world_size: int) -> tuple[Answer[str], str]:
     """Return the algorithm of an all_reduce over this whole message on rank 0, and protocol and channels as detail."""
     choice = choice_of(log, "all_reduce", num_bytes, world_size)
-    detail = detail_of(choice, lambda choice: f"protocol {choice.protocol}, {choice.num_channels} channels")
-    return then(choice, lambda choice: choice.algorithm), detail
+    detail = detail_of(choice, lambda choice: f"protocol {choice.protocol}{_channels(choice)}")
+    return then(choice, lambda choice: _unless_unknown("an algorithm", choice.algorithm)), detail
+
+
+def _channels(choice: Choice) -> str:
+    return "" if choice.num_channels is None else f", {choice.num_channels} channels"
+
+
+def _unless_unknown(what: str, name: str) -> Answer[str]:
+    return Missing(Why.UNREADABLE, f"NCCL's log tells of {what} that this suite does not know: {name}") if is_unknown(name) else name
 
 
 def choice_of(log: Answer[NcclLog], collective: str, num_bytes: int, world_size: int) -> Answer[Choice]:
     """Return NCCL's choice for this collective over this whole message, in whole fp32 elements; smaller messages may differ."""
     if isinstance(log, Missing):
         return log
-    num_parts = 1 if collective == "all_reduce" else world_size  # for the others NCCL logs one rank's part
+    num_parts = 1 if collective == "all_reduce" else world_size  # NCCL logs one rank's part of the others, and up to 2.23 the whole
     part = num_bytes // 4 // num_parts * 4
     function = _FUNCTIONS[collective]
-    found = [choice for choice in log.choices if (choice.function, choice.num_bytes) == (function, part)]
-    return found[-1] if found else Missing(Why.NOT_THERE, f"NCCL's log tells no algorithm of {function} over {part} bytes")
+    found = [one for one in log.choices if (one.function, one.num_bytes) in {(function, part), (function, part * num_parts)}]
+    if not found and collective == "all_reduce":
+        found = [one for one in log.choices if (one.function, one.num_bytes) == ("", part)][:1]
+    if found:
+        return found[-1]
+    if log.no_choice:
+        return Missing(Why.NOT_SUPPORTED, log.no_choice)
+    return Missing(Why.NOT_THERE, f"NCCL's log tells no algorithm of {function} over {part} bytes")
 
 
 def _places(nodes: Sequence[int], rank: int) -> tuple[str, ...]:
@@ -82,7 +99,7 @@ def _places(nodes: Sequence[int], rank: int) -> tuple[str, ...]:
 
 
 def connections(log: Answer[NcclLog], nodes: Sequence[int], where: str) -> Answer[list[Connection]]:
-    """Return the connections of one place. A network that reduces connects a rank to no single other: it is listed with itself."""
+    """Return the connections of one place; missing where one of them, anywhere, is in a form or by a way that is not known."""
     if isinstance(log, Missing):
         return log
     if strange := [one for one in log.connections if max(one.source, one.target) >= len(nodes)]:
@@ -91,18 +108,40 @@ def connections(log: Answer[NcclLog], nodes: Sequence[int], where: str) -> Answe
         return Missing(Why.UNREADABLE, f"NCCL's log tells of a connection in a form that is not known: {log.strange}")
     if not log.connections:
         return Missing(Why.NOT_THERE, "NCCL's log tells of no connection in a form that is known")
+    for one in log.connections:
+        if isinstance(transport := _unless_unknown("a connection", one.transport), Missing):
+            return transport
     crosses = where == "internode"
-    found = [one for one in log.connections if (nodes[one.source] != nodes[one.target]) == crosses]
-    return [*found, *log.reductions] if crosses else found
+    return [one for one in log.connections if (nodes[one.source] != nodes[one.target]) == crosses]
 
 
-def _staged(used: Answer[list[Connection]]) -> Findings:
+def _staged(used: Answer[list[Connection]], reductions: tuple[Connection, ...]) -> Findings:
     """Yield the number of connections between nodes that stage bytes in host memory. NVLink between nodes (`P2P`) needs no NIC."""
     if isinstance(used, Missing):
         yield "nccl.network.staged", used, "count", ""
     elif used:
-        staged = staged_in_host_memory(used)
+        staged = staged_in_host_memory([*used, *reductions])
         yield "nccl.network.staged", len(staged), "count", join_pairs(staged)
+
+
+def told_reduction(log: Answer[NcclLog]) -> str:
+    """Return the network that reduces for one rank, `SHARP` or `none`."""
+    if isinstance(log, Missing):
+        return f"{_SILENT[:-1]}: {log})"[:_MOST_NAMES]
+    return ", ".join(sorted({one.transport for one in log.reductions})) or _NO_REDUCTION
+
+
+def reduction(told: Sequence[str], nodes: Sequence[int]) -> Findings:
+    """Yield the network that reduces for all nodes. `told`: `told_reduction` of each rank, one of each node or more being its way out."""
+    if len(set(nodes)) < 2:
+        return
+    by_node = {node: {name for name, at in zip(told, nodes, strict=True) if at == node} - {_NO_REDUCTION} for node in sorted(set(nodes))}
+    names = sorted({", ".join(sorted(found)) or _NO_REDUCTION for found in by_node.values()})
+    unknown = next(filter(is_unknown, told), "")
+    value = _unless_unknown("a network that reduces", unknown) if unknown else ", ".join(names)
+    without = [node for node, found in by_node.items() if not found]
+    detail = f"not on {'node' if len(without) == 1 else 'nodes'} {format_ranges(without)}" if len(names) > 1 else ""
+    yield "nccl.network.reduction", value, "text", detail
 
 
 def transports(used: Sequence[Connection]) -> str:

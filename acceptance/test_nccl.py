@@ -55,8 +55,7 @@ def test_physics(gpu, parameter, check, check_all, record, record_latency):
     log, nodes = nccl_log.read_own(), gpu.gather("node", gpu.node)
     check_all(nccl_physics.findings(log, num_bytes, nodes, gpu.rank))
     told = gpu.gather("reduction", nccl_physics.told_reduction(log))
-    for metric, value, unit, _ in nccl_physics.reduction(told, nodes) if gpu.rank == 0 else ():
-        record(metric, value, unit)
+    check_all(nccl_physics.reduction(told, nodes) if gpu.rank == 0 else ())
     for fact in nccl_physics.facts(log, num_bytes, nodes, gpu.rank):
         record(*fact)
     record_latency("", in_a_graph=True)

@@ -16,7 +16,7 @@ from gpu_acceptance.record.figure import make_figure
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.row import Attempt, Row
 from gpu_acceptance.record.run_record import Conclusion
-from gpu_acceptance.thresholds.limit import COUNTERS, Limit, Profile, Value, bound_at, matching_reason
+from gpu_acceptance.thresholds.limit import COUNTERS, Limit, Profile, Value, allowed_values, bound_at, matching_reason
 from gpu_acceptance.thresholds.profile import load_profile, profile_names, shipped_dir
 from gpu_acceptance.verdict.bounds import bounds_of
 from gpu_acceptance.verdict.coverage import applying_limits
@@ -100,21 +100,23 @@ def sizes(limit: Limit) -> list[int]:
     return listed if has_one_of_its_own else sorted({listed[0], listed[-1]})
 
 
-def good_value(limit: Limit, gpus_per_node: int) -> Value:
+def good_value(limit: Limit, job: Job) -> Value:
     """A value on a bound of the limit; on all ranks it holds every bound."""
-    for bound in (limit.equals, bound_at(limit.at_least, gpus_per_node), bound_at(limit.at_most, gpus_per_node)):
+    shape = job.gpus_per_node, job.num_nodes
+    for bound in (limit.equals, bound_at(limit.at_least, *shape), bound_at(limit.at_most, *shape)):
         if bound is not None:
-            return bound
+            return allowed_values(bound)[0]
     return limit.ceiling / 2 if limit.ceiling else 1.0
 
 
-def beyond(limit: Limit, bound: str, gpus_per_node: int) -> Value:
+def beyond(limit: Limit, bound: str, job: Job) -> Value:
     """As little beyond a bound as can be written."""
+    shape = job.gpus_per_node, job.num_nodes
     if bound == "at_least":
-        return math.nextafter(float(bound_at(limit.at_least, gpus_per_node) or 0), -math.inf)
+        return math.nextafter(float(bound_at(limit.at_least, *shape) or 0), -math.inf)
     if bound == "at_most":
-        return math.nextafter(float(bound_at(limit.at_most, gpus_per_node) or 0), math.inf)
-    good = good_value(limit, gpus_per_node)
+        return math.nextafter(float(bound_at(limit.at_most, *shape) or 0), math.inf)
+    good = good_value(limit, job)
     if isinstance(good, bool):
         return not good
     if isinstance(good, str):
@@ -124,7 +126,7 @@ def beyond(limit: Limit, bound: str, gpus_per_node: int) -> Value:
 
 def row_of(profile: Profile, job: Job, metric: str, values: Mapping[int, Value], subject: str = "") -> Row:
     limit = profile.limits[metric]
-    spread = bound_at(limit.spread_at_most, job.gpus_per_node)
+    spread = bound_at(limit.spread_at_most, job.gpus_per_node, job.num_nodes)
     records = [
         make_record(rank, figures=(INFORMS, make_figure(metric, value, limit.unit, judged=True, spread_percent=spread)))
         for rank, value in values.items()
@@ -138,7 +140,7 @@ def row_of(profile: Profile, job: Job, metric: str, values: Mapping[int, Value],
 def good_rows(profile_name: str, gpus_per_node: int, num_nodes: int) -> dict[str, Row]:
     profile, job = shipped(profile_name), job_of(profile_name, gpus_per_node, num_nodes)
     limits = applying_limits(profile, job)
-    return {limit.metric: row_of(profile, job, limit.metric, everywhere(job, good_value(limit, gpus_per_node))) for limit in limits}
+    return {limit.metric: row_of(profile, job, limit.metric, everywhere(job, good_value(limit, job))) for limit in limits}
 
 
 def good_rows_of(case: Case) -> dict[str, Row]:
@@ -172,7 +174,7 @@ def test_with_each_limit_on_its_bound_a_run_is_accepted(shape):
 
 
 def on_its_bound_it_holds(case):
-    conclusion = run(case, everywhere(case.job, good_value(case.limit, case.gpus_per_node)))
+    conclusion = run(case, everywhere(case.job, good_value(case.limit, case.job)))
     assert conclusion.verdict == "ACCEPTED", conclusion.reasons
 
 
@@ -180,8 +182,8 @@ def beyond_each_bound_it_is_missed_by_one_rank(case):
     for bound in bounds_of(case.limit):
         if bound == "peers" and case.job.world_size < 3:
             continue
-        values = everywhere(case.job, good_value(case.limit, case.gpus_per_node))
-        conclusion = run(case, {**values, 0: beyond(case.limit, bound, case.gpus_per_node)})
+        values = everywhere(case.job, good_value(case.limit, case.job))
+        conclusion = run(case, {**values, 0: beyond(case.limit, bound, case.job)})
         assert conclusion.verdict == "REJECTED", bound
         assert any(f": {case.metric} = " in reason for reason in conclusion.reasons)
 
@@ -193,7 +195,7 @@ def absent_it_is_named(case):
 
 
 def absent_on_one_rank_it_is_no_pass(case):
-    values = everywhere(case.job, good_value(case.limit, case.gpus_per_node))
+    values = everywhere(case.job, good_value(case.limit, case.job))
     del values[0]
     if case.limit.scope == "rank" and values:
         assert run(case, values).verdict == "INCOMPLETE"
@@ -202,7 +204,7 @@ def absent_on_one_rank_it_is_no_pass(case):
 def above_its_ceiling_it_is_no_pass(case):
     if case.limit.ceiling is None:
         return
-    values = everywhere(case.job, good_value(case.limit, case.gpus_per_node))
+    values = everywhere(case.job, good_value(case.limit, case.job))
     conclusion = run(case, {**values, 0: math.nextafter(case.limit.ceiling, math.inf)})
     assert conclusion.verdict == "INCOMPLETE"
     assert any("above what is physically possible" in reason and case.metric in reason for reason in conclusion.reasons)
@@ -211,7 +213,7 @@ def above_its_ceiling_it_is_no_pass(case):
 def below_its_floor_it_is_no_pass(case):
     if case.limit.unit in ("text", "bool"):
         return
-    values = everywhere(case.job, good_value(case.limit, case.gpus_per_node))
+    values = everywhere(case.job, good_value(case.limit, case.job))
     conclusion = run(case, {**values, 0: math.nextafter(case.limit.floor, -math.inf)})
     assert conclusion.verdict == "INCOMPLETE"
     assert any("below what is physically possible" in reason and case.metric in reason for reason in conclusion.reasons)
@@ -219,7 +221,7 @@ def below_its_floor_it_is_no_pass(case):
 
 def held_by_another_subject_it_was_never_measured(case):
     """But what supervisors read of a GPU is read round every validation."""
-    values = everywhere(case.job, good_value(case.limit, case.gpus_per_node))
+    values = everywhere(case.job, good_value(case.limit, case.job))
     rows = good_rows_of(case)
     rows[case.metric] = row_of(case.profile, case.job, case.metric, values, subject="smoke")
     conclusion = conclude(make_plan(case.profile), case.job, [*rows.values()])

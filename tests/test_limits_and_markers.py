@@ -73,7 +73,7 @@ def test_a_limit_applies_where_its_validation_has_the_figure(name):
     for size, num_nodes in SHAPES:
         for limit in limits:
             runs = limit.subject in subjects_in(size, num_nodes) and is_taken(limit.metric, size, num_nodes)
-            asked = limit.covers(size) and limit.nodes in ("any", "one" if num_nodes == 1 else "several")
+            asked = limit.covers(size, num_nodes) and limit.nodes in ("any", "one" if num_nodes == 1 else "several")
             assert limit.applies(size, num_nodes) == (runs and asked), (limit.metric, size, num_nodes)
 
 

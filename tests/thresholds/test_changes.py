@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_acceptance.thresholds.changes import limit_differences, summary
-from gpu_acceptance.thresholds.limit import Limit, Peers
+from gpu_acceptance.thresholds.limit import ByNodes, Limit, Peers
 from gpu_acceptance.thresholds.profile import LimitsError, load_profile
 from tests.thresholds.profile_texts import CHILD, IB, SOURCE, numbers, plain
 
@@ -168,8 +168,32 @@ def test_summary_is_one_line():
     assert summary(limit) == "at_least 2: 1, 8: 2.5, uniform, peers within 0.03 GB/s"
 
 
+def test_bounds_by_the_number_of_nodes(folder):
+    first = overlay(folder, plain("at_least: {nodes: {2: 90, 3-8: 80, 9-9999: none}}", "nodes: several", *KEPT))
+    assert first.limits["hbm.copy.bandwidth"].at_least == ByNodes({"2": 90, "3-8": 80, "9-9999": None})
+    assert [(change.kind, change.key, change.old, change.new) for change in first.changes] == [
+        ("dropped", "hbm.copy.bandwidth at_least on 9, 9999 and other numbers of nodes", "100", "none"),
+        ("loosened", "hbm.copy.bandwidth at_least on 2 nodes", "100", "90"),
+        ("loosened", "hbm.copy.bandwidth at_least on 3, 8 nodes", "100", "80"),
+        ("loosened", "hbm.copy.bandwidth nodes", "any", "several"),
+    ]
+
+
 sizes = st.integers(1, 16)
-bounds = st.one_of(st.none(), numbers, st.dictionaries(sizes, numbers, min_size=1, max_size=3))
+
+
+@st.composite
+def by_nodes(draw):
+    """Ranges from some numbers of nodes to the next ones, each with a bound or with none."""
+    ends = sorted(draw(st.sets(st.integers(1, 6), min_size=1, max_size=4)))
+    ranges = [
+        str(first) if first == last else f"{first}-{last}" for first, last in zip([1, *(end + 1 for end in ends)], ends, strict=False)
+    ]
+    kept = draw(st.lists(st.sampled_from(ranges), min_size=1, unique=True))
+    return ByNodes({text: draw(st.one_of(st.none(), numbers)) for text in kept})
+
+
+bounds = st.one_of(st.none(), numbers, st.dictionaries(sizes, numbers, min_size=1, max_size=3), by_nodes())
 limits = st.builds(
     Limit,
     metric=st.just("a.b.c"),
@@ -179,7 +203,7 @@ limits = st.builds(
     file=st.just("f.yaml"),
     at_least=bounds,
     at_most=bounds,
-    equals=st.one_of(st.none(), numbers),
+    equals=st.one_of(st.none(), numbers, st.lists(numbers, min_size=2, max_size=3, unique=True).map(tuple)),
     uniform=st.booleans(),
     peers=st.one_of(st.none(), st.builds(Peers, st.floats(0.01, 0.9), st.floats(0.01, 0.9))),
     world=st.one_of(st.none(), st.lists(sizes, min_size=1, max_size=3, unique=True).map(tuple)),
@@ -220,13 +244,25 @@ def holds(limit, value, size, num_nodes):
     """A judge of plain numbers, written apart from the code under test."""
     if not limit.applies(size, num_nodes):
         return True
-    least = limit.at_least.get(size) if isinstance(limit.at_least, dict) else limit.at_least
-    most = limit.at_most.get(size) if isinstance(limit.at_most, dict) else limit.at_most
-    return (least is None or value >= least) and (most is None or value <= most) and (limit.equals is None or value == limit.equals)
+    least, most = (bound_of(bound, size, num_nodes) for bound in (limit.at_least, limit.at_most))
+    wanted = limit.equals if isinstance(limit.equals, tuple) else (limit.equals,)
+    return (least is None or value >= least) and (most is None or value <= most) and (limit.equals is None or value in wanted)
+
+
+def bound_of(bound, size, num_nodes):
+    if isinstance(bound, ByNodes):
+        listed = {int(number): one for text, one in bound.nodes.items() for number in numbers_of(text)}
+        return listed.get(num_nodes)
+    return bound.get(size) if isinstance(bound, dict) else bound
+
+
+def numbers_of(text):
+    first, _, last = text.partition("-")
+    return range(int(first), int(last or first) + 1)
 
 
 @pytest.mark.slow
-@given(old=limits, new=limits, value=numbers, size=st.integers(1, 20), num_nodes=st.integers(1, 3))
+@given(old=limits, new=limits, value=numbers, size=st.integers(1, 20), num_nodes=st.integers(1, 7))
 @settings(max_examples=500, deadline=None)
 def test_no_figure_passes_thanks_to_an_overlay_that_loosened_nothing(old, new, value, size, num_nodes):
     if holds(new, value, size, num_nodes) and not holds(old, value, size, num_nodes):

@@ -101,7 +101,7 @@ NEEDED = "needed: one value for each of copy, triad"
         ('"hbm.{copy,name}.text": {}', "hbm.{copy,name}.text (line 4): hbm.name.text is given twice, here and as 'hbm.name.text'"),
         (
             '"hbm.{copy,triad}.x": {at_least: {copy: 1, triad: x}, unit: a, scope: rank, SOURCE}',
-            "hbm.{copy,triad}.x.at_least.triad (line 4): 'x' is not allowed; allowed: a finite number, or a mapping from GPUs per node",
+            "hbm.{copy,triad}.x.at_least.triad (line 4): 'x' is not allowed; allowed: a finite number, or one by GPUs per node",
         ),
         (
             '"hbm.{copy,triad}.x": {at_leest: 1, at_least: 1, unit: a, scope: rank, SOURCE}',

@@ -18,7 +18,9 @@ def error_of(text, tmp_path):
 
 
 WORLD = "the GPUs per node it applies to, a list of whole numbers from 1; without the key: all"
-BOUND = "a finite number, or a mapping from GPUs per node (a whole number from 1) to finite numbers"
+BOUND = "a finite number, or one by GPUs per node as in {8: 449}, or by the number of nodes as in {nodes: {2: 408, 3-8: 304}}"
+VALUES = "a finite number, a text, true or false, or a list of those that are allowed"
+NODES = "not a key that is allowed here; allowed: a number of nodes, 2, or a range, 3-8"
 SPREAD = "percent, above 0, or a mapping from GPUs per node to percent; a figure that spreads more is not judged"
 MEANT = "the most that is physically possible; is it in GB/s? If it is meant, give a higher ceiling beside it"
 
@@ -39,7 +41,16 @@ MEANT = "the most that is physically possible; is it in GB/s? If it is meant, gi
             plain('at_least: {"8": 5}'),
             ".at_least.8 (line 3): not a key that is allowed here; allowed: GPUs per node, a whole number from 1",
         ),
-        (plain("equals: [1]"), ".equals (line 3): [1] is not allowed; allowed: a finite number, a text, true or false"),
+        (plain("at_least: {nodes: {}}"), f".at_least.nodes (line 3): {{}} is not allowed; allowed: {BOUND}"),
+        (plain("at_least: {nodes: {2: x}}"), f".at_least.nodes.2 (line 3): 'x' is not allowed; allowed: {BOUND}"),
+        (plain("at_least: {nodes: {0: 5}}"), f".at_least.nodes.0 (line 3): {NODES}"),
+        (plain("at_least: {nodes: {2 to 8: 5}}"), f".at_least.nodes.'2 to 8' (line 3): {NODES}"),
+        (plain("at_least: {nodes: {8-3: 5}}"), ".at_least.nodes.8-3 (line 3): '8-3' goes backwards; write the smaller number first"),
+        (plain("at_least: {nodes: {2-4: 5, 4-8: 4}}"), ".at_least (line 3): 4 nodes are in two ranges, 2-4 and 4-8"),
+        (plain("at_least: {nodes: {2: 5}, 8: 4}"), ".at_least.8 (line 3): not a key that is allowed here; known: nodes"),
+        (plain("equals: [1]"), f".equals (line 3): [1] is not allowed; allowed: {VALUES}"),
+        (plain("equals: [1, 1]"), ".equals (line 3): [1, 1] names one of them twice"),
+        (plain("equals: [1, fast]"), " (line 2): equals is 'fast', so the unit must be text, not 'GB/s'"),
         (plain("equals: 1e3"), ".equals (line 3): 1e3 is text in YAML, write 1.0e+3"),
         (plain("uniform: false"), ".uniform (line 3): False is not allowed; allowed: true, or leave the key out"),
         (

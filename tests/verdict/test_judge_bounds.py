@@ -6,7 +6,7 @@ import pytest
 
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.row import Attempt
-from gpu_acceptance.thresholds.limit import Peers
+from gpu_acceptance.thresholds.limit import ByNodes, Peers
 from gpu_acceptance.verdict.judge import wants_repeat
 from tests.judging import METRIC, all_equal, make_attempt, make_job, make_limit, make_profile, make_record, with_record
 from tests.verdict.test_judge import SOURCE, judge, judge_values, the_one
@@ -31,6 +31,36 @@ def test_equals():
 )
 def test_equals_compares_numbers_by_value_and_bools_by_type(value, wanted, status):
     assert the_one(judge_values({0: value}, make_limit(equals=wanted))).status is status
+
+
+def test_equals_one_of_several():
+    limit = make_limit("nccl.transport.internode", equals=("IB", "RoCE"), unit="text", scope="node")
+    assert the_one(judge_values(all_equal("RoCE"), limit, unit="text")).status is Status.HELD
+    missed = the_one(judge_values({0: "IB", 1: "Socket"}, limit, unit="text"))
+    assert (missed.status, missed.asked) == (Status.MISSED, "IB or RoCE")
+    assert missed.message.startswith("nccl.transport.internode = Socket, need == IB or RoCE [")
+    number = the_one(judge_values(all_equal(1), limit, unit="text"))
+    assert (number.status, "a number cannot be compared with a text" in number.message) == (Status.INVALID, True)
+
+
+BY_NODES = ByNodes({"2": 400.0, "3-8": 300.0, "9-9999": None})
+
+
+@pytest.mark.parametrize(
+    ("num_nodes", "value", "status", "text"),
+    [
+        (2, 400.0, Status.HELD, ", need >= 400 GB/s ["),
+        (2, 399.0, Status.MISSED, ", need >= 400 GB/s ["),
+        (3, 399.0, Status.HELD, ", need >= 300 GB/s ["),
+        (8, 299.0, Status.MISSED, ", need >= 300 GB/s ["),
+        (9, 1.0, Status.NOT_APPLICABLE, "not applicable: h200-sxm.yaml asks for nothing on 9 nodes"),
+        (1, 999.0, Status.NO_LIMIT, "no limit on 1 node; h200-sxm.yaml lists 2, 3-8, 9-9999 (never interpolated)"),
+    ],
+)
+def test_a_bound_by_the_number_of_nodes(num_nodes, value, status, text):
+    limit = make_limit(METRIC, at_least=BY_NODES, scope="job")
+    judgement = the_one(judge_values({0: value}, limit, job=make_job(num_nodes * 2, 2)))
+    assert (judgement.status, text in judgement.message) == (status, True), judgement.message
 
 
 ONE_ULP = math.nextafter(1.0, 2)

@@ -21,7 +21,18 @@ from gpu_acceptance.run.suite import FOLDER, profiles_of, suite_for
 from gpu_acceptance.thresholds.changes import limit_differences
 from gpu_acceptance.thresholds.families import stated
 from gpu_acceptance.thresholds.known_metrics import KnownMetrics, known_metrics
-from gpu_acceptance.thresholds.limit import COUNTERS, Limit, Profile, matching_reason, show, subject_of_metric, with_unit
+from gpu_acceptance.thresholds.limit import (
+    COUNTERS,
+    Bound,
+    ByNodes,
+    Limit,
+    Profile,
+    allowed_values,
+    matching_reason,
+    show,
+    subject_of_metric,
+    with_unit,
+)
 from gpu_acceptance.thresholds.profile import ASKED_BY, LimitsError, load_profile, profile_names, read_profiles, select_profile
 from gpu_acceptance.thresholds.schema import Entry
 
@@ -215,7 +226,8 @@ def _limit_and_source(metric: str, profile: Profile) -> tuple[str, str]:
 def _bounds(limit: Limit) -> str:
     """Return `>= 4153 GB/s on each rank, spread at most 3 %, possible up to 4800`."""
     parts = [f"{sign} {_number(bound, limit.unit)}" for sign, bound in ((">=", limit.at_least), ("<=", limit.at_most)) if bound is not None]
-    parts += [f"== {with_unit(show(limit.equals), limit.unit)}"] if limit.equals is not None else []
+    if limit.equals is not None:
+        parts.append(f"== {with_unit(' or '.join(map(show, allowed_values(limit.equals))), limit.unit)}")
     parts += ["equal on all"] * limit.uniform
     parts += [f"at most {show(limit.peers.deficit_at_most * 100)} % below its peers"] if limit.peers else []
     more = [f"spread at most {_number(limit.spread_at_most, '%')}"] if limit.spread_at_most is not None else []
@@ -226,7 +238,10 @@ def _bounds(limit: Limit) -> str:
     return ", ".join([f"{' and '.join(parts)} {whose}", *more])
 
 
-def _number(bound: float | Mapping[int, float], unit: str) -> str:
+def _number(bound: Bound, unit: str) -> str:
+    if isinstance(bound, ByNodes):
+        numbers = [f"{'nothing' if number is None else show(number)} on {text}" for text, number in bound.nodes.items()]
+        return f"{', '.join(numbers)} nodes ({unit})"
     if isinstance(bound, Mapping):
         return f"{', '.join(f'{show(number)} at {size}' for size, number in sorted(bound.items()))} GPUs per node ({unit})"
     return with_unit(show(bound), unit)

@@ -4,7 +4,7 @@ import argparse
 import math
 import textwrap
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,17 @@ from gpu_acceptance.cli.arguments import Verbs
 from gpu_acceptance.inventory import nvml
 from gpu_acceptance.report.words import count
 from gpu_acceptance.run.suite import FOLDER, profiles_of, suite_for
-from gpu_acceptance.thresholds.limit import Limit, Profile, is_of_speed, matching_reason, show, source_kind, with_unit
+from gpu_acceptance.thresholds.limit import (
+    ByNodes,
+    Limit,
+    Profile,
+    allowed_values,
+    is_of_speed,
+    matching_reason,
+    show,
+    source_kind,
+    with_unit,
+)
 from gpu_acceptance.thresholds.profile import load_profile, profile_names, select_profile
 
 _WIDTH = 118
@@ -98,14 +108,22 @@ def bound_of(family: Sequence[Limit]) -> str:
     more = ["same on all"] if first.uniform else []
     more += [f"peers {show(first.peers.deficit_at_most * 100)} %"] if first.peers else []
     more += [f"on {', '.join(map(str, sizes))}"] if sizes else []
+    nodes = list(dict.fromkeys(text for limit in family for text in limit.listed_nodes()))
+    more += [f"by {', '.join(nodes)} nodes"] if nodes else []
     return ", ".join([bound] * bool(bound) + more)
 
 
 def _range(name: str, bounds: Sequence[Any]) -> str:
     """`4044 to 4439` of bounds that differ; what a figure must equal is listed."""
-    values = [one for bound in bounds for one in (bound.values() if isinstance(bound, Mapping) else [bound])]
+    values = [one for bound in bounds for one in _each_value(bound) if one is not None]
     ends = dict.fromkeys(values if name == "equals" else (min(values), max(values)))
     return (" or " if name == "equals" else " to ").join(map(show, ends))
+
+
+def _each_value(bound: Any) -> Iterable[Any]:
+    if isinstance(bound, ByNodes):
+        return bound.nodes.values()
+    return bound.values() if isinstance(bound, Mapping) else allowed_values(bound)
 
 
 def whose(limit: Limit) -> str:

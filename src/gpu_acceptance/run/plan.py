@@ -20,7 +20,17 @@ from gpu_acceptance.run.collecting import Collected
 from gpu_acceptance.run.suite_state import look_at_suite
 from gpu_acceptance.supervisor.leader import Validation
 from gpu_acceptance.thresholds.contract import Contract
-from gpu_acceptance.thresholds.limit import Limit, Profile, bound_at, level_text, matching_reason, plural, show, subject_of_metric
+from gpu_acceptance.thresholds.limit import (
+    Limit,
+    Profile,
+    allowed_values,
+    bound_at,
+    level_text,
+    matching_reason,
+    plural,
+    show,
+    subject_of_metric,
+)
 from gpu_acceptance.thresholds.profile import left_out, num_left_out, runs
 from gpu_acceptance.verdict.bounds import bounds_of
 from gpu_acceptance.verdict.coverage import judge_contract, judge_run
@@ -147,22 +157,24 @@ def _aside(metric: str, profile: Profile, waivers: Mapping[str, str]) -> str | N
 
 def _limit_text(limit: Limit, job: JobShape, *, required: bool) -> str:
     if not limit.applies(job.ranks_per_node, job.num_nodes):
-        parts = [f"GPUs per node: {', '.join(map(str, limit.listed_sizes())) or 'any'}", f"nodes: {limit.nodes}"]
+        nodes = ", ".join(limit.listed_nodes()) or limit.nodes
+        parts = [f"GPUs per node: {', '.join(map(str, limit.listed_sizes())) or 'any'}", f"nodes: {nodes}"]
         parts += [f"ranks: {limit.min_ranks} or more"] * (limit.min_ranks > 1)
         parts += [f"ranks per node: {limit.min_ranks_per_node} or more"] * (limit.min_ranks_per_node > 1)
         return f"does not apply to this job ({'; '.join(parts)})"
-    bounds = ", ".join(_bound_text(limit, bound, job.ranks_per_node) for bound in bounds_of(limit))
+    bounds = ", ".join(_bound_text(limit, bound, job) for bound in bounds_of(limit))
     return f"{bounds} {limit.unit} ({limit.scope}{'' if required else ', not required'}) [{limit.file}: {limit.source}]"
 
 
-def _bound_text(limit: Limit, bound: str, gpus_per_node: int) -> str:
+def _bound_text(limit: Limit, bound: str, job: JobShape) -> str:
     match bound:
         case "at_least":
-            return f">= {show(bound_at(limit.at_least, gpus_per_node) or 0)}"
+            return f">= {show(bound_at(limit.at_least, job.ranks_per_node, job.num_nodes) or 0)}"
         case "at_most":
-            return f"<= {show(bound_at(limit.at_most, gpus_per_node) or 0)}"
+            return f"<= {show(bound_at(limit.at_most, job.ranks_per_node, job.num_nodes) or 0)}"
         case "equals":
-            return f"== {limit.equals}"
+            assert limit.equals is not None
+            return f"== {' or '.join(map(str, allowed_values(limit.equals)))}"
         case "peers":
             assert limit.peers
             return f"at most {show(limit.peers.deficit_at_most * 100)} % below its peers"

@@ -8,11 +8,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from gpu_acceptance.thresholds.limit import Change, ChangeKind, FarBound, FileDigest, Limit, Profile, bound_at
+from gpu_acceptance.thresholds.limit import ByNodes, Change, ChangeKind, FarBound, FileDigest, Limit, Profile, bound_at, range_of_nodes
 
 _Difference = tuple[ChangeKind, str, str, str]  # kind, key, old, new
 
-_OTHER = 0  # stands for all sizes that no key names: sizes begin at 1
+_Shape = tuple[int, int]  # GPUs per node, number of nodes
+_OTHER = 0  # stands for all sizes and numbers of nodes that no key names: both begin at 1
 _NUMBERS = ("at_least", "at_most", "peers.deficit_at_most", "peers.sigma")
 _ASKS = (*_NUMBERS, "equals", "uniform")
 _FAR = 10.0  # nearer, a site has reasons; a slip of the unit is a factor of 100, 1000 or 1024
@@ -22,17 +23,17 @@ _SMALLEST = ("min_ranks", "min_ranks_per_node")
 
 @dataclass(frozen=True)
 class _Asked:
-    """The bounds of one limit at one size, by name; empty if the limit does not apply there."""
+    """The bounds of one limit in jobs of one shape, by name; empty if the limit does not apply there."""
 
     bounds: Mapping[str, Any]
 
     @classmethod
-    def of(cls, limit: Limit, size: int) -> "_Asked":
-        if not limit.covers(size):
+    def of(cls, limit: Limit, shape: _Shape) -> "_Asked":
+        if not limit.covers(*shape):
             return cls({})
         values = {
-            "at_least": bound_at(limit.at_least, size),
-            "at_most": bound_at(limit.at_most, size),
+            "at_least": bound_at(limit.at_least, *shape),
+            "at_most": bound_at(limit.at_most, *shape),
             "peers.deficit_at_most": limit.peers and limit.peers.deficit_at_most,
             "peers.sigma": limit.peers and limit.peers.sigma,
             "equals": limit.equals,
@@ -59,8 +60,8 @@ def far_bounds(machine: Profile, after: Profile) -> tuple[FarBound, ...]:
 
 def _far_bounds(own: Limit, new: Limit) -> Iterator[FarBound]:
     for name in ("at_least", "at_most"):
-        for size in _all_sizes(own, new):
-            was, now = (bound_at(getattr(limit, name), size) for limit in (own, new))
+        for shape in _all_shapes(own, new):
+            was, now = (bound_at(getattr(limit, name), *shape) for limit in (own, new))
             ratio = min(max(now / was, 1 / _FURTHEST), _FURTHEST) if was and now and (was > 0) == (now > 0) else 1.0
             kind: Literal["loosened", "tightened"] = "loosened" if (ratio < 1) == (name == "at_least") else "tightened"
             if (name, kind) != ("at_least", "tightened") and not 1 / _FAR <= ratio <= _FAR:
@@ -95,10 +96,10 @@ def limit_differences(old: Limit, new: Limit) -> Iterator[_Difference]:
 
 
 def _bounds(old: Limit, new: Limit) -> Iterator[_Difference]:
-    sizes = _all_sizes(old, new)
-    asked = {size: (_Asked.of(old, size).bounds, _Asked.of(new, size).bounds) for size in sizes}
+    shapes = _all_shapes(old, new)
+    asked = {shape: (_Asked.of(old, shape).bounds, _Asked.of(new, shape).bounds) for shape in shapes}
     for name in _ASKS:
-        values = {size: (was.get(name), now.get(name)) for size, (was, now) in asked.items()}
+        values = {shape: (was.get(name), now.get(name)) for shape, (was, now) in asked.items()}
         for key, was, now in _where_alike(f"{new.metric} {name}", values):
             if not _same(was, now):
                 is_dropped = _can_be_missed(name, was, old) and not _can_be_missed(name, now, new)
@@ -116,23 +117,27 @@ def _can_be_missed(name: str, bound: Any, limit: Limit) -> bool:
 
 def _spreads(old: Limit, new: Limit) -> Iterator[_Difference]:
     """Compare two limits that both have the bound; a bound that only one of them has is reported as dropped or added."""
-    sizes = [size for size in _all_sizes(old, new) if _Asked.of(old, size).bounds and _Asked.of(new, size).bounds]
-    values = {size: (bound_at(old.spread_at_most, size), bound_at(new.spread_at_most, size)) for size in sizes}
+    shapes = [shape for shape in _all_shapes(old, new) if _Asked.of(old, shape).bounds and _Asked.of(new, shape).bounds]
+    values = {shape: (bound_at(old.spread_at_most, *shape), bound_at(new.spread_at_most, *shape)) for shape in shapes}
     for key, was, now in _where_alike(f"{new.metric} spread_at_most", values):
         yield from _cap(key, was, now)
 
 
-def _where_alike(key: str, values: Mapping[int, tuple[Any, Any]]) -> Iterator[tuple[str, Any, Any]]:
-    """Each pair of an old and a new value once, and the sizes it holds for, unless it holds for all."""
-    where: dict[tuple[Any, Any], list[int]] = {}
-    for size, pair in values.items():
-        where.setdefault(pair, []).append(size)
+def _where_alike(key: str, values: Mapping[_Shape, tuple[Any, Any]]) -> Iterator[tuple[str, Any, Any]]:
+    """Each pair of an old and a new value once, and the shapes it holds for, unless it holds for all."""
+    where: dict[tuple[Any, Any], list[_Shape]] = {}
+    for shape, pair in values.items():
+        where.setdefault(pair, []).append(shape)
     for (was, now), at in where.items():
-        yield key + ("" if at == list(values) else f" at {_sizes(at)}"), was, now
+        yield key + ("" if at == list(values) else _at(at, list(values))), was, now
 
 
-def _all_sizes(old: Limit, new: Limit) -> list[int]:
-    return sorted({_OTHER, *old.listed_sizes(), *new.listed_sizes()})
+def _all_shapes(old: Limit, new: Limit) -> list[_Shape]:
+    """Return all shapes in which two limits can differ: each size that a key names, and both ends of each range of nodes."""
+    sizes = {_OTHER, *old.listed_sizes(), *new.listed_sizes()}
+    ranges = [range_of_nodes(text) for text in (*old.listed_nodes(), *new.listed_nodes())]
+    nodes = {_OTHER, *(one[end] for one in ranges for end in (0, -1))}
+    return sorted((size, number) for size in sizes for number in nodes)
 
 
 def _kind(name: str, old: Any, new: Any) -> ChangeKind:
@@ -192,14 +197,25 @@ def _same(old: Any, new: Any) -> bool:
     return bool(old == new) and isinstance(old, bool) == isinstance(new, bool)
 
 
-def _sizes(sizes: list[int]) -> str:
-    named = [str(size) for size in sizes if size != _OTHER]
-    return " and ".join([", ".join(named)] * bool(named) + ["other sizes"] * (_OTHER in sizes))
+def _at(shapes: list[_Shape], all_shapes: list[_Shape]) -> str:
+    """` at 4, 8 and other sizes`, ` on 2, 3 and other numbers of nodes`."""
+    parts = []
+    for axis, (word, others) in enumerate((("at", "other sizes"), ("on", "other numbers of nodes"))):
+        numbers = sorted({shape[axis] for shape in shapes})
+        if numbers != sorted({shape[axis] for shape in all_shapes}):
+            named = [str(number) for number in numbers if number != _OTHER]
+            unit = " nodes" if word == "on" and _OTHER not in numbers else ""
+            parts.append(f" {word} {' and '.join([', '.join(named)] * bool(named) + [others] * (_OTHER in numbers))}{unit}")
+    return "".join(parts)
 
 
 def _text(value: Any) -> str:
     if value is None:
         return "none"
+    if isinstance(value, tuple):
+        return " or ".join(map(_text, value))
+    if isinstance(value, ByNodes):
+        return ", ".join(f"{text} nodes: {_text(bound)}" for text, bound in value.nodes.items())
     if isinstance(value, Mapping):
         return ", ".join(f"{size}: {_text(bound)}" for size, bound in sorted(value.items()))
     if isinstance(value, bool):

@@ -15,7 +15,7 @@ from typing import Any
 
 from gpu_acceptance.base.strict_yaml import Key, Path, shown
 from gpu_acceptance.base.text import did_you_mean
-from gpu_acceptance.thresholds.limit import Limit, Peers
+from gpu_acceptance.thresholds.limit import ByNodes, Limit, Peers
 
 METRIC = r"^[a-z][a-z0-9_]*(\.[a-z0-9_]+){1,3}$"
 FAMILY = r"^[a-z0-9_.,{}]{3,300}$"
@@ -23,6 +23,7 @@ NAMES = r"^[a-z0-9_.,]+$"  # the key of a value for some members
 _MOST_NAMES = 1_000  # that one family stands for
 READING = "reading"  # a key of an entry as it is written; it ends up in the source
 _PLACE = "{reading}"
+_BY_NODES = "nodes"  # the key of a bound by the number of nodes
 _RANGE = ("at_least", "at_most")  # one of them changes, and the other stays
 _ABSOLUTE = (*_RANGE, "equals", "uniform")  # bounds of which the entry's own replace those that it would inherit
 WITHDRAWN = "none"  # in place of a value: an entry does not inherit it
@@ -60,6 +61,8 @@ def stated(limit: Limit) -> dict[str, Any]:
 def _as_written(value: Any) -> Any:
     if isinstance(value, Peers):
         return vars(value)
+    if isinstance(value, ByNodes):
+        return {_BY_NODES: {text: WITHDRAWN if number is None else number for text, number in value.nodes.items()}}
     return list(value) if isinstance(value, tuple) else value
 
 
@@ -140,6 +143,8 @@ def _family_problems(key: Any, entry: Any) -> Iterator[Problem]:
 
 def _name_problems(groups: list[list[str]], value: Any) -> Iterator[str]:
     """A mapping by names needs each name of one pair of braces, once."""
+    if isinstance(value, dict) and value.keys() == {_BY_NODES}:  # one value for all names
+        return
     given = [name for keys in value if isinstance(keys, str) for name in keys.split(",")] if isinstance(value, dict) else []
     if not given:
         return

@@ -16,7 +16,7 @@ from gpu_acceptance.base.text import did_you_mean, first_few
 from gpu_acceptance.thresholds.families import READING, Expansion, expanded
 from gpu_acceptance.thresholds.limit import BY_SIZE, FileDigest, Limit, subject_of_metric
 from gpu_acceptance.thresholds.parameters import PARAMETERS
-from gpu_acceptance.thresholds.schema import PROFILE, Content, Entry, Match, PeersEntry, disagreements, number_hint
+from gpu_acceptance.thresholds.schema import PROFILE, ByNodesEntry, Content, Entry, Match, PeersEntry, disagreements, number_hint
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -121,6 +121,7 @@ _KEYS = {
     "levels": "health, quick or full, and in each of them the name of a subject",
     "not_applicable": "a glob that names its subject first, as in 'infiniband.*'",
     **dict.fromkeys(BY_SIZE, "GPUs per node, a whole number from 1"),
+    "nodes": "a number of nodes, 2, or a range, 3-8",
 }
 
 
@@ -226,6 +227,8 @@ def _allowed(path: tuple[Key, ...]) -> str:
         return PARAMETERS[str(path[1])].allowed
     if len(path) == 2 and path[0] == "limits":
         return f"a mapping of {', '.join(_ENTRY_KEYS)}"
+    if path[2:4] in {(name, "nodes") for name in BY_SIZE}:  # not the key of an entry
+        path = path[:3]
     keys = reversed(path) if path[:1] in (("limits",), ("match",)) else path[:1]
     return next((str(_FIELDS[str(key)].description) for key in keys if key in _FIELDS), "a mapping of keys")
 
@@ -233,5 +236,5 @@ def _allowed(path: tuple[Key, ...]) -> str:
 def _known_keys(path: tuple[Key, ...]) -> list[str]:
     if path[0] == "match":
         return list(Match.model_fields)
-    models: dict[int, type[BaseModel]] = {1: Content, 4: PeersEntry}
+    models: dict[int, type[BaseModel]] = {1: Content, 4: ByNodesEntry if path[2:3] != ("peers",) else PeersEntry}
     return list(models[len(path)].model_fields) if len(path) in models else _ENTRY_KEYS

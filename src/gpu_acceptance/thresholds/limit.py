@@ -44,6 +44,28 @@ class Peers:
 
 
 @dataclass(frozen=True)
+class ByNodes:
+    """A number by the number of nodes, in ranges that do not overlap: `{"2": 408, "3-8": 304, "9-9999": None}`.
+
+    None declares that nothing is asked there. A number of nodes that is in no range has no limit.
+    """
+
+    nodes: Mapping[str, float | None]
+
+    def at(self, num_nodes: int) -> float | None:
+        return next((bound for text, bound in self.nodes.items() if num_nodes in range_of_nodes(text)), None)
+
+
+def range_of_nodes(text: str) -> range:
+    """Return the numbers of nodes that a key of ByNodes stands for: `2`, `3-8`."""
+    first, _, last = text.partition("-")
+    return range(int(first), int(last or first) + 1)
+
+
+Bound = float | Mapping[int, float] | ByNodes  # one number, or one by GPUs per node or by the number of nodes
+
+
+@dataclass(frozen=True)
 class Limit:
     """A bound on one metric: what is enough, in which unit, for whom, and why anyone should believe it.
 
@@ -55,9 +77,9 @@ class Limit:
     scope: Scope
     source: str
     file: str  # base name of the YAML file that this entry comes from
-    at_least: float | Mapping[int, float] | None = None  # one number, or one by GPUs per node
-    at_most: float | Mapping[int, float] | None = None
-    equals: Value | None = None
+    at_least: Bound | None = None
+    at_most: Bound | None = None
+    equals: Value | tuple[Value, ...] | None = None  # several: each of them is allowed
     uniform: bool = False
     peers: Peers | None = None
     world: tuple[int, ...] | None = None  # GPUs per node it applies to; None: all
@@ -79,18 +101,34 @@ class Limit:
             return False
         if gpus_per_node < self.min_ranks_per_node or gpus_per_node * num_nodes < self.min_ranks:
             return False
-        return self.covers(gpus_per_node)
+        return self.covers(gpus_per_node, num_nodes)
 
-    def covers(self, gpus_per_node: int) -> bool:
+    def covers(self, gpus_per_node: int, num_nodes: int) -> bool:
         """Return whether every bound by size lists this size. A size that is not listed has no limit; nothing is interpolated."""
-        return (self.world is None or gpus_per_node in self.world) and all(gpus_per_node in bound for bound in self._by_size())
+        if self.world is not None and gpus_per_node not in self.world:
+            return False
+        return all(gpus_per_node in bound for bound in self._by_size()) and all(
+            bound.at(num_nodes) is not None for bound in self._by_nodes()
+        )
 
     def listed_sizes(self) -> tuple[int, ...]:
         """The GPUs per node that this limit names anywhere; empty: it holds for all."""
         return tuple(sorted({*(self.world or ()), *(size for bound in self._by_size() for size in bound)}))
 
+    def listed_nodes(self) -> tuple[str, ...]:
+        """The numbers of nodes that this limit names anywhere, `2`, `3-8`; empty: its bounds hold for all."""
+        return tuple(dict.fromkeys(text for bound in self._by_nodes() for text in bound.nodes))
+
+    def asks_nothing(self, num_nodes: int) -> bool:
+        """Return whether this limit declares that it asks for nothing on so many nodes."""
+        listed = [text for text in self.listed_nodes() if num_nodes in range_of_nodes(text)]
+        return bool(listed) and all(bound.at(num_nodes) is None for bound in self._by_nodes())
+
     def _by_size(self) -> list[Mapping[int, float]]:
         return [bound for name in BY_SIZE if isinstance(bound := getattr(self, name), Mapping)]
+
+    def _by_nodes(self) -> list[ByNodes]:
+        return [bound for bound in (self.at_least, self.at_most) if isinstance(bound, ByNodes)]
 
 
 def subject_of_metric(metric: str) -> str:
@@ -112,8 +150,10 @@ def is_of_speed(limit: Limit) -> bool:
     return limit.at_least is not None and limit.unit.endswith("/s")
 
 
-def bound_at(bound: float | Mapping[int, float] | None, gpus_per_node: int) -> float | None:
-    """The number that a bound asks for at this size, or None where it asks for none."""
+def bound_at(bound: Bound | None, gpus_per_node: int, num_nodes: int) -> float | None:
+    """The number that a bound asks for in a job of this shape, or None where it asks for none."""
+    if isinstance(bound, ByNodes):
+        return bound.at(num_nodes)
     if isinstance(bound, Mapping):
         return bound.get(gpus_per_node)
     return bound
@@ -170,6 +210,11 @@ class Profile:
 
     levels: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # by level: subject -> seconds of one validation
     level: str = DEFAULT_LEVEL  # the chosen one
+
+
+def allowed_values(equals: Value | tuple[Value, ...]) -> tuple[Value, ...]:
+    """Each value that `equals` allows."""
+    return equals if isinstance(equals, tuple) else (equals,)
 
 
 def matching_reason(name: str, reasons: Mapping[str, str]) -> str | None:

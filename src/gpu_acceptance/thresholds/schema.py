@@ -8,13 +8,28 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from gpu_acceptance.base.strict_yaml import shown
 from gpu_acceptance.thresholds.families import CAN_BE_WITHDRAWN, FAMILY, METRIC, NAMES, READING, WITHDRAWN, each_a_metric
-from gpu_acceptance.thresholds.limit import BY_SIZE, COUNTERS, RESERVED_SUBJECTS, Level, Limit, Nodes, Peers, Scope, subject_of_metric
+from gpu_acceptance.thresholds.limit import (
+    BY_SIZE,
+    COUNTERS,
+    RESERVED_SUBJECTS,
+    Bound,
+    ByNodes,
+    Level,
+    Limit,
+    Nodes,
+    Peers,
+    Scope,
+    kind_of,
+    range_of_nodes,
+    subject_of_metric,
+)
 from gpu_acceptance.thresholds.parameters import ParameterValues
 
+_NODES = r"^[1-9][0-9]{0,3}(-[1-9][0-9]{0,3})?$"
 _SUBJECT = r"^[a-z][a-z0-9_]*$"
 _FIGURES = r"^[a-z0-9_.,{}*]{1,300}$"
 _GLOB = r"^[a-z][a-z0-9_]*\.[^ ]+$"
@@ -61,8 +76,46 @@ def unique(items: list[Any]) -> list[Any]:
     return items
 
 
-def _number_or_sizes(value: object) -> str:
+def _kind_of_bound(value: object) -> str:
+    if isinstance(value, ByNodesEntry) or (isinstance(value, Mapping) and "nodes" in value):
+        return "nodes"
     return "sizes" if isinstance(value, Mapping) else "number"
+
+
+def _one_or_several(value: object) -> str:
+    return "several" if isinstance(value, list) else "one"
+
+
+def _range(key: object) -> object:
+    """Return a key of ByNodesEntry as text; ValueError over a range that goes backwards."""
+    text = str(key) if isinstance(key, int) and not isinstance(key, bool) else key
+    if isinstance(text, str) and re.fullmatch(_NODES, text) and not range_of_nodes(text):
+        raise ValueError(f"{shown(text)} goes backwards; write the smaller number first")
+    return text
+
+
+def _number_or_none(value: object) -> object:
+    return None if value == WITHDRAWN else value
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class ByNodesEntry(_Model):
+    """One number for each range of the number of nodes."""
+
+    nodes: dict[
+        Annotated[str, BeforeValidator(_range), Field(pattern=_NODES)], Annotated[float | None, BeforeValidator(_number_or_none)]
+    ] = Field(min_length=1, description="a mapping from numbers of nodes, 2 or 3-8, to finite numbers, or none where nothing is asked")
+
+    @model_validator(mode="after")
+    def _no_number_twice(self) -> Self:
+        ordered = sorted(self.nodes, key=lambda text: range_of_nodes(text)[0])
+        for text, other in pairwise(ordered):
+            if (first := range_of_nodes(other)[0]) in range_of_nodes(text):
+                raise ValueError(f"{first} nodes are in two ranges, {text} and {other}")
+        return self
 
 
 Text = Annotated[str, Field(min_length=1), AfterValidator(printable)]
@@ -70,22 +123,25 @@ Size = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 Positive = Annotated[float, Field(gt=0)]
 BySize = Annotated[dict[Size, float], Field(min_length=1)]
-Bound = Annotated[Annotated[float, Tag("number")] | Annotated[BySize, Tag("sizes")], Discriminator(_number_or_sizes)]
+BoundEntry = Annotated[
+    Annotated[float, Tag("number")] | Annotated[BySize, Tag("sizes")] | Annotated[ByNodesEntry, Tag("nodes")],
+    Discriminator(_kind_of_bound),
+]
 Spread = Annotated[
     Annotated[Positive, Tag("number")] | Annotated[Annotated[dict[Size, Positive], Field(min_length=1)], Tag("sizes")],
-    Discriminator(_number_or_sizes),
+    Discriminator(_kind_of_bound),
 ]
 SettingValue = bool | int | float | Annotated[Text, AfterValidator(_no_number_in_disguise)]
+Allowed = Annotated[
+    Annotated[SettingValue, Tag("one")] | Annotated[list[SettingValue], Field(min_length=2), AfterValidator(unique), Tag("several")],
+    Discriminator(_one_or_several),
+]
 Metric = Annotated[str, Field(pattern=METRIC), AfterValidator(_not_reserved)]
 Subject = Annotated[str, Field(pattern=_SUBJECT), AfterValidator(_not_reserved)]
 
 _BOUNDS = ("at_least", "at_most", "equals", "uniform", "peers")
-_BOUND = "a finite number, or a mapping from GPUs per node (a whole number from 1) to finite numbers"
+_BOUND = "a finite number, or one by GPUs per node as in {8: 449}, or by the number of nodes as in {nodes: {2: 408, 3-8: 304}}"
 _FRACTION = "a fraction between 0 and 1; 0.03 is 3 %"
-
-
-class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class PeersEntry(_Model):
@@ -104,9 +160,9 @@ class Match(_Model):
 class Entry(_Model):
     """One limit. At least one of at_least, at_most, equals, uniform, peers."""
 
-    at_least: Bound | None = Field(None, description=_BOUND)
-    at_most: Bound | None = Field(None, description=_BOUND)
-    equals: SettingValue | None = Field(None, description="a finite number, a text, true or false")
+    at_least: BoundEntry | None = Field(None, description=_BOUND)
+    at_most: BoundEntry | None = Field(None, description=_BOUND)
+    equals: Allowed | None = Field(None, description="a finite number, a text, true or false, or a list of those that are allowed")
     uniform: Literal[True] | None = Field(None, description="true, or leave the key out")
     peers: PeersEntry | None = Field(None, description="a mapping of deficit_at_most and sigma")
     unit: Text = Field(description="the unit that the test passes, as in GB/s; 'text' or 'bool' where the figure is none")
@@ -142,11 +198,18 @@ class Entry(_Model):
             | {
                 "metric": metric,
                 "file": file,
+                "at_least": _bound(self.at_least),
+                "at_most": _bound(self.at_most),
+                "equals": tuple(self.equals) if isinstance(self.equals, list) else self.equals,
                 "uniform": bool(self.uniform),
                 "peers": self.peers and Peers(self.peers.deficit_at_most, self.peers.sigma),
                 "world": self.world and tuple(self.world),
             }
         )
+
+
+def _bound(entry: float | Mapping[int, float] | ByNodesEntry | None) -> Bound | None:
+    return ByNodes(entry.nodes) if isinstance(entry, ByNodesEntry) else entry
 
 
 def disagreements(entry: Entry, wrong: Collection[str] = ()) -> Iterator[str]:
@@ -167,13 +230,14 @@ def _bound_problems(entry: Entry) -> Iterator[str]:
 
 
 def _unit_problems(entry: Entry) -> Iterator[str]:
-    kind = "bool" if isinstance(entry.equals, bool) else "text" if isinstance(entry.equals, str) else "number"
+    values = entry.equals if isinstance(entry.equals, list) else [entry.equals] if entry.equals is not None else []
+    for value, kind in ((value, kind_of(value)) for value in values):
+        if entry.unit not in ("text", "bool") and kind != "number":
+            yield f"equals is {shown(value)}, so the unit must be {kind}, not {shown(entry.unit)}"
+        elif entry.unit in ("text", "bool") and kind != entry.unit:
+            yield f"equals is {shown(value)}, and the unit {entry.unit} wants {'a text' if entry.unit == 'text' else 'true or false'}"
     if entry.unit not in ("text", "bool"):
-        if entry.equals is not None and kind != "number":
-            yield f"equals is {shown(entry.equals)}, so the unit must be {kind}, not {shown(entry.unit)}"
         return
-    if entry.equals is not None and kind != entry.unit:
-        yield f"equals is {shown(entry.equals)}, and the unit {entry.unit} wants {'a text' if entry.unit == 'text' else 'true or false'}"
     for name in ("at_least", "at_most", "peers", "floor", "ceiling", "spread_at_most"):
         if name in entry.model_fields_set:
             yield f"{name} needs a number, and the unit is {entry.unit}; {entry.unit} takes equals or uniform"
@@ -181,15 +245,17 @@ def _unit_problems(entry: Entry) -> Iterator[str]:
 
 def _order_problems(entry: Entry) -> Iterator[str]:
     numbers = {name: _by_size(getattr(entry, name)) for name in ("at_least", "at_most")}
-    if isinstance(entry.equals, int | float) and not isinstance(entry.equals, bool):
-        numbers["equals"] = {None: float(entry.equals)}
-    numbers["floor"] = {None: entry.floor}
+    values = entry.equals if isinstance(entry.equals, list) else [entry.equals]
+    for value in values:
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            numbers["equals"] = {"": float(value)}
+    numbers["floor"] = {"": entry.floor}
     for name, bounds in numbers.items():
         for size, value in bounds.items():
             yield from _impossible(f"{name}{_at(size)} is {value:.10g}", value, entry)
     low, high = numbers["at_least"], numbers["at_most"]
     for size in low | high:
-        least, most = low.get(size, low.get(None)), high.get(size, high.get(None))
+        least, most = low.get(size, low.get("")), high.get(size, high.get(""))
         if least is not None and most is not None and least > most:
             yield f"at_least{_at(size)} is {least:.10g}, above at_most {most:.10g}"
 
@@ -218,15 +284,17 @@ def _size_problems(entry: Entry) -> Iterator[str]:
             yield f"{name} names the sizes {_sizes(too_small)}, and it applies to no node of less than {smallest} ranks"
 
 
-def _by_size(bound: float | Mapping[int, float] | None) -> dict[int | None, float]:
-    """A bound as a mapping; the size None stands for all sizes that it does not name."""
+def _by_size(bound: float | Mapping[int, float] | ByNodesEntry | None) -> dict[str, float]:
+    """A bound as a mapping by the name of a size; "" stands for all sizes that it does not name."""
     if bound is None:
         return {}
-    return dict[int | None, float](bound.items()) if isinstance(bound, Mapping) else {None: bound}
+    if isinstance(bound, ByNodesEntry):
+        return {f"{text} nodes": number for text, number in bound.nodes.items() if number is not None}
+    return {str(size): number for size, number in bound.items()} if isinstance(bound, Mapping) else {"": bound}
 
 
-def _at(size: int | None) -> str:
-    return "" if size is None else f" at {size}"
+def _at(size: str) -> str:
+    return f" at {size}" if size else ""
 
 
 def _sizes(sizes: Iterable[int]) -> str:

@@ -20,6 +20,7 @@ from gpu_acceptance.thresholds.limit import (
     Peers,
     Scope,
     Value,
+    allowed_values,
     bound_at,
     is_finite,
     is_number,
@@ -105,12 +106,16 @@ def _relative(distance: float, bound: float) -> float | None:
     return part if math.isfinite(part) else None
 
 
-def find_other_than(readings: Sequence[Reading], wanted: Value) -> Finding:
-    """Hold readings against exactly the wanted value, of its type."""
-    missed = tuple(reading for reading in readings if typed(reading.value) != typed(wanted))
+def find_other_than(readings: Sequence[Reading], wanted: Value | tuple[Value, ...]) -> Finding:
+    """Hold readings against exactly the wanted value, or one of several, of its type."""
+    values = allowed_values(wanted)
+    kinds = {typed(value) for value in values}
+    missed = tuple(reading for reading in readings if typed(reading.value) not in kinds)
     worst = (missed or tuple(readings) or (None,))[0]
-    shown, shown_bound = show_apart(worst.value, wanted) if worst else ("", show(wanted))
-    return Finding(f"== {shown_bound}", wanted, need_has_unit=True, worst=worst, missed=missed, shown=shown)
+    shown, *shown_values = show_apart(*([worst.value] if worst else [values[0]]), *values)
+    need = " or ".join(shown_values)
+    asked = values[0] if len(values) == 1 else need
+    return Finding(f"== {need}", asked, need_has_unit=True, worst=worst, missed=missed, shown=shown if worst else "")
 
 
 def find_odd(readings: Sequence[Reading], scope: Scope) -> Finding:
@@ -258,10 +263,12 @@ def readings_by_metric(attempts: Iterable[Attempt], job: Job, limits: Mapping[st
     return {metric: sorted(found, key=itemgetter(0, 1)) for metric, found in readings.items()}
 
 
-def classify(readings: Sequence[Reading], bound: str, limit: Limit, gpus_per_node: int) -> Classified:
+def classify(readings: Sequence[Reading], bound: str, limit: Limit, job: Job) -> Classified:
     """Sort readings into usable, unstable and faulty ones. An unstable reading gives way to a later attempt of its rank."""
-    spread_at_most = bound_at(limit.spread_at_most, gpus_per_node)
-    wanted = kind_of(limit.equals) if bound == "equals" and limit.equals is not None else None if bound == "uniform" else "number"
+    spread_at_most = bound_at(limit.spread_at_most, job.gpus_per_node, job.num_nodes)
+    wanted = None if bound == "uniform" else "number"
+    if bound == "equals" and limit.equals is not None:
+        wanted = kind_of(allowed_values(limit.equals)[0])
     usable, unstable, faulty = [], [], []
     for reading in readings:
         fault = _fault(reading.figure, wanted, limit.unit, spread_at_most)

@@ -40,7 +40,7 @@ def _lines(identity: RankIdentity, profile: Profile) -> Iterator[str]:
     for gpu in _gpus_of(identity):
         for metric, value, _, _ in gpu_health.processes(gpu.use) if gpu.use else ():
             limit = profile.limits.get(metric)
-            bound = bound_at(limit.at_most, identity.local_world_size) if limit else None
+            bound = bound_at(limit.at_most, identity.local_world_size, 1) if limit else None
             most = _WITHOUT_LIMIT.get(metric, inf) if bound is None else bound
             if gpu.use and isinstance(value, int) and value > most:
                 yield f"  {identity.host}, {gpu.label}: {use_text(gpu.use)}"

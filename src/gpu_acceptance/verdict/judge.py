@@ -22,6 +22,7 @@ from gpu_acceptance.thresholds.limit import (
     is_number,
     matching_reason,
     plural,
+    range_of_nodes,
     show,
     subject_of_metric,
     with_unit,
@@ -37,7 +38,7 @@ def most_risen(plan: RunPlan, gpus_per_node: int, num_nodes: int) -> dict[str, f
     """Return how far each counter may rise in a run of this shape; nothing for waived counters or a run that only measures."""
     profile, found = plan.profile, dict[str, float]()
     for metric, limit in profile.limits.items():
-        most = bound_at(limit.at_most, gpus_per_node)
+        most = bound_at(limit.at_most, gpus_per_node, num_nodes)
         let_off = matching_reason(metric, profile.not_applicable) or matching_reason(metric, plan.waivers)
         if limit.subject == COUNTERS and most is not None and limit.applies(gpus_per_node, num_nodes) and not let_off:
             found[metric] = most
@@ -110,6 +111,9 @@ def _judge_by_limit(metric: str, readings: Sequence[Reading], profile: Profile, 
     limit = profile.limits.get(metric)
     if limit is not None and limit.applies(job.gpus_per_node, job.num_nodes) and bounds.bounds_of(limit):
         return [_judge_bound(bound, limit, readings, job, num_peer_metrics(profile)) for bound in bounds.bounds_of(limit)]
+    if limit is not None and limit.asks_nothing(job.num_nodes):
+        message = f"{metric}: not applicable: {limit.file} asks for nothing on {plural(job.num_nodes, 'node')}"
+        return [_without_limit(Status.NOT_APPLICABLE, metric, readings, message, file=limit.file)]
     fault = why_no_limit(limit, job) if limit else f"no limit for a checked metric in profile {profile.name}"
     message = f"{metric} = {bounds.quantity(readings[0].figure)}: {fault}"
     return [_without_limit(Status.NO_LIMIT, metric, readings, message, file=limit.file if limit else "")]
@@ -134,10 +138,12 @@ def why_no_limit(limit: Limit, job: Job) -> str:
         return f"no limit on {plural(job.num_nodes, 'node')}; {limit.file} has one for {covered}"
     if job.gpus_per_node < limit.min_ranks_per_node:
         return f"no limit at {job.gpus_per_node} GPUs per node; {limit.file} has one from {limit.min_ranks_per_node} up"
-    if limit.covers(job.gpus_per_node):
+    if limit.covers(job.gpus_per_node, job.num_nodes):
         return f"no limit of {plural(job.world_size, 'rank')}; {limit.file} has one from {limit.min_ranks} up"
-    listed = ", ".join(map(str, limit.listed_sizes()))
-    return f"no limit at {job.gpus_per_node} GPUs per node; {limit.file} lists {listed} (never interpolated)"
+    if (listed := limit.listed_nodes()) and not any(job.num_nodes in range_of_nodes(text) for text in listed):
+        return f"no limit on {plural(job.num_nodes, 'node')}; {limit.file} lists {', '.join(listed)} (never interpolated)"
+    listed = tuple(map(str, limit.listed_sizes()))
+    return f"no limit at {job.gpus_per_node} GPUs per node; {limit.file} lists {', '.join(listed)} (never interpolated)"
 
 
 def _judge_bound(bound: str, limit: Limit, readings: Sequence[Reading], job: Job, num_metrics: int) -> Judgement:
@@ -151,7 +157,7 @@ def _judge_bound(bound: str, limit: Limit, readings: Sequence[Reading], job: Job
         )
     if scope != limit.scope:
         readings = [one._replace(unit=job.member_of(one.rank, scope)) for one in readings]
-    classified = bounds.classify(readings, bound, limit, job.gpus_per_node)
+    classified = bounds.classify(readings, bound, limit, job)
     finding = _find(bound, limit, classified.usable, job, num_metrics)
     results = list(_problems(bound, limit, readings, classified, finding, job))
     if not results and bound == "uniform" and len({reading.unit for reading in classified.usable}) < 2:
@@ -198,8 +204,8 @@ def _judgement(bound: str, limit: Limit, finding: Finding, results: Sequence[_Re
 def _find(bound: str, limit: Limit, readings: Sequence[Reading], job: Job, num_metrics: int) -> Finding:
     scope = _unit_scope(bound, limit)
     if bound in ("at_least", "at_most"):
-        asked = bound_at(limit.at_least if bound == "at_least" else limit.at_most, job.gpus_per_node)
-        assert asked is not None, f"{limit.metric} has no {bound} at {job.gpus_per_node} GPUs per node"
+        asked = bound_at(limit.at_least if bound == "at_least" else limit.at_most, job.gpus_per_node, job.num_nodes)
+        assert asked is not None, f"{limit.metric} has no {bound} on {job.num_nodes} nodes of {job.gpus_per_node} GPUs"
         return bounds.find_beyond(readings, asked, sign=1 if bound == "at_least" else -1)
     if bound == "equals":
         assert limit.equals is not None

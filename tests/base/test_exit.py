@@ -30,7 +30,8 @@ def run(body: str, head: str = "") -> subprocess.CompletedProcess[str]:
         (ExitStatus(3), "exit code 3"),
         (ExitStatus(-11, 2), "signal SIGSEGV"),
         (ExitStatus(-9), "signal SIGKILL"),
-        (ExitStatus(-9, 2), "signal SIGKILL; since it started the kernel has killed 2 processes of this machine for want of memory"),
+        (ExitStatus(-9, 1), "signal SIGKILL; since it started the kernel has killed 1 process on this machine for lack of memory (OOM)"),
+        (ExitStatus(-9, 2), "signal SIGKILL; since it started the kernel has killed 2 processes on this machine for lack of memory (OOM)"),
     ],
 )
 def test_an_exit_status_in_words(status, text):

@@ -252,7 +252,8 @@ def test_what_a_peer_of_a_failed_rank_reports(clock, after_s, reported, outcome)
     clock(after_s)
     attempt.on_worker(done(reported, phase="call", message="Connection reset by peer"))
     clock(100, attempt)
-    assert results(host) == [(outcome, "Connection reset by peer")]
+    echo = "echo of the end of rank 1 (failed): " if outcome is Outcome.VICTIM else ""
+    assert results(host) == [(outcome, f"{echo}Connection reset by peer")]
 
 
 @pytest.mark.parametrize(("kind", "before"), [(RunAttempt, "the set-up"), (EndAttempt, "it was asked to end")])

@@ -153,7 +153,9 @@ def small_memory(tmp_path):
 @pytest.mark.needs("privileged")
 def test_a_worker_that_the_kernel_killed_for_want_of_memory(start, small_memory):
     ended = wait_for_exit(start(EATS.format(group=str(small_memory))))
-    assert re.fullmatch(r"signal SIGKILL; since it started the kernel has killed \d+ processes of this machine for want of memory", ended)
+    assert re.fullmatch(
+        r"signal SIGKILL; since it started the kernel has killed \d+ process(es)? on this machine for lack of memory \(OOM\)", ended
+    )
 
 
 def answers(worker: WorkerProcess) -> HangDiagnosis:

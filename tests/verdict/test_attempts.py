@@ -256,6 +256,18 @@ def test_an_error_in_the_call_beside_a_death_is_its_echo(cause):
     assert [record.outcome for record in causes_before_victims(records)] == [Outcome.VICTIM, cause, Outcome.ERROR, Outcome.FAILED]
 
 
+def test_a_rank_waits_for_the_one_that_died_and_not_for_its_echoes():
+    records = (
+        stuck(0, IN_ALL_REDUCE),
+        make_record(1, Outcome.DIED, message="the worker ended with signal SIGSEGV"),
+        make_record(2, Outcome.ERROR, phase="call", message="Connection reset by peer"),
+    )
+    first, died, echo = causes_before_victims(records)
+    assert (first.outcome, first.message.split(" in ")[0]) == (Outcome.VICTIM, "waits for rank 1")
+    assert died == records[1]
+    assert (echo.outcome, echo.message) == (Outcome.VICTIM, "echo of a peer's end: Connection reset by peer")
+
+
 @pytest.mark.parametrize("other", [Outcome.VICTIM, Outcome.FAILED])
 def test_an_error_without_a_cause_stays_an_error(other):
     records = (make_record(0, Outcome.ERROR, phase="call"), make_record(1, other, phase="call"))

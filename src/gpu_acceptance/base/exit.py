@@ -37,15 +37,17 @@ class ExitStatus:
 
     @property
     def is_want_of_memory(self) -> bool:
+        """True if the kernel's OOM killer may have ended it: Cause.OUT_OF_MEMORY, remedy out_of_host_memory."""
         return self.signal == signal.SIGKILL and self.num_oom_kills > 0
 
     def __str__(self) -> str:
+        """Return the words that follow "the worker ended with" in a rank's message, on the first screen too."""
         if self.returncode is None:
             return "unknown exit"
         if not self.signal:
             return f"exit code {self.returncode}"
         if self.is_want_of_memory:
-            kills = f"{self.num_oom_kills} processes of this machine for want of memory"
+            kills = f"{self.num_oom_kills} {'process' if self.num_oom_kills == 1 else 'processes'} on this machine for lack of memory (OOM)"
             return f"signal SIGKILL; since it started the kernel has killed {kills}"
         known = self.signal in set(signal.Signals)
         return f"signal {signal.Signals(self.signal).name if known else self.signal}"

@@ -71,7 +71,7 @@ class Cause(StrEnum):
 
     CRASHED = "crashed"  # a signal for a fault in C: SIGSEGV, SIGABRT, SIGILL, SIGFPE
     BUS_ERROR = "bus error"  # SIGBUS
-    OUT_OF_MEMORY = "out of memory"  # killed, and the kernel has killed processes meanwhile
+    OUT_OF_MEMORY = "out of memory"  # killed, and the kernel's OOM killer was at work meanwhile (ExitStatus.is_want_of_memory)
     GPU_MEMORY_HELD = "GPU memory held"  # after the last worker ended
     IN_THE_KERNEL = "in the kernel"  # and cannot be interrupted
     STOPPED = "stopped"

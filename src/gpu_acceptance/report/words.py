@@ -1,4 +1,7 @@
-"""The words that all parts of the report share: figures, bounds, outcomes, times and ranks as people read them."""
+"""Figures, bounds, outcomes, times and ranks as the report writes them.
+
+Messages of ranks are made where something is seen (CONTRIBUTING, Change a message), advice in remedies.yaml.
+"""
 
 import re
 from collections.abc import Iterable, Sequence

@@ -17,7 +17,7 @@ from gpu_acceptance.record.row import RankRecord
 from gpu_acceptance.supervisor.attempt_state import GRACE_S
 from gpu_acceptance.supervisor.hang_diagnosis import LONGEST_S, HangDiagnosis
 from gpu_acceptance.thresholds.limit import plural
-from gpu_acceptance.verdict.attempts import CHANNEL, NO_WORKER, may_echo
+from gpu_acceptance.verdict.attempts import CHANNEL, NO_WORKER, echo, may_echo
 from gpu_acceptance.worker import messages
 from gpu_acceptance.worker.session import check_gathered
 
@@ -130,8 +130,11 @@ class RankAttempt:
 
     def _finish_as_reported(self, outcome: Outcome, message: str, **fields: Any) -> None:
         """Finish as the worker says. An error of a collective while other supervisors kill their workers is an echo of that."""
-        echo = may_echo(outcome, fields.get("phase", self.phase)) and self._peer_bad_for_s() > GRACE_S - _TICK_S
-        self._finish(Outcome.VICTIM if echo else outcome, message, **fields)
+        if self._peer_bad and may_echo(outcome, fields.get("phase", self.phase)) and self._peer_bad_for_s() > GRACE_S - _TICK_S:
+            _, peer = self._peer_bad
+            self._finish(Outcome.VICTIM, echo(f"the end of rank {peer.rank} ({peer.outcome})", message), **fields)
+        else:
+            self._finish(outcome, message, **fields)
 
     def _deadline(self) -> tuple[float, str]:
         """Return after how many seconds this rank is stuck, and the text for that."""

@@ -85,9 +85,12 @@ def _at_line(found: list[Frame]) -> str:
     return ", after the last line of the validation" if after else ""
 
 
-def _find_absent_ranks(records: Iterable[RankRecord]) -> tuple[RankRecord, ...]:
-    """Turn stuck ranks that only wait into victims of those that ended badly, do not wait, or wait elsewhere than most."""
-    records = tuple(records)
+def _waiting_ranks_as_victims(records: tuple[RankRecord, ...]) -> tuple[RankRecord, ...]:
+    """Turn stuck ranks that only wait into victims of those for which they wait.
+
+    These are, by the first rule that names any: ranks that ended badly or do not wait; that stand elsewhere than most; that have finished
+    all their collectives; that are outside of `gather`.
+    """
     stuck = {record.rank: record for record in records if record.outcome is Outcome.STUCK}
     gone = [record.rank for record in records if record.outcome in _NEVER_CAME]
     places = {tuple(map(_place, _unfinished(record))) for record in stuck.values()}
@@ -197,14 +200,27 @@ def causes_before_victims(records: Iterable[RankRecord]) -> tuple[RankRecord, ..
     """Return the records in which ranks that a peer's failure brought down are victims.
 
     An exception in the call, or while the group forms, is the echo of a death elsewhere: gloo raises `Connection reset by peer`.
-    Stuck ranks that only waited for others are victims too.
+    Stuck ranks that only waited for others are victims too. Their message says which of both: `echo of ...`, `waits for rank ...`.
     """
-    records = _find_absent_ranks(records)
-    if not any(record.outcome in CAUSES or record.phase == CHANNEL for record in records):
-        return records
+    records = tuple(records)
+    gone = any(record.outcome in {Outcome.DIED, Outcome.LOST} or record.phase == CHANNEL for record in records)
+    records = _waiting_ranks_as_victims(_echoes_as_victims(records) if gone else records)
+    # A rank that is stuck only because it waits for an error is no cause of that error.
+    return _echoes_as_victims(records) if any(record.outcome in CAUSES for record in records) else records
+
+
+def _echoes_as_victims(records: tuple[RankRecord, ...]) -> tuple[RankRecord, ...]:
     return tuple(
-        record.model_copy(update={"outcome": Outcome.VICTIM}) if may_echo(record.outcome, record.phase) else record for record in records
+        record.model_copy(update={"outcome": Outcome.VICTIM, "message": echo("a peer's end", record.message)})
+        if may_echo(record.outcome, record.phase)
+        else record
+        for record in records
     )
+
+
+def echo(of: str, message: str) -> str:
+    """Return the message of a rank whose error is an echo."""
+    return clip(f"echo of {of}: {message}")
 
 
 def may_echo(outcome: Outcome, phase: str) -> bool:

@@ -1,4 +1,4 @@
-"""Rank records and judgements give one row of the report: the outcome over all ranks, causes before victims. Pure."""
+"""Rank records and judgements give one row of the report: the outcome over all ranks. attempts.py has told victims. Pure."""
 
 import shlex
 from collections import defaultdict

@@ -20,6 +20,7 @@ from gpu_acceptance.control.control import ControlError
 from gpu_acceptance.control.identity import read_identity
 from gpu_acceptance.control.rank import NOT_WRITABLE, USAGE, LaunchError, Rank, RefusedError, speaks_for_node, who_am_i
 from gpu_acceptance.control.secret import hide_key
+from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.report.ending import INTERNAL_ERROR, describe
 from gpu_acceptance.report.event_files import find_missing
@@ -31,7 +32,7 @@ from gpu_acceptance.run.epilogues import Epilogues
 from gpu_acceptance.run.exit_guard import HookLimit
 from gpu_acceptance.run.outputs import direct_outputs, find_unwritable, reports, write_error_file
 from gpu_acceptance.run.own_files import choose_profile, read_own_files
-from gpu_acceptance.run.plan import contract_lines, missing_lines, plan_lines, planned_shape
+from gpu_acceptance.run.plan import contract_lines, missing_lines, network_lines, plan_lines, planned_shape
 from gpu_acceptance.run.refusals import find_refusal, refuse_inside_a_worker, refuse_missing_paths, usage_mistakes
 from gpu_acceptance.run.run import Run
 from gpu_acceptance.run.settings import OPTIONS, Settings, declare, read_settings
@@ -158,7 +159,9 @@ class Dry:
         self._identity = read_identity(place)
         self._trained = training_files.refuse_unusable_paths(settings.paths)
         self._own = read_own_files(settings.site, settings.contract)
-        self._profile = choose_profile(settings, self._identity.gpu.name if self._identity.gpu else None, self._own)
+        self._shape = planned_shape(place, self._identity.num_gpus, settings.declared_gpus)
+        name = self._identity.gpu.name if self._identity.gpu else None
+        self._profile = choose_profile(settings, name, self._own, Job((self._identity,)).fabric_class, self._shape.num_nodes)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
@@ -171,8 +174,9 @@ class Dry:
         order(items)
         profile, waivers = self._profile, self._settings.waivers
         validations = [read_validation(item, profile.deadline_s, profile.parameters) for item in items]
-        shape = planned_shape(self._place, self._identity.num_gpus, self._settings.declared_gpus)
+        shape = self._shape
         yield from missing_lines(profile, validations, self._identity)
+        yield from network_lines(profile, Job((self._identity,)), shape.num_nodes)
         yield from plan_lines(profile, shape, validations, waivers, datetime.now().astimezone(), *self._trained)
         if self._own.contract:
             yield from contract_lines(self._own.contract, profile, shape, waivers)

@@ -122,7 +122,7 @@ def with_cards(record, cards):
 
 
 def test_links_fabric_algorithm_transport_and_cards_stand_in_one_line():
-    line = f"NVLinks up on each GPU: 18; fabric: completed; NCCL: NVLS, P2P; RDMA devices: {CARDS}"
+    line = f"NVLinks up on each GPU: 18; NVLink fabric: completed; NCCL: NVLS, P2P; RDMA devices: {CARDS}"
     assert fabric(with_fabric()) == line
     assert line in section_of(build_page(with_fabric()), "identity")
 
@@ -131,7 +131,7 @@ def test_links_fabric_algorithm_transport_and_cards_stand_in_one_line():
     ("links", "text"), [(lambda rank: 17 if rank == 3 else 18, "17, 18"), (lambda rank: None, "not told")], ids=["different", "none"]
 )
 def test_ranks_that_differ_have_all_their_values_and_a_missing_one_is_named(links, text):
-    assert fabric(with_fabric(links)).startswith(f"NVLinks up on each GPU: {text}; fabric: completed; ")
+    assert fabric(with_fabric(links)).startswith(f"NVLinks up on each GPU: {text}; NVLink fabric: completed; ")
 
 
 def test_a_machine_without_gpus_has_cards_alone():

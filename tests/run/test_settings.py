@@ -1,4 +1,5 @@
 import re
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -7,9 +8,11 @@ import pytest
 from gpu_acceptance.control.rank import RefusedError
 from gpu_acceptance.run.own_files import NO_FILES, choose_profile, own_digest, read_own_files
 from gpu_acceptance.run.settings import NAMES, Settings, has_value, read_settings
+from gpu_acceptance.thresholds.limit import Profile
 from gpu_acceptance.thresholds.profile import shipped_dir
 from gpu_acceptance.worker.options import Paths
 
+CPU = Profile("cpu", None, frozenset(), {}, {}, deadline_s=60)
 LIMIT = """\
   hbm.copy.bandwidth:
     at_least: 1
@@ -76,9 +79,9 @@ def test_a_site_counts_into_the_digest_of_the_own_profile(suite, tmp_path):
     found = settings(suite, tmp_path, site="ours.yaml")
     own = read_own_files(found.site, None)
     assert choose_profile(found, None, own).files[-1] == own.site.digest
-    assert own_digest(found, "cpu", own).endswith(f", ours.yaml {own.site.digest.sha256[:8]}")
-    assert own_digest(found, "cpu", NO_FILES) != own_digest(found, "cpu", own)
-    assert own_digest(found, "no-such", NO_FILES).startswith("cannot be read: no profile 'no-such'")
+    assert own_digest(found, CPU, own).endswith(f", ours.yaml {own.site.digest.sha256[:8]}")
+    assert own_digest(found, CPU, NO_FILES) != own_digest(found, CPU, own)
+    assert own_digest(found, replace(CPU, name="no-such"), NO_FILES).startswith("cannot be read: no profile 'no-such'")
     (tmp_path / "ours.yaml").write_text("nodes: {a: {}}")
     with pytest.raises(RefusedError, match=r"^--site: ours\.yaml: the file: nodes\.a has no gpus, and there is no gpus_per_node"):
         read_own_files(found.site, None)
@@ -93,9 +96,9 @@ def test_a_contract_counts_into_the_digest_of_the_own_profile(suite, tmp_path):
     own, other = (read_own_files(None, path) for path in (found.contract, None))
     assert [line.number for line in own.contract.lines] == ["8.2"]
     assert choose_profile(found, None, own).files[-1].file == "ours.yaml"
-    assert own_digest(found, "cpu", own).endswith(f", ours.yaml {own.contract.sha256[:8]}")
+    assert own_digest(found, CPU, own).endswith(f", ours.yaml {own.contract.sha256[:8]}")
     (tmp_path / "ours.yaml").write_text(CONTRACT.replace("at_least: 2", "at_least: 1"))
-    digests = {own_digest(found, "cpu", one) for one in (own, other, read_own_files(None, found.contract))}
+    digests = {own_digest(found, CPU, one) for one in (own, other, read_own_files(None, found.contract))}
     assert len(digests) == 3
 
 

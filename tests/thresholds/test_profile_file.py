@@ -203,8 +203,20 @@ def test_a_limit_needs_unit_scope_and_source(missing, tmp_path):
             'not_applicable: {"ib.*": ""}',
             "not_applicable.ib.* (line 1): '' is not allowed; allowed: a mapping from globs to a reason, a text on one line",
         ),
-        ("match: {}", "match.device_name (line 1): is missing; needed: the GPU's name exactly as NVML gives it"),
-        ("match: {device: X, device_name: Y}", "match.device (line 1): unknown key; known: device_name; did you mean 'device_name'?"),
+        ("match: {}", "match (line 1): needs device_name, or for a network fabric, and not both"),
+        ("match: {fabric: {link: IB, speed: 4}}", "match.fabric.speed (line 1): unknown key; known: link, ports, gbit_per_s, gpus"),
+        (
+            "match: {fabric: {link: WiFi}}",
+            "match.fabric.link (line 1): 'WiFi' is not allowed; allowed: IB, RoCE, EFA, gVNIC, NVLink or none",
+        ),
+        (
+            "match: {fabric: {link: IB, ports: 0}}",
+            "match.fabric.ports (line 1): 0 is not allowed; allowed: the ports of a node that are nearest to a GPU, a whole number from 1",
+        ),
+        (
+            "match: {device: X, device_name: Y}",
+            "match.device (line 1): unknown key; known: device_name, fabric, profiles; did you mean 'device_name'?",
+        ),
         ("extends: ../base", "extends (line 1): '../base' is not allowed; allowed: the name of one parent profile, as in hopper-sxm"),
         ('reason: "\\ud800"', "line 1, column 12: found invalid Unicode character escape code"),
         ("a: .nan", "line 1, column 4: '.nan' is not a finite number; a limit must be one"),

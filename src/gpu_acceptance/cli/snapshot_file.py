@@ -20,10 +20,10 @@ from gpu_acceptance.base.strict_yaml import StrictYamlError, parse
 from gpu_acceptance.base.text import one_line
 from gpu_acceptance.folder.files import RESULTS, RecordError, read_regular
 from gpu_acceptance.inventory import declared, gpu_health, infiniband_health, kernel_log_health, node
-from gpu_acceptance.inventory.answer import Missing
+from gpu_acceptance.inventory.answer import Missing, known
 from gpu_acceptance.inventory.declared import DeclaredNode
 from gpu_acceptance.inventory.gpu import Gpu, GpuReading
-from gpu_acceptance.inventory.infiniband import place_of
+from gpu_acceptance.inventory.infiniband import globs_of_job, near_gpus, place_of
 from gpu_acceptance.inventory.node import NodeReading
 from gpu_acceptance.record.figure import make_figure, parts_of
 from gpu_acceptance.record.job import Job, RankIdentity
@@ -279,7 +279,8 @@ def _topics(snapshot: Snapshot, gpus: tuple[GpuReading, ...], profile: Profile, 
     yield GPUS, "processes", [gpu_health.processes(gpu) for gpu in gpus]
     places = [place_of(gpu, node.gpu_places) for gpu in gpus]
     if NETWORK in subjects:
-        used = infiniband_health.chosen(node.infiniband, str(profile.parameters["infiniband.devices"]))
+        near = [device.name for device in known(near_gpus(node.gpu_places, node.infiniband.devices))]
+        used = infiniband_health.chosen(node.infiniband, globs_of_job(str(profile.parameters["infiniband.devices"]), near))
         yield NETWORK, "devices", [infiniband_health.devices(used, gpus, place) for place in places]
         for topic, of_node in infiniband_health.PER_NODE.items():
             yield NETWORK, topic, [list(of_node(used))] * len(gpus)

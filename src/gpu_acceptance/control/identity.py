@@ -12,7 +12,7 @@ from typing import Literal
 from gpu_acceptance.base.model import Model
 from gpu_acceptance.base.strict_yaml import parse
 from gpu_acceptance.control.rank import Rank
-from gpu_acceptance.inventory import needs, node, nvml, pci_topology, system, versions
+from gpu_acceptance.inventory import fabric_reader, needs, node, nvml, pci_topology, system, versions
 from gpu_acceptance.inventory.answer import MOST_FILE_BYTES, Missing, read_text
 from gpu_acceptance.record.job import RankIdentity
 
@@ -109,4 +109,5 @@ def read_identity(place: Rank) -> RankIdentity:
         allocated_nodes=allocated_nodes(),
         python=sys.executable,
         inventory=node.read_facts() if place.local_rank == 0 else {},
+        fabric=fabric_reader.read(reading.gpus) if place.local_rank == 0 else None,
     )

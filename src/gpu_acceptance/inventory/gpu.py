@@ -250,6 +250,7 @@ class Gpu(Model):
     part_number: str = ""
     vbios: str = ""
     memory_bytes: int = 0
+    nvlink_domain: str = ""  # cluster and clique of an NVLink network between nodes; empty without one
     use: GpuUse | None = None  # before this run put anything on it
 
     @property

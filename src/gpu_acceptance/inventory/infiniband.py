@@ -1,6 +1,7 @@
 """RDMA devices: cards, ports, GPUDirect RDMA, and the devices nearest to a GPU."""
 
-from collections.abc import Callable, Sequence
+from collections import Counter as CountOf
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
@@ -19,6 +20,7 @@ LINK_ERRORS = {"link_downed": 8, "link_error_recovery": 8, "symbol_error": 16, "
 _MOST_GIDS = 16  # entries of a port's GID table that are read; RoCE has 256, and its types are all among the first
 _OLD_SNAPSHOT = Missing(Why.NOT_THERE, "the snapshot is of an older version")
 SOFTWARE = "software"
+NEAREST = "nearest"  # a value of the parameter infiniband.devices
 _NO_PLACE = Missing(Why.NOT_THERE, "the PCI bus was not asked for it")
 
 
@@ -143,6 +145,11 @@ class InfiniBand:
     gpudirect: GpuDirectRdma
 
 
+def globs_of_job(wanted: str, near: Collection[str]) -> str:
+    """Return the devices that the job uses as globs. `nearest`: those `near` a GPU; all, where none is known."""
+    return wanted if wanted != NEAREST else " ".join(sorted(near)) or "*"
+
+
 def is_chosen(device: str, globs: str) -> bool:
     """Return True for a device that the job uses: `mlx5_0 mlx5_[3-6]`. Others serve storage and administration."""
     return any(fnmatchcase(device, glob) for glob in globs.split())
@@ -171,10 +178,11 @@ def read_drivers(root: Path = Path("/")) -> Answer[frozenset[str]]:
     names = names_in(folder)
     if isinstance(names, Missing):
         return frozenset() if names.missing is Why.NOT_THERE else names  # no driver of such devices is loaded
-    return then(all_of([_driver(folder / name) for name in names]), frozenset)
+    return then(all_of([driver_of(folder / name) for name in names]), frozenset)
 
 
-def _driver(folder: Path) -> Answer[str]:
+def driver_of(folder: Path) -> Answer[str]:
+    """Return the kernel driver of the PCI function behind a folder of /sys/class."""
     try:
         return (folder / "device" / "driver").readlink().name
     except OSError as error:
@@ -198,7 +206,7 @@ def _device(folder: Path, root: Path) -> RdmaDevice:
         netdevs=_each(pci_device / "net", lambda netdev: Netdev(netdev.name, read_value(netdev / "mtu", _count))),
         ports=then(_each(folder / "ports", _port), lambda ports: tuple(sorted(ports, key=lambda port: port.number))),
         hw_counters=_counters(folder / "hw_counters"),
-        driver=_driver(folder),
+        driver=driver_of(folder),
     )
 
 
@@ -268,6 +276,36 @@ def place_of(gpu: GpuReading, places: tuple[Place, ...]) -> Answer[Place]:
 def nearest_devices(place: Answer[Place], devices: Answer[tuple[RdmaDevice, ...]]) -> Answer[Nearest]:
     """Return the RDMA devices nearest to a place on the PCI bus."""
     return combine(_nearest, devices, place)
+
+
+def near_gpus(places: Sequence[Place], devices: Answer[tuple[RdmaDevice, ...]]) -> Answer[tuple[RdmaDevice, ...]]:
+    """Return the RDMA devices that are nearest to some GPU, given the places of all GPUs; none without an RDMA driver."""
+    if isinstance(devices, Missing):
+        return () if devices.missing is Why.NOT_THERE else devices
+    paths, numa = {one.name: one.pci_path for one in devices}, {one.name: one.numa_node for one in devices}
+    return then(names_near(places, paths, numa), lambda names: tuple(one for one in devices if one.name in names))
+
+
+def names_near(places: Sequence[Place], paths: Mapping[str, Answer[str]], numa: Mapping[str, Answer[int]]) -> Answer[tuple[str, ...]]:
+    """Return the names of the PCI devices that are nearest to some GPU.
+
+    A GPU whose nearest device is further away than that of most GPUs has none of its own: its card is gone, and what is next serves others.
+    """
+    usable = {name: path for name, path in paths.items() if not (isinstance(path, Missing) and path.missing is Why.NOT_THERE)}
+    found: list[tuple[Distance, tuple[str, ...]]] = []
+    for place in places:
+        distances = {
+            name: combine(lambda a, b, name=name, place=place: distance(a, b, place.numa_node, numa[name]), place.pci_path, path)
+            for name, path in usable.items()
+        }
+        names = nearest(distances)
+        if isinstance(names, Missing):
+            return names
+        if names and not isinstance(far := distances[names[0]], Missing):
+            found.append((far, names))
+    order = list(Distance)
+    usual = max((order.index(far) for far, _ in CountOf(far for far, _ in found).most_common(1)), default=0)
+    return tuple(sorted({name for far, names in found for name in names if order.index(far) <= usual}))
 
 
 def _nearest(devices: tuple[RdmaDevice, ...], place: Place) -> Answer[Nearest]:

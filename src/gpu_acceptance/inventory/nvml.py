@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
 from typing import Any, Generic, TypeVar
+from uuid import UUID
 
 from gpu_acceptance.inventory.answer import Answer, Missing, Why, then
 from gpu_acceptance.inventory.gpu import Gpu, GpuProcess, GpuUse, text
 
 T = TypeVar("T")
 _MOST_LINKS = 64  # 18 on Hopper and Blackwell; NVML_NVLINK_MAX_LINKS grew with each generation
+_FABRIC_COMPLETED = 3  # NVML_GPU_FABRIC_STATE_COMPLETED
 _ONE_AT_A_TIME = threading.Lock()
 _MEMBERS = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}  # of nvmlValue_t, by nvmlValueType_t
 
@@ -223,8 +225,17 @@ def _gpu(asker: Asker, index: int, problems: list[str]) -> Gpu:
         part_number=fact("part number", asker.ask("nvmlDeviceGetBoardPartNumber", handle, make=text)),
         vbios=fact("VBIOS", asker.ask("nvmlDeviceGetVbiosVersion", handle, make=text)),
         memory_bytes=(_optional(f"GPU {index} memory", memory, problems) or (0,))[0],
+        nvlink_domain=_nvlink_domain(asker, handle),
         use=GpuUse(read_processes(asker, handle), then(memory, itemgetter(1))),
     )
+
+
+def _nvlink_domain(asker: Asker, handle: object) -> str:
+    """Return cluster and clique where a fabric manager has joined this GPU to an NVLink network of several nodes (GB200, GB300)."""
+    info = asker.structure("c_nvmlGpuFabricInfo_v2_t", "nvmlDeviceGetGpuFabricInfoV", handle)
+    if isinstance(info, Missing) or info.state != _FABRIC_COMPLETED or not any(bytes(info.clusterUuid)):
+        return ""
+    return f"{UUID(bytes=bytes(info.clusterUuid))}/{int(info.cliqueId)}"
 
 
 def read_pci_bus_id(asker: Asker, handle: object) -> Answer[str]:

@@ -10,6 +10,7 @@ from pydantic import Field
 from gpu_acceptance.base.model import Model
 from gpu_acceptance.base.text import format_ranges
 from gpu_acceptance.inventory.declared import place_of
+from gpu_acceptance.inventory.fabric import FabricClass, NodeFabric, class_of
 from gpu_acceptance.inventory.gpu import Gpu
 from gpu_acceptance.thresholds.limit import Scope
 
@@ -44,6 +45,7 @@ class RankIdentity(Model):
     own_loopback_address: str = ""  # the loopback address of the node's own name in /etc/hosts; empty without one
     allocated_nodes: dict[str, int] = Field(default_factory=dict)  # scheduler -> number of nodes that it gave to this job
     python: str = ""  # the interpreter that would get missing packages
+    fabric: NodeFabric | None = None  # the network beside its node's GPUs, from the first rank of the node
     clock_ahead_s: Bounds | None = None  # of its node's clock against node 0's; None: not asked, or no answer
 
     @property
@@ -166,6 +168,32 @@ class Job:
     def place(self, rank: int) -> str:
         """Return `node-03, GPU 5, serial 1653924100006`."""
         return self.by_rank[rank].place if rank in self.by_rank else "never registered"
+
+    @cached_property
+    def is_one_machine(self) -> bool:
+        """True where several nodes of the job have the same GPUs: NVLink, or a bus, joins them, and no network."""
+        nodes = [{gpu.uuid for gpu in ranks[0].gpus if gpu.uuid} for ranks in self.by_node.values()]
+        return len(nodes) > 1 and bool(set.intersection(*nodes))
+
+    @cached_property
+    def fabrics(self) -> dict[str, NodeFabric]:
+        """The network beside the GPUs of each node that told it, by host and node number."""
+        found = {node: next((one.fabric for one in ranks if one.fabric), None) for node, ranks in self.by_node.items()}
+        return {f"{self.by_node[node][0].host} (node {node})": fabric for node, fabric in found.items() if fabric and fabric.num_gpus}
+
+    @cached_property
+    def fabric_class(self) -> FabricClass | None:
+        """The class of network that joins the nodes; None without GPUs, on one machine, or where no node told it."""
+        return class_of(list(self.fabrics.values())) if self.fabrics and not self.is_one_machine else None
+
+    @property
+    def network(self) -> str:
+        """The network beside the GPUs in words; empty without GPUs."""
+        if self.is_one_machine:
+            return "none of its own: the nodes are one machine, whose own links join them"
+        if problem := next((f"{host}: {one.problem}" for host, one in self.fabrics.items() if one.problem), ""):
+            return f"not known: {problem}"
+        return str(self.fabric_class or "")
 
     def host(self, node: int) -> str:
         """Return `node-03`, or `node-03, rack B2`."""

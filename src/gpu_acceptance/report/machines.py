@@ -13,7 +13,7 @@ from gpu_acceptance.base.text import format_ranges
 from gpu_acceptance.inventory.declared import by_declared_name
 from gpu_acceptance.inventory.gpu import Gpu
 from gpu_acceptance.record.figure import Labels
-from gpu_acceptance.record.job import RankIdentity, by_node, clock_offset
+from gpu_acceptance.record.job import Job, RankIdentity, by_node, clock_offset
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.charts import path, rect, svg, words
 from gpu_acceptance.report.words import count, ranks_text, rounded
@@ -164,16 +164,22 @@ def inventory(record: RunRecord) -> Inventory:
 
 
 def fabric(record: RunRecord) -> str:
-    """`NVLinks up on each GPU: 18; fabric: completed; NCCL: NVLS, P2P; RDMA devices: none`. Where ranks differ, all values."""
+    """`NVLinks up on each GPU: 18; NVLink fabric: completed; NCCL: NVLS, P2P; RDMA devices: none`. Where ranks differ, all values."""
     inventories = [identity.inventory for identity in record.ranks if identity.inventory]  # the first rank of each node has one
     parts = [
         ("NVLinks up on each GPU", _figures_text(record, "gpu_health.nvlink.active")),
-        ("fabric", _figures_text(record, "gpu_health.fabric.state")),
+        ("NVLink fabric", _figures_text(record, "gpu_health.fabric.state")),
         ("NCCL", ", ".join(dict.fromkeys(filter(None, (_figures_text(record, glob) for glob in _NCCL))))),
         ("RDMA devices", " or ".join(sorted({one.get("rdma_devices", _NOT_TOLD) for one in inventories}))),
     ]
     has_gpus = any(identity.gpu for identity in record.ranks)
     return "; ".join(f"{name}: {text or _NOT_TOLD}" for name, text in parts if text or has_gpus)
+
+
+def network(record: RunRecord) -> str:
+    """Return `8x400-ib: 8 x 400 Gbit/s InfiniBand beside 8 GPUs`; empty where the inventory shows none and none was asked for."""
+    name, seen = record.plan.profile.fabric, Job(record.ranks).network
+    return f"{name}: {seen or 'not shown by the inventory'}" if name else seen
 
 
 def _figures_text(record: RunRecord, glob: str) -> str:

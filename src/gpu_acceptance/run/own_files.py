@@ -14,6 +14,7 @@ from gpu_acceptance.base.model import Model
 from gpu_acceptance.base.text import did_you_mean, one_line
 from gpu_acceptance.control.rank import RefusedError
 from gpu_acceptance.inventory.declared import DeclaredNode, by_declared_name
+from gpu_acceptance.inventory.fabric import FabricClass
 from gpu_acceptance.run.settings import Settings
 from gpu_acceptance.run.suite import profile_digest
 from gpu_acceptance.thresholds.contract import Contract
@@ -22,11 +23,14 @@ from gpu_acceptance.thresholds.file import LimitsError, read_validated
 from gpu_acceptance.thresholds.known_metrics import nearest_metric
 from gpu_acceptance.thresholds.limit import FileDigest, Profile
 from gpu_acceptance.thresholds.profile import (
+    NO_FABRIC,
     asked_for,
     at_level,
+    fabric_names,
     lasting,
     load_profile,
     profile_names,
+    select_fabric,
     select_profile,
     with_file,
     with_site,
@@ -136,8 +140,13 @@ def _refused(option: str) -> Iterator[None]:
         raise RefusedError(f"{option}: {error}") from None
 
 
-def choose_profile(settings: Settings, device_name: str | None, own: OwnFiles = NO_FILES) -> Profile:
-    """Return the profile for this machine with its overlays, and `own` in its digest. Raises RefusedError."""
+def choose_profile(
+    settings: Settings, device_name: str | None, own: OwnFiles = NO_FILES, network: FabricClass | None = None, num_nodes: int = 1
+) -> Profile:
+    """Return the profile for this machine with network and overlays, and `own` in its digest. Raises RefusedError.
+
+    `network`: what joins the nodes, if that is known; on one node none is judged.
+    """
     try:
         try:
             name = settings.hardware or select_profile(device_name, settings.profiles)
@@ -148,7 +157,8 @@ def choose_profile(settings: Settings, device_name: str | None, own: OwnFiles = 
         if name not in (*profile_names(settings.profiles), "base") or settings.hardware == "base":
             known = profile_names(settings.profiles)
             raise RefusedError(f"--hardware={name}: unknown profile; profiles: {', '.join(known)}{did_you_mean(name, known)}")
-        profile = lasting(at_level(_load(settings, name, own), settings.level), settings.soak_s)
+        fabric = _chosen_fabric(settings, name, network, num_nodes)
+        profile = lasting(at_level(_load(settings, name, own, fabric), settings.level), settings.soak_s)
         given = {"--localise": settings.localise, "--lora-model": settings.paths.lora_model, "--shared-dir": settings.paths.shared_dir}
         for option in (option for option, value in given.items() if value):
             profile = asked_for(profile, option)
@@ -164,16 +174,26 @@ def choose_profile(settings: Settings, device_name: str | None, own: OwnFiles = 
     return profile
 
 
-def _load(settings: Settings, name: str, own: OwnFiles) -> Profile:
-    """Return a profile with its overlays, and with the digests of the own files."""
-    profile = load_profile(name, settings.profiles, settings.limits, settings.suite)
+def _chosen_fabric(settings: Settings, profile: str, network: FabricClass | None, num_nodes: int) -> str:
+    """Return the network to judge by: that of --fabric, else what the inventory of all nodes shows; empty on one node."""
+    known = [*fabric_names(settings.profiles), NO_FABRIC]
+    if settings.fabric and settings.fabric not in known:
+        raise RefusedError(f"--fabric={settings.fabric}: unknown; fabrics: {', '.join(known)}{did_you_mean(settings.fabric, known)}")
+    if num_nodes < 2 or settings.fabric or not network:
+        return settings.fabric or "" if num_nodes > 1 else ""
+    return select_fabric(network.link, network.ports, network.gbit_per_s, network.gpus, profile, settings.profiles)
+
+
+def _load(settings: Settings, name: str, own: OwnFiles, fabric: str) -> Profile:
+    """Return a profile with its network and overlays, and with the digests of the own files."""
+    profile = load_profile(name, settings.profiles, settings.limits, settings.suite, fabric)
     profile = with_site(profile, own.site.digest) if own.site else profile
     return with_file(profile, digest_of(own.contract)) if own.contract else profile
 
 
-def own_digest(settings: Settings, name: str, own: OwnFiles) -> str:
+def own_digest(settings: Settings, profile: Profile, own: OwnFiles) -> str:
     """Return the digest of this profile as this rank reads it, or why it cannot be read."""
     try:
-        return profile_digest(_load(settings, name, own))
+        return profile_digest(_load(settings, profile.name, own, profile.fabric))
     except LimitsError as error:
         return f"cannot be read: {one_line(str(error))}"

@@ -35,6 +35,7 @@ from gpu_acceptance.thresholds.profile import left_out, num_left_out, runs
 from gpu_acceptance.verdict.bounds import bounds_of
 from gpu_acceptance.verdict.coverage import judge_contract, judge_run
 from gpu_acceptance.verdict.rows import announcement, unmet_needs
+from gpu_acceptance.verdict.verdict import fabric_text
 
 if TYPE_CHECKING:
     from gpu_acceptance.run.run import Run
@@ -104,6 +105,21 @@ def missing_lines(profile: Profile, validations: Sequence[Validation], here: Ran
     """Yield a line for each need of this level's validations that this machine lacks."""
     planned = [validation for validation in validations if runs(profile, validation.nodeid)]
     yield from (f"missing: {announcement(unmet)}" for unmet in unmet_needs(planned, Job((here,))))
+
+
+def network_lines(profile: Profile, job: Job, num_nodes: int) -> Iterator[str]:
+    """Yield a line about the network between nodes: which one is judged, and what the inventory shows of it."""
+    if not job.network and not profile.fabric:
+        return
+    seen = job.network or "nothing that the inventory shows"
+    if num_nodes < 2:
+        yield f"network {seen}; it is judged on several nodes"
+    elif profile.fabric:
+        yield f"{fabric_text(profile.fabric)}: {seen} (--fabric=NAME names another one)"
+    elif job.is_one_machine:
+        yield f"network {seen}"
+    else:
+        yield f"no fabric is known for {seen}: nothing between nodes can pass; `gpu-acceptance fabric --draft` writes limits to agree on"
 
 
 def plan_lines(

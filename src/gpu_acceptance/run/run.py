@@ -11,6 +11,8 @@ from gpu_acceptance.control.messages import Agreed, Final, StopRequest
 from gpu_acceptance.control.rank import USAGE, JoinError, Rank, RefusedError, interrupted
 from gpu_acceptance.folder.files import RESULTS, RunFiles, read_results, utc_now
 from gpu_acceptance.folder.manifest import MANIFEST
+from gpu_acceptance.inventory import fabric_reader
+from gpu_acceptance.inventory.infiniband import globs_of_job
 from gpu_acceptance.record.job import Job, RankIdentity
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.row import Row
@@ -37,7 +39,7 @@ from gpu_acceptance.supervisor.standby import (
 )
 from gpu_acceptance.supervisor.supervisor import LOST_MESSAGES, LeaderLostError, Supervisor
 from gpu_acceptance.supervisor.worker_slot import WorkerConfig
-from gpu_acceptance.thresholds.limit import COUNTERS, Profile, matching_reason, subject_of
+from gpu_acceptance.thresholds.limit import COUNTERS, RDMA_DEVICES, Profile, matching_reason, subject_of
 from gpu_acceptance.thresholds.profile import runs
 from gpu_acceptance.verdict.attempts import bare_row
 from gpu_acceptance.verdict.judge import most_risen
@@ -117,9 +119,10 @@ class Run:
         checkpoints = folder_of(run_id, settings.paths.checkpoint_dir, settings.report_dir, self.place.num_nodes)
         shared_stem = stem_in(settings.paths.shared_dir, run_id, agreed.mark) if settings.paths.shared_dir else None
         self.paths = replace(settings.paths, checkpoints=checkpoints, shared_stem=shared_stem)
+        wanted, near = str(plan.profile.parameters.get(RDMA_DEVICES, "*")), fabric_reader.read(self.identity.gpus)
         facts = RunFacts(
-            parameters=dict(plan.profile.parameters),
-            digests={"suite": suite_digest(rootdir), "profile": own_digest(settings, plan.profile.name, self.own_files)},
+            parameters={**plan.profile.parameters, RDMA_DEVICES: globs_of_job(wanted, near.devices)},
+            digests={"suite": suite_digest(rootdir), "profile": own_digest(settings, plan.profile, self.own_files)},
             declared_nodes=plan.declared_nodes,
             paths=self.paths,
         )

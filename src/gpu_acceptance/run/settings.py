@@ -133,6 +133,14 @@ class Settings:
         "[The limits](../thresholds/README.md) describes them.",
         read=name_of("the name of a profile"),
     )
+    fabric: str | None = _judged(
+        "--fabric",
+        "NAME",
+        "network between nodes to judge by; `none`: only by overlays; default: what the network cards show",
+        "On several nodes the ports beside the GPUs choose it, as the name of the GPU chooses the profile: `gpu-acceptance fabric` prints "
+        "which, and [Several nodes](fabrics.md) lists them. On one node it asks for nothing.",
+        read=name_of("the name of a fabric"),
+    )
     limits: tuple[Path, ...] = _judged(
         "--limits",
         "FILE",

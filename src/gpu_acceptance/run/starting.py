@@ -121,7 +121,8 @@ def _profile_for(settings: Settings, identities: list[RankIdentity], own: OwnFil
     gpu = identities[0].gpu
     if mismatch := find_mismatch(identities, settings.declared_gpus):
         raise RefusedError(mismatch)
-    profile = choose_profile(settings, gpu.name if gpu else None, own)
+    job = Job(tuple(identities))
+    profile = choose_profile(settings, gpu.name if gpu else None, own, job.fabric_class, job.num_nodes)
     wrong = (
         find_misfit(identities, profile, settings.expected_nodes, named=settings.hardware is not None)
         or training_files.find_too_long(settings.paths.lora_model, profile.parameters)

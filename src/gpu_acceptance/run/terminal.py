@@ -11,6 +11,7 @@ import pytest
 
 from gpu_acceptance.base.text import one_line, visible
 from gpu_acceptance.report.words import duration
+from gpu_acceptance.run.plan import network_lines
 from gpu_acceptance.run.run import Run
 from gpu_acceptance.thresholds.limit import first_of, level_text, plural, subject_of
 from gpu_acceptance.verdict.coverage import judge_run, make_coverage
@@ -105,6 +106,7 @@ def header_lines(run: Run) -> Iterator[str]:
     gpus = f"{job.world_size} of {plural(existing, 'GPU')}" if existing else "no GPU"
     hosts = first_of([one_line(ranks[0].host) for ranks in job.by_node.values()], _MOST_HOSTS)
     yield f"job       {plural(job.num_nodes, 'node')} x {plural(job.gpus_per_node, 'rank')}, {gpus}: {hosts}"
+    yield from (f"network   {line}" for line in network_lines(profile, job, job.num_nodes))
     yield f"run       {run.files.folder.name}, its report will be in {run.files.folder.absolute()}"
     seconds = run.leader.expected_s
     end = datetime.now().astimezone() + timedelta(seconds=seconds)

@@ -16,7 +16,17 @@ from gpu_acceptance.base.text import did_you_mean, first_few
 from gpu_acceptance.thresholds.families import READING, Expansion, expanded
 from gpu_acceptance.thresholds.limit import BY_SIZE, FileDigest, Limit, subject_of_metric
 from gpu_acceptance.thresholds.parameters import PARAMETERS
-from gpu_acceptance.thresholds.schema import PROFILE, ByNodesEntry, Content, Entry, Match, PeersEntry, disagreements, number_hint
+from gpu_acceptance.thresholds.schema import (
+    PROFILE,
+    ByNodesEntry,
+    Content,
+    Entry,
+    FabricMatch,
+    Match,
+    PeersEntry,
+    disagreements,
+    number_hint,
+)
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -80,6 +90,14 @@ def device_of(path: Path) -> str | None:
     return device if isinstance(device, str) else None
 
 
+def match_of(path: Path) -> Match | None:
+    """Return the hardware that a file is for, before anything else in it is looked at; None where it says nothing that can be read."""
+    try:
+        return Match.model_validate(_read_document(path)[1].data.get("match"))
+    except ValidationError:
+        return None
+
+
 def read_validated(path: Path, model: type[M], problems: Callable[[str, Document, ValidationError], list[str]]) -> tuple[FileDigest, M]:
     """A YAML file as `model` has it. LimitsError, with what `problems` makes of what is wrong."""
     digest, document = _read_document(path)
@@ -113,7 +131,7 @@ def _read_bytes(path: Path, name: str) -> bytes:
         raise LimitsError(f"{name}: cannot be read: {error.strerror}") from None
 
 
-_FIELDS = {name: info for model in (Content, Entry, PeersEntry, Match) for name, info in model.model_fields.items()}
+_FIELDS = {name: info for model in (Content, Entry, PeersEntry, Match, FabricMatch) for name, info in model.model_fields.items()}
 _ENTRY_KEYS = [*Entry.model_fields, READING]
 _KEYS = {
     "limits": "a metric named <subject>.<operation>.<quantity>, lower-case letters, digits and _; {a,b} stands for each of both",
@@ -235,6 +253,6 @@ def _allowed(path: tuple[Key, ...]) -> str:
 
 def _known_keys(path: tuple[Key, ...]) -> list[str]:
     if path[0] == "match":
-        return list(Match.model_fields)
+        return list((FabricMatch if path[1:2] == ("fabric",) and len(path) > 2 else Match).model_fields)
     models: dict[int, type[BaseModel]] = {1: Content, 4: ByNodesEntry if path[2:3] != ("peers",) else PeersEntry}
     return list(models[len(path)].model_fields) if len(path) in models else _ENTRY_KEYS

@@ -24,6 +24,7 @@ LEVELS: tuple[Level, ...] = get_args(Level)
 DEFAULT_LEVEL = "full"
 SOAK = "soak"  # the level, and the subject that it alone runs
 LOCALISE_ASKED = "localise.asked"  # a parameter
+RDMA_DEVICES = "infiniband.devices"  # a parameter
 SOAK_DURATION = "soak.duration_s"  # the parameter: for how long
 
 ChangeKind = Literal["dropped", "loosened", "tightened", "added", "changed", "not applicable"]
@@ -208,6 +209,7 @@ class Profile:
         """The sha256 of each file, by its name."""
         return {file.file: file.sha256 for file in self.files}
 
+    fabric: str = ""  # the network between nodes that is judged; empty: none was chosen
     levels: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # by level: subject -> seconds of one validation
     level: str = DEFAULT_LEVEL  # the chosen one
 

@@ -110,7 +110,7 @@ PARAMETERS: Mapping[str, Parameter] = {
     "corruption.seconds": _KERNEL_S,
     "corruption.planted_flip_every": _count("", 0, 10**9, "0 plants nothing"),
     "corruption.planted_flip_rank": _RANK,
-    "infiniband.devices": Parameter("words", "", why="globs of RDMA devices, without the `,`, `=`, `^` and `:` of NCCL_IB_HCA"),
+    "infiniband.devices": Parameter("words", "", why="nearest, or globs of RDMA devices, without the `,`, `=`, `^` and `:` of NCCL_IB_HCA"),
     "nccl.large_bytes": _MESSAGE,
     "nccl.medium_bytes": _MESSAGE,
     "nccl.block_s": _BLOCK_S,

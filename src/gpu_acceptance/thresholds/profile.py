@@ -10,7 +10,7 @@ from typing import Any
 from gpu_acceptance.base.strict_yaml import shown
 from gpu_acceptance.base.text import did_you_mean
 from gpu_acceptance.thresholds.changes import changes_between, far_bounds
-from gpu_acceptance.thresholds.file import MAX_PATH, LimitsError, LimitsFile, device_of, extends, file_name, read_file
+from gpu_acceptance.thresholds.file import MAX_PATH, LimitsError, LimitsFile, device_of, extends, file_name, match_of, read_file
 from gpu_acceptance.thresholds.known_metrics import KnownMetrics, known_metrics
 from gpu_acceptance.thresholds.limit import (
     COUNTERS,
@@ -43,6 +43,8 @@ CPU = "cpu"  # the profile of a machine without GPUs
 BASE = "base"  # limits for any GPU; --measure-only loads it if no profile matches
 _NO_GPU = (CPU, BASE)
 _OVERLAY = "site-"
+_FABRIC = "fabric-"
+NO_FABRIC = "none"  # --fabric=none: what nodes say to each other has the limits of overlays alone
 _NO_SITE = "environment.site*"  # not applicable in base.yaml until a file declares the nodes
 
 
@@ -135,8 +137,27 @@ def select_profile(device_name: str | None, directory: Path) -> str:
     return found[0]
 
 
-def load_profile(name: str, directory: Path, overlays: Sequence[Path] = (), suite: Path | None = None) -> Profile:
-    """The profile `name` with all it inherits, and the overlays laid on it in their order.
+def fabric_names(directory: Path) -> list[str]:
+    """The networks between nodes that have a file: `8x400-ib`."""
+    return list(_fabric_paths(directory))
+
+
+def select_fabric(link: str, ports: int, gbit_per_s: float | None, gpus: int, profile: str, directory: Path) -> str:
+    """The fabric whose `match` is this network beside this profile; empty if there is none."""
+    found = []
+    for name, path in _fabric_paths(directory).items():
+        match = match_of(path)
+        if match and match.fabric and profile in (match.profiles or [profile]):
+            wanted, seen = match.fabric, {"link": link, "ports": ports, "gbit_per_s": gbit_per_s, "gpus": gpus}
+            if all(getattr(wanted, key) in (None, value) for key, value in seen.items()):
+                found.append(name)
+    if len(found) > 1:
+        raise LimitsError(f"the network is matched by two fabrics, {' and '.join(found)}; name one with --fabric=NAME")
+    return found[0] if found else ""
+
+
+def load_profile(name: str, directory: Path, overlays: Sequence[Path] = (), suite: Path | None = None, fabric: str = "") -> Profile:
+    """The profile `name` with all it inherits, the network between its nodes, and the overlays laid on it in their order.
 
     `suite`: the folder of validations; overlays may limit metrics of those that are a site's own.
     """
@@ -149,6 +170,8 @@ def load_profile(name: str, directory: Path, overlays: Sequence[Path] = (), suit
     if profile.device_name is None and name not in _NO_GPU:
         raise LimitsError(f"{shown(name)} is a parent of other profiles, not a machine's; profiles: {', '.join(profile_names(directory))}")
     _refuse_incomplete(profile, own.name)
+    if fabric and fabric != NO_FABRIC:
+        profile = _with_fabric(profile, fabric, directory)
     over = [_overlay_path(overlay, directory) for overlay in overlays]
     machine = profile
     for file in _read_overlays(over, profile, directory, suite):
@@ -172,9 +195,23 @@ def with_declared_nodes(profile: Profile) -> Profile:
     return replace(profile, not_applicable={glob: why for glob, why in profile.not_applicable.items() if glob != _NO_SITE})
 
 
+def _with_fabric(profile: Profile, fabric: str, directory: Path) -> Profile:
+    paths = _fabric_paths(directory)
+    if fabric not in paths:
+        known = [*paths, NO_FABRIC]
+        raise LimitsError(f"no fabric {shown(fabric)}; fabrics: {', '.join(known)}{did_you_mean(fabric, known)}")
+    joined, own = _read_chain(fabric, paths, profile)
+    _refuse_incomplete(joined, own.name)
+    return replace(joined, fabric=fabric)
+
+
+def _fabric_paths(directory: Path) -> dict[str, Path]:
+    return {path.stem.removeprefix(_FABRIC): path for path in sorted(directory.glob(f"{_FABRIC}*.yaml"))}
+
+
 def _profile_paths(directory: Path) -> dict[str, Path]:
     try:
-        paths = sorted(path for path in directory.glob("*.yaml") if not path.name.startswith(_OVERLAY))
+        paths = sorted(path for path in directory.glob("*.yaml") if not path.name.startswith((_OVERLAY, _FABRIC)))
     except OSError as error:
         raise LimitsError(f"the profiles in {shown(str(directory), MAX_PATH)} cannot be read: {error.strerror}") from None
     if not paths:
@@ -194,9 +231,9 @@ def _devices(directory: Path) -> dict[str, str | None]:
     return {name: match.device_name if match else None for name, match in matches.items()}
 
 
-def _read_chain(name: str, paths: Mapping[str, Path]) -> tuple[Profile, LimitsFile]:
-    """Return what a profile and all its parents say together, and its own file."""
-    profile = Profile(name, None, frozenset(), {}, {}, deadline_s=0)
+def _read_chain(name: str, paths: Mapping[str, Path], onto: Profile | None = None) -> tuple[Profile, LimitsFile]:
+    """Return what a file and all its parents say together, laid on a profile if there is one, and the file itself."""
+    profile = onto or Profile(name, None, frozenset(), {}, {}, deadline_s=0)
     for one in reversed(_chain(name, paths)):
         file = read_file(paths[one], profile.limits)
         if file.content.reason is not None:

@@ -151,10 +151,29 @@ class PeersEntry(_Model):
     sigma: Fraction = Field(description=_FRACTION)
 
 
-class Match(_Model):
-    """The hardware that a profile is for."""
+class FabricMatch(_Model):
+    """The network between nodes that a fabric is for; a key that is left out may have any value."""
 
-    device_name: Text = Field(description="the GPU's name exactly as NVML gives it")
+    link: Literal["IB", "RoCE", "EFA", "gVNIC", "NVLink", "none"] = Field(description="IB, RoCE, EFA, gVNIC, NVLink or none")
+    ports: Size | None = Field(None, description="the ports of a node that are nearest to a GPU, a whole number from 1")
+    gbit_per_s: Positive | None = Field(None, description="the nominal rate of a port in Gbit/s, above 0")
+    gpus: Size | None = Field(None, description="the GPUs of a node, a whole number from 1")
+
+
+class Match(_Model):
+    """The hardware that a profile or a fabric is for."""
+
+    device_name: Text | None = Field(None, description="the GPU's name exactly as NVML gives it")
+    fabric: FabricMatch | None = Field(None, description="a mapping of link, ports, gbit_per_s and gpus")
+    profiles: Annotated[list[Annotated[str, Field(pattern=PROFILE)]], Field(min_length=1), AfterValidator(unique)] | None = Field(
+        None, description="a list of the profiles beside which this fabric is judged, as in [h100-sxm, h200-sxm]"
+    )
+
+    @model_validator(mode="after")
+    def _names_something(self) -> Self:
+        if (self.device_name is None) == (self.fabric is None):
+            raise ValueError("needs device_name, or for a network fabric, and not both")
+        return self
 
 
 class Entry(_Model):
@@ -307,7 +326,7 @@ class Content(_Model):
     model_config = ConfigDict(title="gpu-acceptance limits file")
 
     extends: Annotated[str, Field(pattern=PROFILE)] | None = Field(None, description="the name of one parent profile, as in hopper-sxm")
-    match: Match | None = Field(None, description="a mapping of device_name")
+    match: Match | None = Field(None, description="a mapping of device_name; of a fabric: of fabric and profiles")
     reason: Text | None = Field(None, description="a text on one line: why this overlay exists")
     requires: Annotated[list[Subject], AfterValidator(unique)] = Field([], description="a list of subjects, as in [gemm, hbm]")
     figures: dict[Annotated[str, Field(pattern=_FIGURES), AfterValidator(each_a_metric)], Text] = Field(

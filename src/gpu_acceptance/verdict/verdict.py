@@ -53,7 +53,7 @@ def conclude(plan: RunPlan, job: Job, rows: Sequence[Row], end: RunEnd = WHOLE, 
     verdict: Verdict = "REJECTED" if rejecting else "INCOMPLETE" if incomplete else "ACCEPTED"
     caveats = [
         *_larger_allocations(job),
-        *_find_caveats(plan, coverage, limits, rows),
+        *_find_caveats(plan, job, coverage, limits, rows),
         *(f"{subject} not applicable: {needs}" for subject, needs in left_out(rows, profile, small).items()),
         *([contract.excuse] if contract and contract.excuse else []),
         *_control_caveats(control),
@@ -152,13 +152,15 @@ def _few(names: Sequence[str]) -> str:
     return first_of([one_line(name) for name in names], _MOST_NAMES)
 
 
-def _find_caveats(plan: RunPlan, coverage: Coverage, limits: Sequence[Judgement], rows: Sequence[Row]) -> Iterator[str]:
+def _find_caveats(plan: RunPlan, job: Job, coverage: Coverage, limits: Sequence[Judgement], rows: Sequence[Row]) -> Iterator[str]:
     """Yield a level, a profile for no GPU, nodes left out, waivers, and changes by overlays."""
     profile = plan.profile
     if profile.level != DEFAULT_LEVEL:
         yield level_text(profile.level, profile.parameters)
     if not coverage.gpus_tested:
         yield f"{profile.name} profile: no GPU was tested"
+    if job.num_nodes > 1 and job.network and not job.is_one_machine:  # what all ports of all nodes trained to nothing else tells
+        yield f"{fabric_text(profile.fabric)}: {job.network}"
     yield from _nodes_left_out(rows)
     judgements = [*limits, *(judgement for row in rows for judgement in row.judgements)]
     if waived := {judgement.metric for judgement in judgements if judgement.status is Status.WAIVED}:
@@ -166,6 +168,11 @@ def _find_caveats(plan: RunPlan, coverage: Coverage, limits: Sequence[Judgement]
     if profile.changes:
         yield changed_limits(profile.changes)
     yield from _far(profile.far_bounds)
+
+
+def fabric_text(name: str) -> str:
+    """Return `fabric 8x400-ib`; where none was chosen, that it was not judged."""
+    return f"fabric {name}" if name else "no fabric"
 
 
 def changed_limits(changes: Sequence[Change]) -> str:

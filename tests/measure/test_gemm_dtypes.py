@@ -53,12 +53,10 @@ def test_flops_of_8192_cubed():
     assert str(Shape(1, 2, 3)) == "1x2x3"
 
 
-@given(st.sampled_from(list(DTYPES)), st.integers(1, 10**5))
-def test_more_products_are_never_allowed_a_smaller_error(name, K):
-    assert 0 < allowed_error(name, K) <= allowed_error(name, K + 1)
-
-
-def test_a_dtype_is_allowed_less_than_the_next_coarser_one():
+@given(st.integers(1, 10**5))
+def test_more_products_and_a_coarser_dtype_are_never_allowed_a_smaller_error(K):
+    for name in DTYPES:
+        assert 0 < allowed_error(name, K) <= allowed_error(name, K + 1)
     errors = [allowed_error(name, 8192) for name in ("fp64", "fp32", "fp16", "tf32", "bf16", "fp8")]
     assert errors == sorted(errors)
     assert errors[-1] < 0.01
@@ -102,11 +100,8 @@ def test_a_gpu_is_known_by_its_compute_capability(name, capability, reason, monk
 
 
 def test_a_gpu_that_does_not_answer_is_no_gpu_without_the_dtype(monkeypatch):
-    def broken(device):
-        raise RuntimeError("CUDA error: unknown error")
-
-    monkeypatch.setattr(torch.cuda, "get_device_capability", broken)
-    with pytest.raises(RuntimeError, match="unknown error"):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
         unsupported("bf16", GPU)
 
 
@@ -145,7 +140,7 @@ def test_a_choice_of_split_k_is_put_back():
     MATMUL.allow_bf16_reduced_precision_reduction = (False, False)
     before = flags()
     with backend_flags("bf16"):
-        pass
+        assert not any(getattr(MATMUL, flag) for flag in REDUCTIONS)
     assert flags() == before
 
 
@@ -164,18 +159,14 @@ def test_every_gpu_gets_the_same_operands_in_the_layout_tn(name):
 
 
 @pytest.mark.parametrize("name", [name for name in DTYPES if name != "tf32"])
-def test_operands_are_random_normal_whatever_the_dtype(name):
+def test_operands_are_random_normal_whatever_the_dtype_and_those_of_fp8_use_its_whole_range(name):
     multiplication = Multiplication(Shape(100, 100, 100), name, CPU)
     for operand, scale in ((multiplication.A_MK, multiplication.scale_a), (multiplication.B_KN, multiplication.scale_b)):
         numbers = operand.double() * scale.double()
         assert abs(float(numbers.mean())) < 0.1
         assert 0.9 < float(numbers.std()) < 1.1
         assert 3 < float(numbers.abs().max()) < 7
-
-
-def test_scales_of_fp8_use_the_whole_range():
-    multiplication = Multiplication(square(64), "fp8", CPU)
-    assert float(multiplication.A_MK.double().abs().max()) == float(multiplication.B_KN.double().abs().max()) == 448
+        assert name != "fp8" or float(operand.double().abs().max()) == 448
 
 
 @pytest.mark.skipif("fp8" not in ON_CPU, reason="torch multiplies no fp8 on this CPU")

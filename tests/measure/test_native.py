@@ -24,14 +24,18 @@ def program(tmp_path, monkeypatch):
     return put
 
 
-@pytest.mark.parametrize(("num_bytes", "busbw"), [(4 * GiB, 362.45), (2**20, 85.95), (8 * GiB, 365.03)])
-def test_the_figure_of_a_size_is_that_in_place(num_bytes, busbw):
-    assert nccl.in_place_busbw(PRINTED.read_text(), num_bytes) == busbw
-
-
-@pytest.mark.parametrize(("text", "number"), [("", 0), ("nothing\n", 0), (PRINTED.read_text() * 2, 2)])
-def test_no_row_or_several_are_no_figure(text, number):
-    assert nccl.in_place_busbw(text, 2**20) == f"all_reduce_perf: {number} rows of 1048576 bytes, expected 1"
+@pytest.mark.parametrize(
+    ("text", "num_bytes", "found"),
+    [
+        (PRINTED.read_text(), 4 * GiB, 362.45),  # in place
+        (PRINTED.read_text(), 2**20, 85.95),
+        (PRINTED.read_text(), 8 * GiB, 365.03),
+        ("nothing\n", 2**20, "all_reduce_perf: 0 rows of 1048576 bytes, expected 1"),
+        (PRINTED.read_text() * 2, 2**20, "all_reduce_perf: 2 rows of 1048576 bytes, expected 1"),
+    ],
+)
+def test_the_figure_is_that_of_the_one_row_of_a_size(text, num_bytes, found):
+    assert nccl.in_place_busbw(text, num_bytes) == found
 
 
 def test_it_is_asked_for_one_size_on_all_gpus(program, tmp_path):

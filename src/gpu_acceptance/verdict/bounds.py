@@ -35,8 +35,6 @@ ALPHA = 0.01  # chance of one false alarm by this rule in a run of healthy GPUs
 MIN_UNITS = 3  # with two units that differ it is unknown which one is odd
 JUDGED_OUTCOMES = {Outcome.PASSED, Outcome.FAILED}  # the figures of any other rank are thrown away
 _COUNTED_OUTCOMES = {*JUDGED_OUTCOMES, Outcome.SKIPPED}  # a declared skip is allowed: counters that rose until then are judged only here
-
-
 _BOUNDS = ("at_least", "at_most", "equals", "uniform", "peers")
 
 
@@ -60,6 +58,9 @@ class Reading(NamedTuple):
         value = self.figure.value
         assert value is not None and not isinstance(value, (bool, str)), self.figure
         return value
+
+
+Fault = tuple[Reading, str]  # a reading that cannot be held against a bound, and why
 
 
 @dataclass(frozen=True)
@@ -119,29 +120,27 @@ def find_other_than(readings: Sequence[Reading], wanted: Value | tuple[Value, ..
 
 
 def find_odd(readings: Sequence[Reading], scope: Scope) -> Finding:
-    """Compare the values of each attempt with each other: a training that is repeated need not give the same bits."""
-    numbers = sorted({reading.attempt for reading in readings})
-    found = [_find_odd([reading for reading in readings if reading.attempt == number], scope) for number in numbers]
-    return next((finding for finding in found if finding.missed), found[-1] if found else _find_odd((), scope))
+    """Compare the values of each attempt with each other: a training that is repeated need not give the same bits.
 
-
-def _find_odd(readings: Sequence[Reading], scope: Scope) -> Finding:
-    """The value of most units is the reference. If two values are equally common, there is no reference and all are named."""
-    need = "equal on all"
-    units_of: dict[tuple[str, Value], set[int]] = {}
-    for reading in readings:
-        units_of.setdefault(typed(reading.value), set()).add(reading.unit)
-    if len(units_of) < 2:
-        worst = readings[0] if readings else None
-        return Finding(need, worst=worst, shown=show(worst.value) if worst else "")
-    first, second, *_ = sorted(units_of, key=lambda key: len(units_of[key]), reverse=True)
-    reference = first if len(units_of[first]) > len(units_of[second]) else None
-    missed = tuple(reading for reading in readings if typed(reading.value) != reference)
-    shown = dict(zip(units_of, show_apart(*(value for _, value in units_of)), strict=True))
-    camps = sorted((sorted(units), shown[key]) for key, units in units_of.items() if reference in (None, key))
-    listed = ", ".join(f"{value} on {named(scope, units)}" for units, value in camps)
-    detail = f" where most have {listed}" if reference else f" without a majority ({listed})"
-    return Finding(need, worst=missed[0], missed=missed, shown=shown[typed(missed[0].value)], detail=detail)
+    The value of most units is the reference. If two values are equally common, there is no reference and all are named.
+    """
+    need, worst = "equal on all", None
+    for attempt in sorted({reading.attempt for reading in readings}):
+        of_attempt = [reading for reading in readings if reading.attempt == attempt]
+        worst, units_of = of_attempt[0], dict[tuple[str, Value], set[int]]()
+        for reading in of_attempt:
+            units_of.setdefault(typed(reading.value), set()).add(reading.unit)
+        if len(units_of) < 2:
+            continue
+        first, second, *_ = sorted(units_of, key=lambda key: len(units_of[key]), reverse=True)
+        reference = first if len(units_of[first]) > len(units_of[second]) else None
+        missed = tuple(reading for reading in of_attempt if typed(reading.value) != reference)
+        shown = dict(zip(units_of, show_apart(*(value for _, value in units_of)), strict=True))
+        camps = sorted((sorted(units), shown[key]) for key, units in units_of.items() if reference in (None, key))
+        listed = ", ".join(f"{value} on {named(scope, units)}" for units, value in camps)
+        detail = f" where most have {listed}" if reference else f" without a majority ({listed})"
+        return Finding(need, worst=missed[0], missed=missed, shown=shown[typed(missed[0].value)], detail=detail)
+    return Finding(need, worst=worst, shown=show(worst.value) if worst else "")
 
 
 def peer_factor(num_units: int, num_metrics: int) -> float:
@@ -159,13 +158,6 @@ def allowed_deficit(peers: Peers, factor: float) -> Fraction:
     return max(_decimal(peers.deficit_at_most), _decimal(factor * peers.sigma))
 
 
-@dataclass(frozen=True)
-class _Behind:
-    reading: Reading
-    deficit: Fraction
-    median: Fraction  # of the others
-
-
 def find_behind(readings: Sequence[Reading], peers: Peers, factor: float) -> Finding:
     """Find units that are too far behind in every attempt in which they were measured: one good attempt clears a unit.
 
@@ -175,20 +167,19 @@ def find_behind(readings: Sequence[Reading], peers: Peers, factor: float) -> Fin
     need = f"<= {_percent(allowed)} below its peers" + (f" ({factor:.3g} sigma)" if allowed > _decimal(peers.deficit_at_most) else "")
     best, unfit = _best_of_each(readings)
     fault = "has no peers in its attempt whose median is above zero" if unfit else ""
-    ordered = sorted(best.values(), key=lambda behind: (-behind.deficit, behind.reading.unit))
+    ordered = sorted(best.values(), key=lambda behind: (-behind[0], behind[1].unit))
     if not ordered:
         return Finding(need, float(allowed), fault=fault, unfit=unfit)
-    worst = ordered[0]
-    missed = tuple(behind.reading for behind in ordered if behind.deficit > allowed)
-    margin = _relative(float(allowed - worst.deficit), float(allowed))
-    side = "below" if worst.deficit >= 0 else "above"
-    detail = f", {_percent(worst.deficit, allowed)} {side} its peers' median {show(float(worst.median))}"
-    return Finding(need, float(allowed), False, worst.reading, missed, show(worst.reading.value), detail, margin, fault, unfit)
+    deficit, worst, middle = ordered[0]
+    missed = tuple(reading for deficit, reading, _ in ordered if deficit > allowed)
+    margin = _relative(float(allowed - deficit), float(allowed))
+    detail = f", {_percent(deficit, allowed)} {'below' if deficit >= 0 else 'above'} its peers' median {show(float(middle))}"
+    return Finding(need, float(allowed), False, worst, missed, show(worst.value), detail, margin, fault, unfit)
 
 
-def _best_of_each(readings: Sequence[Reading]) -> tuple[dict[int, _Behind], tuple[Reading, ...]]:
-    """Return each unit's smallest deficit of all attempts, and the readings that could not be compared."""
-    best: dict[int, _Behind] = {}
+def _best_of_each(readings: Sequence[Reading]) -> tuple[dict[int, tuple[Fraction, Reading, Fraction]], tuple[Reading, ...]]:
+    """Return each unit's smallest deficit of all attempts with the median of the others there, and what could not be compared."""
+    best: dict[int, tuple[Fraction, Reading, Fraction]] = {}
     unfit: list[Reading] = []
     for attempt in sorted({reading.attempt for reading in readings}):
         worst: dict[int, Reading] = {}
@@ -201,10 +192,8 @@ def _best_of_each(readings: Sequence[Reading]) -> tuple[dict[int, _Behind], tupl
         for reading, value, middle in zip(worst.values(), values, medians_of_others(values), strict=True):
             if middle <= 0:
                 unfit.append(reading)
-                continue
-            behind = _Behind(reading, 1 - value / middle, middle)
-            if reading.unit not in best or behind.deficit < best[reading.unit].deficit:
-                best[reading.unit] = behind
+            elif reading.unit not in best or 1 - value / middle < best[reading.unit][0]:
+                best[reading.unit] = 1 - value / middle, reading, middle
     compared = set(best) | {reading.unit for reading in unfit}
     return best, tuple(unfit) + tuple(reading for reading in readings if reading.unit not in compared)
 
@@ -233,15 +222,6 @@ def _percent(part: Fraction, bound: Fraction | None = None) -> str:
     return f"{show(magnitude, digits)} %"
 
 
-@dataclass(frozen=True)
-class Classified:
-    """The readings of one metric, for one bound. The text of a fault follows the metric's name."""
-
-    usable: tuple[Reading, ...]
-    unstable: tuple[tuple[Reading, str], ...]
-    faulty: tuple[tuple[Reading, str], ...]
-
-
 def readings_by_metric(attempts: Iterable[Attempt], job: Job, limits: Mapping[str, Limit]) -> dict[str, list[Reading]]:
     """Return the figures of ranks of this job that passed or failed, and counters of those that skipped, sorted by rank and attempt.
 
@@ -263,50 +243,44 @@ def readings_by_metric(attempts: Iterable[Attempt], job: Job, limits: Mapping[st
     return {metric: sorted(found, key=itemgetter(0, 1)) for metric, found in readings.items()}
 
 
-def classify(readings: Sequence[Reading], bound: str, limit: Limit, job: Job) -> Classified:
+def classify(readings: Sequence[Reading], bound: str, limit: Limit, job: Job) -> tuple[list[Reading], list[Fault], list[Fault]]:
     """Sort readings into usable, unstable and faulty ones. An unstable reading gives way to a later attempt of its rank."""
     spread_at_most = bound_at(limit.spread_at_most, job.gpus_per_node, job.num_nodes)
     wanted = None if bound == "uniform" else "number"
     if bound == "equals" and limit.equals is not None:
         wanted = kind_of(allowed_values(limit.equals)[0])
-    usable, unstable, faulty = [], [], []
+    usable, unstable, faulty = list[Reading](), list[Fault](), list[Fault]()
     for reading in readings:
-        fault = _fault(reading.figure, wanted, limit.unit, spread_at_most)
-        if fault:
+        if fault := _fault(reading.figure, wanted, limit, spread_at_most):
             faulty.append((reading, fault))
-        elif unsteady := _unsteady(reading.figure, spread_at_most):
-            unstable.append((reading, unsteady))
+        elif (spread := reading.figure.spread_percent) is not None and spread_at_most is not None and not spread <= spread_at_most:
+            shown, allowed = show_apart(spread, spread_at_most)
+            text = f"= {quantity(reading.figure)} with a spread of {shown} %, above {allowed} %: too unstable to judge"
+            unstable.append((reading, text))
         elif impossible := _impossible(reading.figure, limit):
             faulty.append((reading, impossible))
         else:
             usable.append(reading)
     last_attempt = {reading.rank: reading.attempt for reading in sorted(readings, key=lambda reading: reading.attempt)} if unstable else {}
-    final = tuple((reading, fault) for reading, fault in unstable if reading.attempt == last_attempt[reading.rank])
-    return Classified(tuple(usable), final, tuple(faulty))
+    return usable, [one for one in unstable if one[0].attempt == last_attempt[one[0].rank]], faulty
 
 
-def _fault(figure: Figure, wanted: str | None, unit: str, spread_at_most: float | None) -> str | None:
-    """Return why a figure cannot be compared with a bound of type `wanted` (None: any), in this unit."""
-    if figure.value is None or figure.anomaly:
+def _fault(figure: Figure, wanted: str | None, limit: Limit, spread_at_most: float | None) -> str | None:
+    """Return why a figure cannot be held against a bound of type `wanted` (None: any); the text follows the metric's name."""
+    value, spread = figure.value, figure.spread_percent
+    if value is None or figure.anomaly:
         return f"has no value: {figure.anomaly or 'nothing'}"
-    if figure.unit != unit:
-        return f"= {quantity(figure)}: its unit is {figure.unit!r}, the limit's is {unit!r}"
-    if (kind := kind_of(figure.value)) != (wanted or kind):
+    if figure.unit != limit.unit:
+        return f"= {quantity(figure)}: its unit is {figure.unit!r}, the limit's is {limit.unit!r}"
+    if (kind := kind_of(value)) != (wanted or kind):
         return f"= {quantity(figure)}: a {kind} cannot be compared with a {wanted}"
-    if kind == "number" and not is_finite(figure.value):
+    if kind == "number" and not is_finite(value):
         return f"= {quantity(figure)}: not a finite number"
-    if figure.spread_percent is not None and figure.spread_percent < 0:
-        return f"= {quantity(figure)} with a spread of {show(figure.spread_percent)} %, below what is possible (0): a measuring error"
-    if spread_at_most is not None and figure.spread_percent is None:
+    if spread is not None and spread < 0:
+        return f"= {quantity(figure)} with a spread of {show(spread)} %, below what is possible (0): a measuring error"
+    if spread_at_most is not None and spread is None:
         return f"= {quantity(figure)} without a spread, which may be at most {show(spread_at_most)} %"
     return None
-
-
-def _unsteady(figure: Figure, spread_at_most: float | None) -> str | None:
-    if spread_at_most is None or figure.spread_percent is None or figure.spread_percent <= spread_at_most:
-        return None
-    shown, allowed = show_apart(figure.spread_percent, spread_at_most)
-    return f"= {quantity(figure)} with a spread of {shown} %, above {allowed} %: too unstable to judge"
 
 
 def _impossible(figure: Figure, limit: Limit) -> str | None:

@@ -29,7 +29,7 @@ from gpu_acceptance.thresholds.limit import (
 )
 from gpu_acceptance.verdict import bounds
 from gpu_acceptance.verdict.attempts import all_passed
-from gpu_acceptance.verdict.bounds import Classified, Finding, Reading
+from gpu_acceptance.verdict.bounds import Fault, Finding, Reading
 
 _MOST_TEXT = 200  # every rank sends it to all others
 
@@ -157,10 +157,11 @@ def _judge_bound(bound: str, limit: Limit, readings: Sequence[Reading], job: Job
         )
     if scope != limit.scope:
         readings = [one._replace(unit=job.member_of(one.rank, scope)) for one in readings]
-    classified = bounds.classify(readings, bound, limit, job)
-    finding = _find(bound, limit, classified.usable, job, num_metrics)
-    results = list(_problems(bound, limit, readings, classified, finding, job))
-    if not results and bound == "uniform" and len({reading.unit for reading in classified.usable}) < 2:
+    usable, unstable, faulty = bounds.classify(readings, bound, limit, job)
+    finding = _find(bound, limit, usable, job, num_metrics)
+    missing = sorted(set(job.members(scope)) - {reading.unit for reading in readings})
+    results = list(_problems(limit, finding, unstable, faulty, missing, scope, job))
+    if not results and bound == "uniform" and len({reading.unit for reading in usable}) < 2:
         results = [_Result(Status.NOT_APPLICABLE, f"{limit.metric}: not applicable: one figure has nothing to be equal to")]
     if not results:
         assert finding.worst is not None, f"{limit.metric} {bound}: no figure, and no problem was reported"
@@ -217,10 +218,9 @@ def _find(bound: str, limit: Limit, readings: Sequence[Reading], job: Job, num_m
 
 
 def _problems(
-    bound: str, limit: Limit, readings: Sequence[Reading], classified: Classified, finding: Finding, job: Job
+    limit: Limit, finding: Finding, unstable: Sequence[Fault], faulty: Sequence[Fault], missing: Sequence[int], scope: Scope, job: Job
 ) -> Iterable[_Result]:
     """Yield the worst first: missed, cannot be judged, unstable, not measured."""
-    scope = _unit_scope(bound, limit)
     tail = _tail(limit, finding)
     if finding.missed:
         todo = f"; to do: {limit.remedy}" if limit.remedy else ""
@@ -229,13 +229,12 @@ def _problems(
     if finding.unfit:
         text = f"{limit.metric} {finding.fault}{tail} {_where(finding.unfit, scope, job)}"
         yield _Result(Status.INVALID, text, _ranks(finding.unfit))
-    for status, unusable in ((Status.INVALID, classified.faulty), (Status.UNSTABLE, classified.unstable)):
+    for status, unusable in ((Status.INVALID, faulty), (Status.UNSTABLE, unstable)):
         if unusable:
             wrong = [reading for reading, _ in unusable]
             text = f"{limit.metric} {unusable[0][1]}{tail} {_where(wrong, scope, job)}"
             has_unit = all(one.figure.unit == limit.unit for one in wrong)
             yield _Result(status, text, _ranks(wrong), wrong[0].figure.labels, None if has_unit else Mistake.UNIT)
-    missing = sorted(set(job.members(scope)) - {reading.unit for reading in readings})
     if missing:
         where = job.where(scope, missing[0], missing)
         yield _Result(Status.NOT_MEASURED, f"{limit.metric}: no figure{tail} {where}", tuple(missing) if scope == "rank" else ())
@@ -271,9 +270,10 @@ def settle(judgements: tuple[Judgement, ...], attempts: Sequence[Attempt]) -> tu
         came_through = all(all_passed(attempt.ranks) for attempt in attempts)
         if not came_through or wants_repeat(judgements, len(attempts)) is None:
             return judgements
-    return tuple(_unconfirmed(one) if one.bound == "peers" and one.status is Status.MISSED else one for one in judgements)
-
-
-def _unconfirmed(judgement: Judgement) -> Judgement:
-    message = f"not confirmed, because the journals do not tell all attempts: {judgement.message}"
-    return judgement.model_copy(update={"status": Status.UNSTABLE, "message": clip(message)})
+    why = "not confirmed, because the journals do not tell all attempts: "
+    return tuple(
+        one.model_copy(update={"status": Status.UNSTABLE, "message": clip(why + one.message)})
+        if one.bound == "peers" and one.status is Status.MISSED
+        else one
+        for one in judgements
+    )

@@ -1,11 +1,13 @@
-"""Facts of a GPU as NVML gives them; a missing answer has its reason."""
+"""Facts of a GPU as NVML gives them, each with the call that gives it; a missing answer has its reason."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter, itemgetter
 from typing import Annotated, Any
 
 from gpu_acceptance.base.model import Model
-from gpu_acceptance.inventory.answer import Answer
+from gpu_acceptance.inventory.answer import Answer, Missing, Why
 
 _GRAPHICS, _SM, _MEMORY = 0, 1, 2  # clocks
 GPU_IDLE, SW_POWER_CAP, HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, HW_POWER_BRAKE = 0x1, 0x4, 0x8, 0x20, 0x40, 0x80
@@ -19,6 +21,18 @@ EVENT_REASONS = {
     HW_THERMAL: "hw thermal slowdown",
     HW_POWER_BRAKE: "hw power brake slowdown",
     0x100: "display clock setting",
+}
+_COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
+_VIRTUALIZATION = {0: "none", 1: "pass-through", 2: "vGPU", 3: "host vGPU", 4: "host vSGA"}
+_RECOVERY = {
+    0: "none",
+    1: "reset the GPU",
+    2: "reboot the node",
+    3: "drain P2P",
+    4: "drain and reset",
+    5: "recover the IMEX domain",
+    6: "reset the bus",
+    7: "reboot the system",
 }
 
 
@@ -39,9 +53,21 @@ def watts(milliwatts: float) -> float:
     return milliwatts / 1000
 
 
+def word(words: Mapping[int, str], value: int) -> str:
+    """Return the word for a number of an enumeration; `unknown (9)` for one of a later NVML."""
+    return words.get(int(value), f"unknown ({value})")
+
+
+def _flag(place: int) -> Callable[[Any], bool]:
+    return lambda values: bool(values[place])
+
+
 @dataclass(frozen=True)
 class Call:
-    """NVML's function, or field id (NVML_FI_...), that gives a value of a GPU; `gpu_reader` calls it with the GPU and the arguments."""
+    """NVML's function, or field id (NVML_FI_...), that gives a value of a GPU; `gpu_reader` calls it with the GPU and the arguments.
+
+    A function that gives several values is called once for all of them.
+    """
 
     name: str
     arguments: tuple[int, ...] = ()
@@ -60,8 +86,8 @@ class EccCounts:
 
 @dataclass(frozen=True)
 class Ecc:
-    is_on: Answer[bool]
-    is_on_after_reboot: Answer[bool]
+    is_on: Annotated[Answer[bool], Call("nvmlDeviceGetEccMode", make=_flag(0))]
+    is_on_after_reboot: Annotated[Answer[bool], Call("nvmlDeviceGetEccMode", make=_flag(1))]
     volatile: EccCounts  # since the driver was loaded, or the GPU was reset
     aggregate: EccCounts  # over the life of the board
     sram_threshold_exceeded: Answer[bool]  # NVIDIA's own condition for a replacement
@@ -71,15 +97,16 @@ class Ecc:
 class RowRemapping:
     """Rows of HBM replaced by spare ones (Ampere and later). A pending one waits for a reset of the GPU."""
 
-    num_corrected_rows: Answer[int]
-    num_uncorrected_rows: Answer[int]
-    is_pending: Answer[bool]
-    has_failed: Answer[bool]
-    num_banks_full: Answer[int]  # banks with all, most, some or no spare rows left: NVML's max, high, partial, low, none
-    num_banks_high: Answer[int]
-    num_banks_partial: Answer[int]
-    num_banks_low: Answer[int]
-    num_banks_none: Answer[int]
+    num_corrected_rows: Annotated[Answer[int], Call("nvmlDeviceGetRemappedRows", make=itemgetter(0))]
+    num_uncorrected_rows: Annotated[Answer[int], Call("nvmlDeviceGetRemappedRows", make=itemgetter(1))]
+    is_pending: Annotated[Answer[bool], Call("nvmlDeviceGetRemappedRows", make=_flag(2))]
+    has_failed: Annotated[Answer[bool], Call("nvmlDeviceGetRemappedRows", make=_flag(3))]
+    # Banks with all, most, some or no spare rows left.
+    num_banks_full: Annotated[Answer[int], Call("nvmlDeviceGetRowRemapperHistogram", make=attrgetter("max"))]
+    num_banks_high: Annotated[Answer[int], Call("nvmlDeviceGetRowRemapperHistogram", make=attrgetter("high"))]
+    num_banks_partial: Annotated[Answer[int], Call("nvmlDeviceGetRowRemapperHistogram", make=attrgetter("partial"))]
+    num_banks_low: Annotated[Answer[int], Call("nvmlDeviceGetRowRemapperHistogram", make=attrgetter("low"))]
+    num_banks_none: Annotated[Answer[int], Call("nvmlDeviceGetRowRemapperHistogram", make=attrgetter("none"))]
 
 
 @dataclass(frozen=True)
@@ -171,6 +198,13 @@ class GpuProcess:
     used_bytes: Answer[int]
 
 
+def processes_of(found: list[Any]) -> tuple[GpuProcess, ...]:
+    """Return NVML's processes by pid. It does not know the memory of one under some driver models, and in a container."""
+    unknown = Missing(Why.NOT_SUPPORTED)
+    used = {int(one.pid): unknown if one.usedGpuMemory is None else int(one.usedGpuMemory) for one in found}
+    return tuple(GpuProcess(pid, used[pid]) for pid in sorted(used))
+
+
 @dataclass(frozen=True)
 class GpuUse:
     """Processes on a GPU, and its memory in use."""
@@ -191,19 +225,20 @@ class GpuReading:
     vbios: Annotated[Answer[str], Call("nvmlDeviceGetVbiosVersion", make=text)]
     inforom: Annotated[Answer[str], Call("nvmlDeviceGetInforomImageVersion", make=text)]
     gsp_firmware: Annotated[Answer[str], Call("nvmlDeviceGetGspFirmwareVersion", make=text)]
-    pci_bus_id: Answer[str]
+    pci_bus_id: Annotated[Answer[str], Call("nvmlDeviceGetPciInfo", make=lambda info: text(info.busId))]
     module_id: Annotated[Answer[int], Call("nvmlDeviceGetModuleId")]  # of the slot on the baseboard
-    virtualization: Answer[str]
-    total_bytes: Answer[int]
-    used_bytes: Answer[int]  # the driver's own memory included, which nvidia-smi shows as reserved
-    free_bytes: Answer[int]
-    mig_is_on: Answer[bool]
-    mig_is_on_after_reset: Answer[bool]
+    virtualization: Annotated[Answer[str], Call("nvmlDeviceGetVirtualizationMode", make=partial(word, _VIRTUALIZATION))]
+    total_bytes: Annotated[Answer[int], Call("nvmlDeviceGetMemoryInfo", make=attrgetter("total"))]
+    # The driver's own memory included, which nvidia-smi shows as reserved.
+    used_bytes: Annotated[Answer[int], Call("nvmlDeviceGetMemoryInfo", make=attrgetter("used"))]
+    free_bytes: Annotated[Answer[int], Call("nvmlDeviceGetMemoryInfo", make=attrgetter("free"))]
+    mig_is_on: Annotated[Answer[bool], Call("nvmlDeviceGetMigMode", make=_flag(0))]
+    mig_is_on_after_reset: Annotated[Answer[bool], Call("nvmlDeviceGetMigMode", make=_flag(1))]
     persistence_is_on: Annotated[Answer[bool], Call("nvmlDeviceGetPersistenceMode", make=bool)]
-    compute_mode: Answer[str]
-    recovery_action: Answer[str]  # asked for by the driver: none, reset, reboot, ...
-    channel_repair_is_pending: Answer[bool]
-    tpc_repair_is_pending: Answer[bool]
+    compute_mode: Annotated[Answer[str], Call("nvmlDeviceGetComputeMode", make=partial(word, _COMPUTE_MODES))]
+    recovery_action: Annotated[Answer[str], Call("NVML_FI_DEV_GET_GPU_RECOVERY_ACTION", make=partial(word, _RECOVERY))]  # by the driver
+    channel_repair_is_pending: Annotated[Answer[bool], Call("nvmlDeviceGetRepairStatus", make=_flag(0))]
+    tpc_repair_is_pending: Annotated[Answer[bool], Call("nvmlDeviceGetRepairStatus", make=_flag(1))]
     has_unrepairable_memory: Annotated[Answer[bool], Call("nvmlDeviceGetUnrepairableMemoryFlag_v1", make=bool)]
     ecc: Ecc
     remapping: RowRemapping
@@ -215,7 +250,7 @@ class GpuReading:
     pcie: Pcie
     nvlinks: Answer[tuple[NvLink, ...]]
     fabric: Fabric
-    processes: Answer[tuple[GpuProcess, ...]]
+    processes: Annotated[Answer[tuple[GpuProcess, ...]], Call("nvmlDeviceGetComputeRunningProcesses", make=processes_of)]
 
 
 @dataclass(frozen=True)

@@ -5,30 +5,14 @@ A value that NVML does not give is `Missing` with NVML's own reason. Source: NVM
 
 import itertools
 from collections.abc import Callable
-from functools import cache
+from dataclasses import is_dataclass
+from functools import cache, partial
 from typing import Any, get_type_hints
 from uuid import UUID
 
 from gpu_acceptance.inventory.answer import Answer, Missing, Why, then
-from gpu_acceptance.inventory.gpu import (
-    Call,
-    Clocks,
-    Ecc,
-    EccCounts,
-    Fabric,
-    GpuReading,
-    GpusReading,
-    NvLink,
-    Pcie,
-    PeerLink,
-    Power,
-    RetiredPages,
-    RowRemapping,
-    Temperature,
-    Throttling,
-    text,
-)
-from gpu_acceptance.inventory.nvml import Asker, NoNvmlError, library, read_pci_bus_id, read_processes, word
+from gpu_acceptance.inventory.gpu import Call, Ecc, EccCounts, Fabric, GpuReading, GpusReading, NvLink, Pcie, PeerLink, text, word
+from gpu_acceptance.inventory.nvml import Asker, NoNvmlError, library
 
 _FABRIC_STATES = {0: "not supported", 1: "not started", 2: "in progress", 3: "completed"}
 _FABRIC_HEALTH = {0: "not supported", 1: "healthy", 2: "unhealthy", 3: "limited capacity"}
@@ -47,49 +31,35 @@ _OF_LINK = (  # in the order of NvLink
     "NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY",
     "NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY",
 )
-_NAMES = {"name", "uuid", "serial"}
-_PARTS: dict[str, Callable[..., Any]] = {
-    "retired_pages": RetiredPages,
-    "clocks": Clocks,
-    "power": Power,
-    "throttling": Throttling,
-    "temperature": Temperature,
-    "pcie": Pcie,
-}
-_COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
-_VIRTUALIZATION = {0: "none", 1: "pass-through", 2: "vGPU", 3: "host vGPU", 4: "host vSGA"}
-_RECOVERY = {
-    0: "none",
-    1: "reset the GPU",
-    2: "reboot the node",
-    3: "drain P2P",
-    4: "drain and reset",
-    5: "recover the IMEX domain",
-    6: "reset the bus",
-    7: "reboot the system",
-}
+_NAMES = {"name", "uuid", "serial", "pci_bus_id"}
 _OTHERS = Missing(Why.NOT_THERE, "only this rank's GPU was asked")
 
 
-def _spread(values: Any, count: int) -> tuple[Any, ...]:
-    """Return values that one call returned together, or as often the reason why there are none."""
-    return (values,) * count if isinstance(values, Missing) else tuple(values)
-
-
 @cache
-def _calls_of(kind: object) -> dict[str, Call]:
-    hints = get_type_hints(kind, include_extras=True)
-    return {name: call for name, hint in hints.items() for call in getattr(hint, "__metadata__", ())}
+def _calls_of(kind: object) -> dict[tuple[str, tuple[int, ...]], dict[str, Callable[[Any], Any]]]:
+    """Return the calls that the fields of a type declare: by function and arguments, what makes each field of the result."""
+    calls: dict[tuple[str, tuple[int, ...]], dict[str, Callable[[Any], Any]]] = {}
+    for field, hint in get_type_hints(kind, include_extras=True).items():
+        for call in getattr(hint, "__metadata__", ()):
+            assert isinstance(call, Call)
+            calls.setdefault((call.name, call.arguments), {})[field] = call.make
+    return calls
+
+
+def _made(makes: dict[str, Callable[[Any], Any]], result: object) -> dict[str, Any]:
+    return {field: make(result) for field, make in makes.items()}
 
 
 def _declared(kind: object, asker: Asker, handle: object, named: object = None) -> dict[str, Any]:
-    """Ask for the fields that declare a call. `named`: the handle that is asked for names."""
+    """Ask for the fields that declare a call, each function once. `named`: the handle that is asked for names."""
     found: dict[str, Any] = {}
-    for name, call in _calls_of(kind).items():
-        if call.name.startswith("NVML_FI_"):
-            found[name] = asker.field(handle, call.name)
-        else:
-            found[name] = asker.ask(call.name, named if name in _NAMES else handle, *call.arguments, make=call.make)
+    for (name, arguments), makes in _calls_of(kind).items():
+        if name.startswith("NVML_FI_"):
+            found |= {field: then(asker.field(handle, name), make) for field, make in makes.items()}
+            continue
+        asked = named if makes.keys() <= _NAMES else handle
+        answers = asker.ask(name, asked, *arguments, make=partial(_made, makes))
+        found |= dict.fromkeys(makes, answers) if isinstance(answers, Missing) else answers
     return found
 
 
@@ -103,7 +73,7 @@ def _nvlinks(asker: Asker, handle: object) -> Answer[tuple[NvLink, ...]]:
             link,
             asker.ask("nvmlDeviceGetNvLinkState", handle, link, make=bool),
             next(answers),
-            asker.word(_REMOTES, "nvmlDeviceGetNvLinkRemoteDeviceType", handle, link),
+            asker.ask("nvmlDeviceGetNvLinkRemoteDeviceType", handle, link, make=partial(word, _REMOTES)),
             *itertools.islice(answers, len(_OF_LINK) - 1),
         )
         for link in range(count)
@@ -125,32 +95,18 @@ def _fabric(asker: Asker, handle: object) -> Fabric:
 
 
 def _ecc(asker: Asker, handle: object) -> Ecc:
+    """Read ECC. Counters of NVML: 0 volatile, 1 aggregate. Errors: 0 corrected, 1 uncorrected. Places: 7 SRAM, 2 DRAM (device memory)."""
     sram = asker.structure("c_nvmlEccSramErrorStatus_v1_t", "nvmlDeviceGetSramEccErrorStatus", handle)
-    is_on, is_on_after_reboot = _spread(asker.flags("nvmlDeviceGetEccMode", handle), 2)
+    counts = [
+        [asker.ask("nvmlDeviceGetMemoryErrorCounter", handle, kind, counter, place, make=int) for place in (7, 2) for kind in (0, 1)]
+        for counter in (0, 1)
+    ]
     return Ecc(
-        is_on=is_on,
-        is_on_after_reboot=is_on_after_reboot,
-        volatile=_ecc_counts(asker, handle, 0),
-        aggregate=_ecc_counts(asker, handle, 1),
+        **_declared(Ecc, asker, handle),
+        volatile=EccCounts(*counts[0]),
+        aggregate=EccCounts(*counts[1]),
         sram_threshold_exceeded=then(sram, lambda status: bool(status.bThresholdExceeded)),
     )
-
-
-def _ecc_counts(asker: Asker, handle: object, counter: int) -> EccCounts:
-    """`counter`: 0 volatile, 1 aggregate. Error types: 0 corrected, 1 uncorrected. Places: 7 SRAM, 2 DRAM (NVML's device memory)."""
-    return EccCounts(
-        *(asker.ask("nvmlDeviceGetMemoryErrorCounter", handle, kind, counter, place, make=int) for place in (7, 2) for kind in (0, 1))
-    )
-
-
-def _remapping(asker: Asker, handle: object) -> RowRemapping:
-    rows = asker.ask("nvmlDeviceGetRemappedRows", handle, make=lambda four: (int(four[0]), int(four[1]), bool(four[2]), bool(four[3])))
-    histogram = asker.ask(
-        "nvmlDeviceGetRowRemapperHistogram",
-        handle,
-        make=lambda banks: tuple(int(getattr(banks, name)) for name in ("max", "high", "partial", "low", "none")),
-    )
-    return RowRemapping(*_spread(rows, 4), *_spread(histogram, 5))
 
 
 def read(uuid: str = "") -> GpusReading:
@@ -192,35 +148,16 @@ def _read(asker: Asker, only: str) -> GpusReading:
 
 def _peer_link(asker: Asker, handles: list[object], source: int, target: int) -> PeerLink:
     """Read the three capabilities of a pair: read, write, NVLink."""
-    return PeerLink(
-        source, target, *(asker.word(_P2P, "nvmlDeviceGetP2PStatus", handles[source], handles[target], kind) for kind in (0, 1, 2))
-    )
+    ask = partial(asker.ask, "nvmlDeviceGetP2PStatus", handles[source], handles[target], make=partial(word, _P2P))
+    return PeerLink(source, target, *(ask(kind) for kind in (0, 1, 2)))
 
 
 def _gpu(asker: Asker, index: int, named: object, handle: object) -> GpuReading:
     """Read one GPU. `named`: its handle, for its names; `handle`: the same for all other facts, missing where another rank asks."""
-    memory = asker.ask("nvmlDeviceGetMemoryInfo", handle, make=lambda info: (int(info.total), int(info.used), int(info.free)))
-    total_bytes, used_bytes, free_bytes = _spread(memory, 3)
-    mig_is_on, mig_is_on_after_reset = _spread(asker.flags("nvmlDeviceGetMigMode", handle), 2)
-    channel_repair_is_pending, tpc_repair_is_pending = _spread(asker.flags("nvmlDeviceGetRepairStatus", handle), 2)
-    return GpuReading(
-        index=index,
-        **_declared(GpuReading, asker, handle, named),
-        **{name: kind(**_declared(kind, asker, handle)) for name, kind in _PARTS.items()},
-        pci_bus_id=read_pci_bus_id(asker, named),
-        virtualization=asker.word(_VIRTUALIZATION, "nvmlDeviceGetVirtualizationMode", handle),
-        total_bytes=total_bytes,
-        used_bytes=used_bytes,
-        free_bytes=free_bytes,
-        mig_is_on=mig_is_on,
-        mig_is_on_after_reset=mig_is_on_after_reset,
-        compute_mode=asker.word(_COMPUTE_MODES, "nvmlDeviceGetComputeMode", handle),
-        recovery_action=then(asker.field(handle, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION"), lambda value: word(_RECOVERY, value)),
-        channel_repair_is_pending=channel_repair_is_pending,
-        tpc_repair_is_pending=tpc_repair_is_pending,
-        ecc=_ecc(asker, handle),
-        remapping=_remapping(asker, handle),
-        nvlinks=_nvlinks(asker, handle),
-        fabric=_fabric(asker, handle),
-        processes=read_processes(asker, handle),
-    )
+    special: dict[str, Any] = {"ecc": _ecc(asker, handle), "nvlinks": _nvlinks(asker, handle), "fabric": _fabric(asker, handle)}
+    parts: dict[str, Any] = {
+        name: kind(**_declared(kind, asker, handle))
+        for name, kind in get_type_hints(GpuReading).items()
+        if isinstance(kind, type) and is_dataclass(kind) and name not in special
+    }
+    return GpuReading(index=index, **_declared(GpuReading, asker, handle, named), **parts, **special)

@@ -5,13 +5,12 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from operator import itemgetter
 from typing import Any, Generic, TypeVar
 from uuid import UUID
 
 from gpu_acceptance.inventory.answer import Answer, Missing, Why, then
-from gpu_acceptance.inventory.gpu import Gpu, GpuProcess, GpuUse, text
+from gpu_acceptance.inventory.gpu import Gpu, GpuUse, processes_of, text
 
 T = TypeVar("T")
 _MOST_LINKS = 64  # 18 on Hopper and Blackwell; NVML_NVLINK_MAX_LINKS grew with each generation
@@ -72,13 +71,6 @@ class Asker:
     def handle(self, uuid: str) -> object | Missing:
         """Find a GPU by its UUID."""
         return self.ask("nvmlDeviceGetHandleByUUID", uuid, make=lambda handle: handle)
-
-    def flags(self, name: str, *arguments: object) -> tuple[bool, bool] | Missing:
-        """Return two flags: now and after the next reset or reboot, or two of another kind."""
-        return self.ask(name, *arguments, make=lambda both: (bool(both[0]), bool(both[1])))
-
-    def word(self, words: dict[int, str], name: str, *arguments: object) -> Answer[str]:
-        return self.ask(name, *arguments, make=lambda value: word(words, int(value)))
 
     def field(self, device: object, name: str, scope: int = 0) -> Answer[int]:
         """Return a field value by the name of its constant; `scope` is the number of a link."""
@@ -142,23 +134,6 @@ def is_lacking(answer: Answer[object]) -> bool:
     return isinstance(answer, Missing) and answer.missing is Why.NOT_SUPPORTED
 
 
-def word(words: dict[int, str], value: int) -> str:
-    """Return the word for a number of an enumeration; `unknown (9)` for one of a later NVML."""
-    return words.get(value, f"unknown ({value})")
-
-
-def read_processes(asker: Asker, handle: object) -> Answer[tuple[GpuProcess, ...]]:
-    """Return the processes with a compute context, sorted by pid."""
-    return asker.ask("nvmlDeviceGetComputeRunningProcesses", handle, make=_processes)
-
-
-def _processes(found: list[Any]) -> tuple[GpuProcess, ...]:
-    """NVML does not know the memory of a process under some driver models, and in a container."""
-    unknown = Missing(Why.NOT_SUPPORTED)
-    used = {int(one.pid): unknown if one.usedGpuMemory is None else int(one.usedGpuMemory) for one in found}
-    return tuple(GpuProcess(pid, used[pid]) for pid in sorted(used))
-
-
 @dataclass(frozen=True)
 class NvmlReading:
     """GPUs and driver of this node. `problem` names what did not answer; empty where all did."""
@@ -187,46 +162,45 @@ def _read() -> NvmlReading:
         with library() as pynvml:
             asker = Asker(pynvml)
             problems: list[str] = []
-            count = _required("number of GPUs", asker.ask("nvmlDeviceGetCount", make=int), problems) or 0
+            count = _known("number of GPUs", asker.ask("nvmlDeviceGetCount", make=int), problems, may_lack=False) or 0
             gpus = tuple(_gpu(asker, index, problems) for index in range(count))
-            driver_version = _optional("driver version", asker.ask("nvmlSystemGetDriverVersion", make=text), problems) or ""
-            return NvmlReading(gpus, driver_version, "; ".join(problems))
+            driver_version = _known("driver version", asker.ask("nvmlSystemGetDriverVersion", make=text), problems, may_lack=True)
+            return NvmlReading(gpus, driver_version or "", "; ".join(problems))
     except NoNvmlError as error:
         return NvmlReading(problem=str(error))
 
 
-def _required(what: str, answer: Answer[T], problems: list[str]) -> T | None:
+def _known(what: str, answer: Answer[T], problems: list[str], *, may_lack: bool) -> T | None:
+    """Return the value, else None, and a problem. `may_lack`: a GPU that does not support it is no problem."""
     if not isinstance(answer, Missing):
         return answer
-    problems.append(f"{what}: {answer.detail or answer}")
+    if not (may_lack and is_lacking(answer)):
+        problems.append(f"{what}: {answer.detail or answer}")
     return None
 
 
-def _optional(what: str, answer: Answer[T], problems: list[str]) -> T | None:
-    """Return the value. A GPU that does not support it is no problem."""
-    return None if is_lacking(answer) else _required(what, answer, problems)
-
-
 def _gpu(asker: Asker, index: int, problems: list[str]) -> Gpu:
-    handle = _required(f"GPU {index}", asker.ask("nvmlDeviceGetHandleByIndex", index, make=lambda handle: handle), problems)
+    found = asker.ask("nvmlDeviceGetHandleByIndex", index, make=lambda handle: handle)
+    handle = _known(f"GPU {index}", found, problems, may_lack=False)
     if handle is None:
         return Gpu(index=index, name="")
 
-    def fact(what: str, answer: Answer[str]) -> str:
-        return _optional(f"GPU {index} {what}", answer, problems) or ""
+    def fact(what: str, name: str, make: Callable[[Any], str] = text) -> str:
+        return _known(f"GPU {index} {what}", asker.ask(name, handle, make=make), problems, may_lack=True) or ""
 
     memory = asker.ask("nvmlDeviceGetMemoryInfo", handle, make=lambda info: (int(info.total), int(info.used)))
+    processes = asker.ask("nvmlDeviceGetComputeRunningProcesses", handle, make=processes_of)
     return Gpu(
         index=index,
-        name=fact("name", asker.ask("nvmlDeviceGetName", handle, make=text)),
-        uuid=fact("UUID", asker.ask("nvmlDeviceGetUUID", handle, make=text)),
-        serial=fact("serial", asker.ask("nvmlDeviceGetSerial", handle, make=text)),
-        pci_bus_id=fact("PCI address", read_pci_bus_id(asker, handle)),
-        part_number=fact("part number", asker.ask("nvmlDeviceGetBoardPartNumber", handle, make=text)),
-        vbios=fact("VBIOS", asker.ask("nvmlDeviceGetVbiosVersion", handle, make=text)),
-        memory_bytes=(_optional(f"GPU {index} memory", memory, problems) or (0,))[0],
+        name=fact("name", "nvmlDeviceGetName"),
+        uuid=fact("UUID", "nvmlDeviceGetUUID"),
+        serial=fact("serial", "nvmlDeviceGetSerial"),
+        pci_bus_id=fact("PCI address", "nvmlDeviceGetPciInfo", lambda info: text(info.busId)),
+        part_number=fact("part number", "nvmlDeviceGetBoardPartNumber"),
+        vbios=fact("VBIOS", "nvmlDeviceGetVbiosVersion"),
+        memory_bytes=(_known(f"GPU {index} memory", memory, problems, may_lack=True) or (0,))[0],
         nvlink_domain=_nvlink_domain(asker, handle),
-        use=GpuUse(read_processes(asker, handle), then(memory, itemgetter(1))),
+        use=GpuUse(processes, then(memory, itemgetter(1))),
     )
 
 
@@ -238,20 +212,15 @@ def _nvlink_domain(asker: Asker, handle: object) -> str:
     return f"{UUID(bytes=bytes(info.clusterUuid))}/{int(info.cliqueId)}"
 
 
-def read_pci_bus_id(asker: Asker, handle: object) -> Answer[str]:
-    """Return the PCI address as NVML writes it, `00000000:3B:00.0`."""
-    return asker.ask("nvmlDeviceGetPciInfo", handle, make=lambda info: text(info.busId))
-
-
 def memory_used_bytes(index: int) -> int | None:
     """Return bytes in use on one GPU, some 600 MiB of the driver on an idle one included; None where NVML does not answer."""
-    return _MEMORY.call(partial(_memory_used_bytes, index))
 
+    def ask() -> int | None:
+        with suppress(NoNvmlError), library() as pynvml, suppress(pynvml.NVMLError):
+            return int(pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(index)).used)
+        return None
 
-def _memory_used_bytes(index: int) -> int | None:
-    with suppress(NoNvmlError), library() as pynvml, suppress(pynvml.NVMLError):
-        return int(pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(index)).used)
-    return None
+    return _MEMORY.call(ask)
 
 
 @contextmanager

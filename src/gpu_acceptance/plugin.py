@@ -27,13 +27,11 @@ from gpu_acceptance.report.event_files import find_missing
 from gpu_acceptance.report.exports import figure_properties
 from gpu_acceptance.run import training_files
 from gpu_acceptance.run.collecting import Collection, FormationItem, order, read_validation
-from gpu_acceptance.run.debugging_variables import find_debugging
-from gpu_acceptance.run.epilogues import Epilogues
-from gpu_acceptance.run.exit_guard import HookLimit
+from gpu_acceptance.run.epilogues import Epilogues, HookLimit
 from gpu_acceptance.run.outputs import direct_outputs, find_unwritable, reports, write_error_file
 from gpu_acceptance.run.own_files import choose_profile, read_own_files
 from gpu_acceptance.run.plan import contract_lines, missing_lines, network_lines, plan_lines, planned_shape
-from gpu_acceptance.run.refusals import find_refusal, refuse_inside_a_worker, refuse_missing_paths, usage_mistakes
+from gpu_acceptance.run.refusals import find_debugging, find_refusal, refuse_inside_a_worker, refuse_missing_paths, usage_mistakes
 from gpu_acceptance.run.run import Run
 from gpu_acceptance.run.settings import OPTIONS, Settings, declare, read_settings
 from gpu_acceptance.run.starting import start_run

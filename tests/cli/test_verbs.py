@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpu_acceptance import __version__
-from gpu_acceptance.cli import evidence
+from gpu_acceptance.cli import report
 from gpu_acceptance.cli import verbs as cli
 from gpu_acceptance.cli.verbs import main
 from gpu_acceptance.folder.files import write_results
@@ -135,7 +135,7 @@ def test_a_file_that_an_option_names_is_looked_for_first(tmp_path, capsys, monke
 
 def test_half_of_a_key_is_enough_where_the_other_is_with_an_agent(tmp_path):
     (tmp_path / "key.pub").touch()
-    assert evidence._key(str(tmp_path / "key")) == tmp_path / "key"
+    assert report._key(str(tmp_path / "key")) == tmp_path / "key"
 
 
 HELP = [("--help",), ("report", "-h"), ("report", "merge", "-h"), *((verb, "-h") for verb in VERBS.split(", "))]

@@ -14,8 +14,8 @@ from inventory.fake_nvml import install
 from inventory.rdma_trees import NDR_PORT, add_device
 from waiting import wait_until
 
-from gpu_acceptance.cli import watch as watch_module
-from gpu_acceptance.cli.watch import watch
+from gpu_acceptance.cli import machine as watch_module
+from gpu_acceptance.cli.machine import watch
 from gpu_acceptance.inventory.answer import Missing
 from gpu_acceptance.inventory.nvml import NoNvmlError, Patience
 

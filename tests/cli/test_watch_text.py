@@ -7,7 +7,7 @@ from itertools import takewhile
 import pytest
 from inventory.replay import sample
 
-from gpu_acceptance.cli.watch import Board, GpuRow, gpu_lines, port_lines
+from gpu_acceptance.cli.machine import Board, GpuRow, gpu_lines, port_lines
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.inventory.counters import PortTraffic
 

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from gpu_acceptance import __version__
 from gpu_acceptance.base.text import did_you_mean, one_line
-from gpu_acceptance.cli import evidence, explain, limits, machine, meet, report, run_folder
+from gpu_acceptance.cli import limits, machine, meet, report, run_folder
 from gpu_acceptance.cli.arguments import INTERRUPTED, UNREADABLE, USAGE, Parser, add_verb, fail
 from gpu_acceptance.folder.files import RecordError
 from gpu_acceptance.folder.journal import NothingRanError
@@ -113,14 +113,12 @@ def make_parser() -> Parser:
     report_verb = verbs.add_parser("report", help="work with the report of a run", description="Work with the report of a run.")
     report_verbs = report_verb.add_subparsers(metavar="VERB")
     report.add_verbs(report_verbs)
-    evidence.add_verbs(report_verbs)
     add_verb(verbs, "init", _init).add_argument("folder", metavar="DIR", type=Path, help="a folder that does not exist yet, or is empty")
     machine.add_verbs(verbs)
     meet.add_verbs(verbs)
     kind = "a kind of failure, such as repair_pending"
     add_verb(verbs, "remedy", _remedy).add_argument("kind", metavar="KIND", nargs="?", help=kind)
-    explain.add_verb(verbs)
-    limits.add_verb(verbs)
+    limits.add_verbs(verbs)
     add_verb(verbs, "profiles", _profiles)
     return parser
 

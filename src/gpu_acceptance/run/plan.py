@@ -17,7 +17,7 @@ from gpu_acceptance.record.job import Job, RankIdentity
 from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.record.run_record import PlannedValidation, RunPlan
 from gpu_acceptance.run.collecting import Collected
-from gpu_acceptance.run.suite_state import look_at_suite
+from gpu_acceptance.run.suite import look_at_suite
 from gpu_acceptance.supervisor.leader import Validation
 from gpu_acceptance.thresholds.contract import Contract
 from gpu_acceptance.thresholds.limit import (

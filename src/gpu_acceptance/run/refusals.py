@@ -1,15 +1,19 @@
-"""Options and settings of pytest that a run refuses, because they would change what is measured."""
+"""Options and settings of pytest, variables of debuggers, and nodes that a run refuses: its figures would say nothing about the machine."""
 
 import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from pydantic import Field
 
+from gpu_acceptance.base.model import Model
+from gpu_acceptance.base.strict_yaml import parse
 from gpu_acceptance.base.text import did_you_mean, one_line
 from gpu_acceptance.record.job import RankIdentity, by_node
 from gpu_acceptance.run.settings import NAMES, has_value
@@ -17,8 +21,41 @@ from gpu_acceptance.run.suite import FOLDER, PLUGIN
 from gpu_acceptance.thresholds.limit import LOCALISE_ASKED, Profile, first_of
 from gpu_acceptance.thresholds.parameter_relations import drill_on_nobody
 
+_MOST_SHOWN = 200  # characters of a value
 _OFF = ("", "0", "0.0", "no", "false", "none", "[]")
 _IN_A_WORKER = "GPU_ACCEPTANCE_SUPERVISOR"  # which worker/worker.py puts into the environment of a worker and of all that it starts
+
+
+class Debugging(Model):
+    """An entry of debugging_variables.yaml, which describes the fields."""
+
+    names: list[str]
+    effect: str
+    source: str
+    values: re.Pattern[str] = re.compile(r".*", re.DOTALL)
+    off: re.Pattern[str] = re.compile(r"\s*(0|off|no|none|false|disabled?)?\s*", re.IGNORECASE)
+    only_with: dict[str, re.Pattern[str]] = Field(default_factory=dict)
+
+    def is_on(self, name: str, environ: Mapping[str, str]) -> bool:
+        value = environ.get(name, "")
+        works = all(values.fullmatch(environ.get(other, "")) for other, values in self.only_with.items())
+        return works and not self.off.fullmatch(value) and self.values.fullmatch(value) is not None
+
+
+@cache
+def debugging_variables() -> list[Debugging]:
+    """Return the table."""
+    table = parse(Path(__file__).with_name("debugging_variables.yaml").read_bytes()).data["variables"]
+    return [Debugging.model_validate(entry) for entry in table]
+
+
+def find_debugging(environ: Mapping[str, str] = os.environ) -> str | None:
+    """Name each variable that is on, with its effect and how to unset it; None where no one is set."""
+    found = [(name, one) for one in debugging_variables() for name in one.names if one.is_on(name, environ)]
+    if not found:
+        return None
+    effects = "; ".join(f"{name}={environ[name][:_MOST_SHOWN]}: {one.effect}" for name, one in found)
+    return f"left in the environment from debugging, and no figure under it counts: {effects}; unset {' '.join(name for name, _ in found)}"
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.slow
 PROCESS = """
 import sys, time
 from types import SimpleNamespace
-from gpu_acceptance.run import exit_guard
+from gpu_acceptance.run import epilogues as exit_guard
 
 exit_guard._BEFORE_THE_VERDICT_S, exit_guard._STOPPED_S, exit_guard._BACKSTOP_S = {limits}
 stop_signals = SimpleNamespace(reason=None)

@@ -40,12 +40,7 @@ def start_run(settings: Settings, place: Rank, refusal: RefusedError | None, say
         stop.lose_launcher()
     become_subreaper()
     identity = read_identity(place)
-    own = NO_FILES
-    try:  # this rank's copies: where one cannot be used, all ranks hear on which node
-        training_files.refuse_unusable_paths(settings.paths)
-        own = read_own_files(settings.site, settings.contract)
-    except RefusedError as error:
-        refusal = refusal or RefusedError(f"{error} [{place.node_name}]", error.exit_code)
+    own, refusal = _own_files(settings, place, refusal)
     chosen: dict[str, Profile] = {}
     joined: list[RankIdentity] = []
 
@@ -114,6 +109,15 @@ def _open_files(supervisor: Supervisor, files: RunFiles, identity: RankIdentity)
     except OSError as error:
         todo = "see TMPDIR (in a pod, mount an emptyDir at /tmp), ulimit -u, and the limits of the container"
         yield RefusedError(f"no temporary folder could be made, or no process started: {error}; {todo}", INCOMPLETE)
+
+
+def _own_files(settings: Settings, place: Rank, refusal: RefusedError | None) -> tuple[OwnFiles, RefusedError | None]:
+    """Read this rank's copies. Where a file or folder that an option names cannot be used, all ranks hear on which node."""
+    try:
+        training_files.refuse_unusable_paths(settings.paths)
+        return read_own_files(settings.site, settings.contract), refusal
+    except RefusedError as error:
+        return NO_FILES, refusal or RefusedError(f"{error} [{place.node_name}]", error.exit_code)
 
 
 def _profile_for(settings: Settings, identities: list[RankIdentity], own: OwnFiles) -> Profile:

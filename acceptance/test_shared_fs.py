@@ -2,16 +2,14 @@
 
 import pytest
 
-from gpu_acceptance.base.text import named
-
 pytestmark = [pytest.mark.no_group, pytest.mark.deadline(900)]
 
 
 def test_same(shared_dir, check):
     """Each rank leaves a token and reads those of all: none is missing, wrong, or of another owner. A delay is a figure of its own."""
     met = shared_dir.meet()
-    for name, ranks in (("missing", met.missing), ("wrong", met.wrong), ("foreign", met.foreign)):
-        check(f"shared_fs.{name}", len(ranks), "ranks", detail=named("rank", ranks) if ranks else "")
+    for which in ("missing", "wrong", "foreign"):
+        check(f"shared_fs.{which}", len(met.ranks[which]), "ranks", detail=met.names(which))
     check("shared_fs.delay", met.delay_s, "s")
 
 

@@ -53,8 +53,8 @@ def stem(tmp_path):
 def leave(stem, name):
     """Leave the files of a worker that was killed, with all that it can have begun."""
     place = Place(stem.with_name(f"{stem.name}{name}"))
-    shared_fs.prepare(place, 1)
-    shared_fs.leave(place, 1, "a")
+    place.mine(shared_fs.token_folder(1)).mkdir()
+    write_whole(place.mine(shared_fs.token_file(1)), b"a")
     (place.folder / "rank-00001" / "token.new").touch()
     shared_fs.write(place.mine("data-00001"), 1, 1)
     for file in ("replaced", "first", "number", "small-00001-000199"):

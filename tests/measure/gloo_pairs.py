@@ -10,10 +10,10 @@ import torch.distributed as dist
 
 from gpu_acceptance.measure import localise, nccl
 from gpu_acceptance.measure.collectives import NAMES
-from gpu_acceptance.measure.exchange import Exchange, LostContactError, Sizes, measure_loopback
+from gpu_acceptance.measure.exchange import Exchange, LostContactError, measure_loopback
 
 WORLD_SIZE = 4
-SIZES = Sizes(num_bytes=4_006, num_iterations=3, num_blocks=3, contact_s=60.0)  # not whole elements: 4004 are used
+SIZES = {"num_bytes": 4_006, "num_iterations": 3, "num_blocks": 3}  # not whole elements: 4004 are used
 ROUNDS = [[(0, 1), (2, 3)], [(0, 2), (1, 3)], [(0, 3), (1, 2)]]
 FOUR_NODES, TWO_NODES = [0, 1, 2, 3], [0, 0, 1, 1]
 REAL_CONTACT = Exchange._comes_to_cpu
@@ -31,8 +31,8 @@ class Board:
         return [float(self._store.get(f"{self._number}/{rank}")) for rank in range(WORLD_SIZE)]
 
 
-def exchange(rank: int, board: Board, sizes: Sizes = SIZES) -> Exchange:
-    return Exchange(sizes, rank=rank, device=torch.device("cpu"), share=board.share)
+def exchange(rank: int, board: Board, contact_s: float = 60.0) -> Exchange:
+    return Exchange(rank=rank, device=torch.device("cpu"), share=board.share, contact_s=contact_s, **SIZES)
 
 
 def played(rank: int, board: Board) -> dict[str, object]:
@@ -50,20 +50,20 @@ def with_contact(contact, scene):
         Exchange._comes_to_cpu = REAL_CONTACT
 
 
-def wrong_on_rank_1(self: Exchange, route, within_s) -> bool:
-    came = REAL_CONTACT(self, route, within_s)
+def wrong_on_rank_1(self: Exchange, route) -> bool:
+    came = REAL_CONTACT(self, route)
     if dist.get_rank() == 1:
         self._taken[3] += 1
     return came
 
 
-def nothing_moves(self: Exchange, route, within_s) -> bool:
+def nothing_moves(self: Exchange, route) -> bool:
     return True
 
 
 def lost(rank: int, board: Board, nodes, scene, contact, contact_s: float = 60.0) -> dict[str, object]:
     """Return the pairs without contact, and how often this rank had timed by then."""
-    moved, timed = exchange(rank, board, Sizes(4_006, 3, 3, contact_s)), []
+    moved, timed = exchange(rank, board, contact_s), []
     real = moved._own_rate
     moved._own_rate = lambda route: timed.append(route) or real(route)
     try:
@@ -73,12 +73,12 @@ def lost(rank: int, board: Board, nodes, scene, contact, contact_s: float = 60.0
 
 
 def lost_inside(rank: int, board: Board) -> dict[str, object]:
-    return lost(rank, board, TWO_NODES, lambda moved, layout: localise.inside(moved, layout, 3.0), lambda self, route, within_s: rank < 2)
+    return lost(rank, board, TWO_NODES, lambda moved, layout: localise.inside(moved, layout, 3.0), lambda self, route: rank < 2)
 
 
 def lost_in_the_second_round(rank: int, board: Board) -> dict[str, object]:
-    def contact(self, route, within_s) -> bool:
-        return {rank, route.to} != {1, 3} and REAL_CONTACT(self, route, within_s)
+    def contact(self, route) -> bool:
+        return {rank, route.to} != {1, 3} and REAL_CONTACT(self, route)
 
     def scene(moved, layout) -> None:
         for pairs in ROUNDS:
@@ -90,9 +90,9 @@ def lost_in_the_second_round(rank: int, board: Board) -> dict[str, object]:
 def lost_on_a_rail(rank: int, board: Board) -> dict[str, object]:
     """Rank 3 is there and does nothing. Nothing moves afterwards: gloo ends all connections of a rank that has waited in vain."""
 
-    def contact(self, route, within_s) -> bool:
+    def contact(self, route) -> bool:
         if rank < 3:
-            return REAL_CONTACT(self, route, within_s)
+            return REAL_CONTACT(self, route)
         time.sleep(1.5)
         return False
 
@@ -122,8 +122,8 @@ def located(rank: int, board: Board) -> dict[str, object]:
     return {"suspects": found.suspects, "rate": found.rate, "num_rounds": found.found.num_rounds}
 
 
-def looped(rank: int, board: Board, nodes=TWO_NODES, sizes: Sizes = SIZES) -> dict[str, object]:
-    moved = exchange(rank, board, sizes)
+def looped(rank: int, board: Board, nodes=TWO_NODES) -> dict[str, object]:
+    moved = exchange(rank, board)
     found = measure_loopback(moved, nodes, rank)
     return {"rates": sorted(found.items()), "num_wrong": moved.num_wrong}
 

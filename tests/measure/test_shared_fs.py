@@ -19,21 +19,25 @@ def place(tmp_path):
     return Place(tmp_path / "0123")
 
 
-def leave(place, *left):
-    for rank, token in enumerate(left):
-        shared_fs.prepare(place, rank)
-        shared_fs.leave(place, rank, token)
+def prepare(place, rank):
+    place.mine(shared_fs.token_folder(rank)).mkdir()
+
+
+def leave(place, rank, token):
+    write_whole(place.mine(shared_fs.token_file(rank)), token.encode())
 
 
 def test_tokens_are_seen_with_their_owners_and_one_that_never_comes_is_not(place):
-    leave(place, "a", "b")
+    for rank, token in enumerate("ab"):
+        prepare(place, rank)
+        leave(place, rank, token)
     tokens = {rank: (token, os.geteuid()) for rank, token in enumerate("ab")}
     assert shared_fs.look(place.folder, 3, patience_s=0) == (tokens, 0)
 
 
 def test_a_token_that_comes_late_is_late(place):
-    shared_fs.prepare(place, 0)
-    later = threading.Timer(0.5, shared_fs.leave, (place, 0, "a"))
+    prepare(place, 0)
+    later = threading.Timer(0.5, leave, (place, 0, "a"))
     later.start()
     seen, delay_s = shared_fs.look(place.folder, 1, patience_s=60)
     later.join()
@@ -42,9 +46,9 @@ def test_a_token_that_comes_late_is_late(place):
 
 
 def test_folders_of_tokens_are_awaited_and_one_that_never_comes_is_no_error(place):
-    shared_fs.prepare(place, 0)
+    prepare(place, 0)
     assert shared_fs.look_before(place.folder, 1, patience_s=60) == 0
-    later = threading.Timer(0.5, shared_fs.prepare, (place, 1))
+    later = threading.Timer(0.5, prepare, (place, 1))
     later.start()
     assert 0.2 < shared_fs.look_before(place.folder, 2, patience_s=60) < 60
     later.join()
@@ -53,7 +57,7 @@ def test_folders_of_tokens_are_awaited_and_one_that_never_comes_is_no_error(plac
 
 def test_a_link_in_the_place_of_a_token_is_not_followed(place, tmp_path):
     (tmp_path / "secret").write_text("a")
-    shared_fs.prepare(place, 0)
+    prepare(place, 0)
     (place.folder / "rank-00000" / "token").symlink_to(tmp_path / "secret")
     with pytest.raises(OSError, match="Too many levels of symbolic links"):
         shared_fs.look(place.folder, 1, patience_s=0)
@@ -138,7 +142,8 @@ def test_blocks_that_are_not_as_they_were_written_are_counted(place, spoil, rank
 
 def test_what_was_made_is_removed_and_nothing_else(place, tmp_path):
     shared_fs.small_files(place, 0, 5)
-    leave(place, "a")
+    prepare(place, 0)
+    leave(place, 0, "a")
     (place.folder / "theirs").touch()
     place.clear()
     assert [path.name for path in place.folder.iterdir()] == ["theirs"]

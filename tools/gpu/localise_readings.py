@@ -20,7 +20,7 @@ from readings import GiB, join_world, name, say, together, took_s, world_size
 
 from gpu_acceptance.inventory import versions
 from gpu_acceptance.measure import localise
-from gpu_acceptance.measure.exchange import Exchange, Sizes
+from gpu_acceptance.measure.exchange import Exchange
 from gpu_acceptance.measure.localise import Layout, Located
 
 CYCLES_PER_S = 1.5e9  # of an SM, about
@@ -47,7 +47,7 @@ def main() -> None:
     together(device)
     layout = localise.layout([other // options.gpus_per_node for other in range(world_size())], rank)
     say({"versions": versions.read(), "world_size": world_size(), "device": name(device), "num_nodes": len(layout.ranks)})
-    exchange = Late(sizes(options), rank=rank, device=device, share=gather)
+    exchange = Late(rank=rank, device=device, share=gather, num_bytes=options.num_bytes, num_iterations=10, num_blocks=3, contact_s=30.0)
     for _ in range(3):
         tell("as it is", exchange, layout)
     late = layout.ranks[-1][0]
@@ -68,10 +68,6 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--delay-s", type=float, default=0.001, help="of the planted fault; default: a millisecond")
     parser.add_argument("--suspect-percent", type=float, default=3.0)
     return parser.parse_args()
-
-
-def sizes(options: argparse.Namespace) -> Sizes:
-    return Sizes(num_bytes=options.num_bytes, num_iterations=10, num_blocks=3, contact_s=30.0)
 
 
 def tell(what: str, exchange: Exchange, layout: Layout) -> Located:

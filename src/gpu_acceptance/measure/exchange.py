@@ -87,16 +87,6 @@ class Route:
     source: int
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """Sizes of the operations on each route."""
-
-    num_bytes: int
-    num_iterations: int  # operations in a block
-    num_blocks: int
-    contact_s: float  # for the first operation, connecting included: where nothing came by then, nothing will
-
-
 def ring(members: list[int], rank: int) -> Route | None:
     """Return the route of a rank in a ring of these members; None where it is alone."""
     place = members.index(rank)
@@ -106,9 +96,13 @@ def ring(members: list[int], rank: int) -> Route | None:
 class Exchange:
     """The buffers of this rank. `num_wrong` counts elements that differed from those sent, over all routes so far."""
 
-    def __init__(self, sizes: Sizes, *, rank: int, device: torch.device, share: Share) -> None:
-        self._sizes, self._device, self._share = sizes, device, share
-        self._given, self._taken = (torch.empty(sizes.num_bytes // 4, device=device) for _ in range(2))
+    def __init__(
+        self, *, rank: int, device: torch.device, share: Share, num_bytes: int, num_iterations: int, num_blocks: int, contact_s: float
+    ) -> None:
+        """`num_iterations`: operations in a block. `contact_s`: for the first operation on a route, connecting included."""
+        self._device, self._share = device, share
+        self._num_iterations, self._num_blocks, self._contact_s = num_iterations, num_blocks, contact_s
+        self._given, self._taken = (torch.empty(num_bytes // 4, device=device) for _ in range(2))
         collectives.write(self._given, self._message(rank))
         self.num_wrong = 0
 
@@ -121,24 +115,23 @@ class Exchange:
         source = NOBODY if route is None or self._meet(route) else route.source
         missing = [int(other) for other in self._share("nothing came from", source)]
         if lost := lost_pairs(missing, ends_at_once=self._device.type == "cuda"):
-            raise LostContactError(lost, self._sizes.contact_s)
+            raise LostContactError(lost, self._contact_s)
         return self._share("GB/s", self._own_rate(route) if route else 0.0)
 
     def _meet(self, route: Route) -> bool:
         """Make the first contact, and compare what came; return whether anything came in time."""
         self._taken.fill_(math.nan)
-        within_s = self._sizes.contact_s
-        has_contact = self._comes_to_cpu(route, within_s) if self._device.type == "cpu" else self._comes_to_gpu(route, within_s)
+        has_contact = self._comes_to_cpu(route) if self._device.type == "cpu" else self._comes_to_gpu(route)
         if has_contact:
             self.num_wrong += collectives.num_different(self._taken, self._message(route.source))
         return has_contact
 
     def _own_rate(self, route: Route) -> float:
         blocks_s = []
-        for _ in range(self._sizes.num_blocks):
+        for _ in range(self._num_blocks):
             self._run(route)  # brings the ends together
-            span = time_block(lambda: self._run(route), self._sizes.num_iterations, self._device)
-            blocks_s.append(span.elapsed_s / self._sizes.num_iterations)
+            span = time_block(lambda: self._run(route), self._num_iterations, self._device)
+            blocks_s.append(span.elapsed_s / self._num_iterations)
         return 4 * len(self._given) / statistics.median(blocks_s) / 1e9
 
     def _run(self, route: Route) -> None:
@@ -150,19 +143,19 @@ class Exchange:
         take = dist.P2POp(dist.irecv, self._taken, route.source)
         return dist.batch_isend_irecv([give, take])
 
-    def _comes_to_cpu(self, route: Route, within_s: float) -> bool:
+    def _comes_to_cpu(self, route: Route) -> bool:
         """Return whether data came in time. A send that does not end is reported by the rank that waits for it."""
         try:
             give, take = self._begin(route)
-            take.wait(timedelta(seconds=within_s))
+            take.wait(timedelta(seconds=self._contact_s))
         except RuntimeError:  # timed out, or the other end is gone
             return False
         with contextlib.suppress(RuntimeError):
-            give.wait(timedelta(seconds=within_s))
+            give.wait(timedelta(seconds=self._contact_s))
         return True
 
-    def _comes_to_gpu(self, route: Route, within_s: float) -> bool:
-        end_s = time.monotonic() + within_s
+    def _comes_to_gpu(self, route: Route) -> bool:
+        end_s = time.monotonic() + self._contact_s
         try:
             self._run(route)  # returns once it is enqueued
         except dist.DistError:  # the other end is gone

@@ -213,11 +213,6 @@ def counted(path: Path) -> int:
             fcntl.lockf(file, fcntl.LOCK_UN)
 
 
-def prepare(place: Place, rank: int) -> None:
-    """Make the folder of this rank's token. Raises OSError."""
-    place.mine(_folder_name(rank)).mkdir(mode=0o700)
-
-
 def look_before(folder: Path, num_ranks: int, patience_s: float) -> float:
     """Look for the folders of all ranks, and then for their tokens, which none has left yet; return the delay of the last folder.
 
@@ -226,7 +221,7 @@ def look_before(folder: Path, num_ranks: int, patience_s: float) -> float:
 
     def is_folder(rank: int) -> bool | None:
         try:
-            return stat.S_ISDIR((folder / _folder_name(rank)).lstat().st_mode)
+            return stat.S_ISDIR((folder / token_folder(rank)).lstat().st_mode)
         except FileNotFoundError:
             return None
 
@@ -234,11 +229,6 @@ def look_before(folder: Path, num_ranks: int, patience_s: float) -> float:
     for rank in range(num_ranks):
         _read_token(folder, rank)
     return delay_s
-
-
-def leave(place: Place, rank: int, token: str) -> None:
-    """Write this rank's token into its folder. Raises OSError."""
-    write_whole(place.mine(_token_name(rank)), token.encode())
 
 
 def look(folder: Path, num_ranks: int, patience_s: float) -> tuple[dict[int, tuple[str, int]], float]:
@@ -273,18 +263,19 @@ def await_file(path: Path, patience_s: float) -> bool:
     return bool(found)
 
 
-def _folder_name(rank: int) -> str:
+def token_folder(rank: int) -> str:
+    """Return the folder, in that of the validation, that a rank makes for its token."""
     return f"rank-{rank:05d}"
 
 
-def _token_name(rank: int) -> str:
-    return f"{_folder_name(rank)}/token"
+def token_file(rank: int) -> str:
+    return f"{token_folder(rank)}/token"
 
 
 def _read_token(folder: Path, rank: int) -> tuple[str, int] | None:
     """Return a token and its owner; None while there is no such file. A link is not followed: another user could point it anywhere."""
     try:
-        fd = os.open(folder / _token_name(rank), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        fd = os.open(folder / token_file(rank), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     with os.fdopen(fd, "rb") as file:

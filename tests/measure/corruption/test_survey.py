@@ -129,8 +129,7 @@ def test_whatever_differs_is_in_hash_and_fingerprint(changed):
 
 def test_the_detection_limit_is_of_all_the_time_and_of_the_kernel_that_had_least():
     found = Survey((made(exposure_s=2.0), made(exposure_s=3.0), made("sort", exposure_s=1.0)), {})
-    assert found.detection_limit_per_minute == excluded_rate_per_minute(6.0)
-    assert found.weakest_detection_limit_per_minute == excluded_rate_per_minute(1.0)
+    assert found.detection_limits_per_minute == (excluded_rate_per_minute(6.0), excluded_rate_per_minute(1.0))
 
 
 # --- the excluded rate ----------------------------------------------------------------------------------------------------------

@@ -117,14 +117,10 @@ class Survey:
         return "".join(_digest([result], SHORT) for result in self.results)
 
     @property
-    def detection_limit_per_minute(self) -> float:
-        """The smallest rate of corruption in any kernel that a clean run excludes at 95 %."""
-        return excluded_rate_per_minute(sum(result.exposure_s for result in self.results))
-
-    @property
-    def weakest_detection_limit_per_minute(self) -> float:
-        """The smallest such rate for a fault in one kernel alone: that of the kernel with the least device time."""
-        return excluded_rate_per_minute(min(sum(result.exposure_s for result in results) for results in self.by_kernel.values()))
+    def detection_limits_per_minute(self) -> tuple[float, float]:
+        """The smallest rates of corruption that a clean run excludes at 95 %: in any kernel, and in the one with the least device time."""
+        exposures_s = [sum(result.exposure_s for result in results) for results in self.by_kernel.values()]
+        return excluded_rate_per_minute(sum(exposures_s)), excluded_rate_per_minute(min(exposures_s))
 
 
 def measure(*, device: torch.device, seconds: float, pulse_s: float | None = None, flip_every: int = 0) -> Survey:

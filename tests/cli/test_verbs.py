@@ -66,6 +66,26 @@ def test_a_broken_profile_is_named(tmp_path, capsys, monkeypatch):
     assert "base.yaml" in err
 
 
+LABEL = "a label with its value, such as batch.kubernetes.io/job-name=a-job"
+TIME = "more than 0 seconds, as 90, 90s, 15m or 2h"
+NOT_ALLOWED = {  # an option -> what is allowed, and texts that are not
+    "watch --interval": ("0.1 to 3600 seconds", ("0", "nan", "3601", "1e3")),
+    "watch --count": ("1 to 999999999", ("0", "-1", "x")),
+    "health --expect-gpus": ("1 to 9999", ("0", "eight", "-1", "1e1", "99999")),
+    "pods --labels": (LABEL, ("a.io/uid=", "a=b,c=d", "a=b&fieldSelector=x")),
+    "pods --number": ("1 to 99999", ("0", "1:4")),
+    "pods --timeout": (TIME, ("soon", "0")),
+    "report verify --sha256": ("64 hexadecimal digits", ("", "abc", "0" * 63, "G" * 64)),
+}
+
+
+@pytest.mark.parametrize(("option", "text"), [(option, text) for option, (_, texts) in NOT_ALLOWED.items() for text in texts])
+def test_a_value_that_is_not_allowed(capsys, option, text):
+    *verb, name = option.split()
+    said = f"gpu-acceptance {' '.join(verb)}: {name}: {text!r} is not allowed; allowed: {NOT_ALLOWED[option][0]}\n"
+    assert run(capsys, *verb, f"{name}={text}") == (4, "", said)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

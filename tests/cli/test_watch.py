@@ -122,24 +122,6 @@ def test_a_node_without_gpus_is_one_line_and_no_table(environment, code, text):
     assert (ended.returncode, ended.stdout, ended.stderr) == (3, "", f"gpu-acceptance: {text}\n")
 
 
-@pytest.mark.parametrize(
-    ("option", "text"),
-    [
-        ("--interval=0", "--interval: '0' is not allowed; allowed: 0.1 to 3600 seconds"),
-        ("--interval=nan", "--interval: 'nan' is not allowed; allowed: 0.1 to 3600 seconds"),
-        ("--interval=3601", "--interval: '3601' is not allowed; allowed: 0.1 to 3600 seconds"),
-        ("--interval=1e3", "--interval: '1e3' is not allowed; allowed: 0.1 to 3600 seconds"),
-        ("--count=0", "--count: '0' is not allowed; allowed: 1 to 999999999"),
-        ("--count=-1", "--count: '-1' is not allowed; allowed: 1 to 999999999"),
-        ("--count=x", "--count: 'x' is not allowed; allowed: 1 to 999999999"),
-    ],
-)
-def test_what_cannot_be_asked_for(environment, option, text):
-    ended = run(environment(), option)
-    assert (ended.returncode, ended.stdout) == (4, "")
-    assert ended.stderr.splitlines()[-1] == f"gpu-acceptance watch: {text}"
-
-
 def test_a_terminal_is_written_in_place(environment):
     ours, theirs = pty.openpty()
     with subprocess.Popen([*COMMAND, "--interval=0.1", "--count=3"], env=environment(), stdout=theirs, stderr=theirs) as process:

@@ -56,18 +56,16 @@ def start_run(settings: Settings, place: Rank, refusal: RefusedError | None, say
         answer = join(supervisor, identity, refusal, welcome, unmet_id, Patience(settings.join_s, say))
     except RefusedError as error:
         raise refuse_start(error, refusal, settings.report_dir, identity, stop.launcher) from None
-    run_id = answer.run_id
     clocks = dict(answer.clocks)
 
     def known(one: RankIdentity) -> RankIdentity:
-        return one.model_copy(update={"run_id": run_id, "clock_ahead_s": clocks.get(one.node), "rack": own.rack_of(one.host)})
+        return one.model_copy(update={"run_id": answer.run_id, "clock_ahead_s": clocks.get(one.node), "rack": own.rack_of(one.host)})
 
     identity = known(identity)
-    files = RunFiles(settings.report_dir / run_id, place.rank)
+    files = RunFiles(settings.report_dir / answer.run_id, place.rank)
     obstacles = list(_open_files(supervisor, files, identity))
     job = Job(tuple(map(known, joined))) if joined else None
-    profile = chosen.get("profile")
-    return Run(settings, place, supervisor, identity, files, answer.deadline_s, profile, obstacles, job=job, own_files=own)
+    return Run(settings, place, supervisor, identity, files, answer.deadline_s, chosen.get("profile"), obstacles, job=job, own_files=own)
 
 
 def _begin(place: Rank) -> tuple[Secret, Session]:

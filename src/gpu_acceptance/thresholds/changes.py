@@ -5,7 +5,6 @@ Bounds are compared where they are asked for, size by size: an overlay that name
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from gpu_acceptance.thresholds.limit import ByNodes, Change, ChangeKind, FarBound, FileDigest, Limit, Profile, bound_at, range_of_nodes
@@ -14,38 +13,30 @@ _Difference = tuple[ChangeKind, str, str, str]  # kind, key, old, new
 
 _Shape = tuple[int, int]  # GPUs per node, number of nodes
 _OTHER = 0  # stands for all sizes and numbers of nodes that no key names: both begin at 1
-_NUMBERS = ("at_least", "at_most", "peers.deficit_at_most", "peers.sigma")
-_ASKS = (*_NUMBERS, "equals", "uniform")
+_STRICTER_IF_LARGER = ("at_least", "floor")
+_STRICTER_IF_SMALLER = ("at_most", "peers.deficit_at_most", "peers.sigma", "ceiling", "spread_at_most", "min_ranks", "min_ranks_per_node")
+_ASKS = ("at_least", "at_most", "peers.deficit_at_most", "peers.sigma", "equals", "uniform")
+_OF_ALL_SHAPES = ("floor", "scope", "nodes", "min_ranks", "min_ranks_per_node")
 _FAR = 10.0  # nearer, a site has reasons; a slip of the unit is a factor of 100, 1000 or 1024
 _FURTHEST = 1e300  # a number that a record may hold
-_SMALLEST = ("min_ranks", "min_ranks_per_node")
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """The bounds of one limit in jobs of one shape, by name; empty if the limit does not apply there."""
-
-    bounds: Mapping[str, Any]
-
-    @classmethod
-    def of(cls, limit: Limit, shape: _Shape) -> "_Asked":
-        if not limit.covers(*shape):
-            return cls({})
-        values = {
-            "at_least": bound_at(limit.at_least, *shape),
-            "at_most": bound_at(limit.at_most, *shape),
-            "peers.deficit_at_most": limit.peers and limit.peers.deficit_at_most,
-            "peers.sigma": limit.peers and limit.peers.sigma,
-            "equals": limit.equals,
-            "uniform": limit.uniform or None,
-        }
-        return cls({name: value for name, value in values.items() if value is not None})
+def _asked(limit: Limit, shape: _Shape) -> dict[str, Any]:
+    """Return the bounds of one limit in jobs of one shape, by name; empty if the limit does not apply there."""
+    values = {
+        "at_least": bound_at(limit.at_least, *shape),
+        "at_most": bound_at(limit.at_most, *shape),
+        "peers.deficit_at_most": limit.peers and limit.peers.deficit_at_most,
+        "peers.sigma": limit.peers and limit.peers.sigma,
+        "equals": limit.equals,
+        "uniform": limit.uniform or None,
+    }
+    return {name: value for name, value in values.items() if value is not None} if limit.covers(*shape) else {}
 
 
 def changes_between(before: Profile, after: Profile, file: FileDigest) -> tuple[Change, ...]:
     """All that `file` made different, in the order of its kinds and keys."""
-    found = [*_limits(before, after), *_settings(before, after), *_requires(before, after), *_not_applicable(before, after)]
-    return tuple(Change(kind, key, old, new, file.file, file.sha256) for kind, key, old, new in found)
+    return tuple(Change(*difference, file.file, file.sha256) for difference in _differences(before, after))
 
 
 def far_bounds(machine: Profile, after: Profile) -> tuple[FarBound, ...]:
@@ -68,42 +59,42 @@ def _far_bounds(own: Limit, new: Limit) -> Iterator[FarBound]:
                 yield FarBound(new.metric, kind, ratio)
 
 
-def _limits(before: Profile, after: Profile) -> Iterator[_Difference]:
-    for metric in sorted(after.limits):
-        new = after.limits[metric]
+def _differences(before: Profile, after: Profile) -> Iterator[_Difference]:
+    for metric, new in sorted(after.limits.items()):
         if metric not in before.limits:
             yield "added", metric, "", summary(new)
         elif before.limits[metric] != new:
             yield from limit_differences(before.limits[metric], new)
+    yield from _mapping("parameter ", before.parameters, after.parameters)
+    for level, seconds in after.levels.items():
+        yield from _mapping(f"level {level} ", before.levels.get(level, {}), seconds)
+    if before.deadline_s != after.deadline_s:
+        yield "changed", "deadline_s", _text(before.deadline_s), _text(after.deadline_s)
+    for subject in sorted(after.requires - before.requires):
+        yield "added", f"requires {subject}", "", subject
+    for glob, reason in after.not_applicable.items():
+        if before.not_applicable.get(glob) != reason:
+            yield "not applicable", glob, before.not_applicable.get(glob, ""), reason
 
 
 def limit_differences(old: Limit, new: Limit) -> Iterator[_Difference]:
     """Yield the differences between two limits on the same metric."""
-    yield from _bounds(old, new)
-    yield from _cap(f"{new.metric} ceiling", old.ceiling, new.ceiling)
-    yield from _spreads(old, new)
-    if old.floor != new.floor:
-        yield "loosened" if new.floor < old.floor else "tightened", f"{new.metric} floor", _text(old.floor), _text(new.floor)
-    if old.scope != new.scope:
-        yield "changed", f"{new.metric} scope", old.scope, new.scope
-    if old.nodes != new.nodes:
-        kind: ChangeKind = "loosened" if old.nodes == "any" else "tightened" if new.nodes == "any" else "changed"
-        yield kind, f"{new.metric} nodes", old.nodes, new.nodes
-    for name in _SMALLEST:
-        was, now = getattr(old, name), getattr(new, name)
-        if was != now:
-            yield "loosened" if now > was else "tightened", f"{new.metric} {name}", _text(was), _text(now)
-
-
-def _bounds(old: Limit, new: Limit) -> Iterator[_Difference]:
-    shapes = _all_shapes(old, new)
-    asked = {shape: (_Asked.of(old, shape).bounds, _Asked.of(new, shape).bounds) for shape in shapes}
+    asked = {shape: (_asked(old, shape), _asked(new, shape)) for shape in _all_shapes(old, new)}
     for name in _ASKS:
-        values = {shape: (was.get(name), now.get(name)) for shape, (was, now) in asked.items()}
-        for key, was, now in _where_alike(f"{new.metric} {name}", values):
+        for where, was, now in _where_alike({shape: (one.get(name), other.get(name)) for shape, (one, other) in asked.items()}):
             if not _same(was, now):
                 is_dropped = _can_be_missed(name, was, old) and not _can_be_missed(name, now, new)
-                yield "dropped" if is_dropped else _kind(name, was, now), key, _text(was), _text(now)
+                yield "dropped" if is_dropped else _kind(name, was, now), f"{new.metric} {name}{where}", _text(was), _text(now)
+    both = [shape for shape, (one, other) in asked.items() if one and other]  # a bound of only one of them is dropped or added above
+    spreads = {shape: (bound_at(old.spread_at_most, *shape), bound_at(new.spread_at_most, *shape)) for shape in both}
+    others = [
+        ("ceiling", "", old.ceiling, new.ceiling),
+        *(("spread_at_most", *alike) for alike in _where_alike(spreads)),
+        *((name, "", getattr(old, name), getattr(new, name)) for name in _OF_ALL_SHAPES),
+    ]
+    for name, where, was, now in others:
+        if was != now:
+            yield _kind(name, was, now), f"{new.metric} {name}{where}", _text(was), _text(now)
 
 
 def _can_be_missed(name: str, bound: Any, limit: Limit) -> bool:
@@ -115,21 +106,13 @@ def _can_be_missed(name: str, bound: Any, limit: Limit) -> bool:
     return not (name == "at_most" and limit.ceiling is not None and bound >= limit.ceiling)
 
 
-def _spreads(old: Limit, new: Limit) -> Iterator[_Difference]:
-    """Compare two limits that both have the bound; a bound that only one of them has is reported as dropped or added."""
-    shapes = [shape for shape in _all_shapes(old, new) if _Asked.of(old, shape).bounds and _Asked.of(new, shape).bounds]
-    values = {shape: (bound_at(old.spread_at_most, *shape), bound_at(new.spread_at_most, *shape)) for shape in shapes}
-    for key, was, now in _where_alike(f"{new.metric} spread_at_most", values):
-        yield from _cap(key, was, now)
-
-
-def _where_alike(key: str, values: Mapping[_Shape, tuple[Any, Any]]) -> Iterator[tuple[str, Any, Any]]:
-    """Each pair of an old and a new value once, and the shapes it holds for, unless it holds for all."""
+def _where_alike(values: Mapping[_Shape, tuple[Any, Any]]) -> Iterator[tuple[str, Any, Any]]:
+    """Each pair of an old and a new value once, after the shapes it holds for, unless it holds for all."""
     where: dict[tuple[Any, Any], list[_Shape]] = {}
     for shape, pair in values.items():
         where.setdefault(pair, []).append(shape)
     for (was, now), at in where.items():
-        yield key + ("" if at == list(values) else _at(at, list(values))), was, now
+        yield "" if at == list(values) else _at(at, list(values)), was, now
 
 
 def _all_shapes(old: Limit, new: Limit) -> list[_Shape]:
@@ -141,28 +124,18 @@ def _all_shapes(old: Limit, new: Limit) -> list[_Shape]:
 
 
 def _kind(name: str, old: Any, new: Any) -> ChangeKind:
+    """Return how a bound or another key of a limit changed. Without a ceiling or a spread most is allowed, as without a bound."""
+    if name == "nodes":
+        return "loosened" if old == "any" else "tightened" if new == "any" else "changed"
     if new is None:
         return "loosened"
     if old is None:
-        return "added"
-    if name not in _NUMBERS:
-        return "changed"
-    return "loosened" if (new < old) == (name == "at_least") else "tightened"
-
-
-def _cap(key: str, old: float | None, new: float | None) -> Iterator[_Difference]:
-    """A ceiling or a spread: none at all allows most."""
-    if old != new:
-        loosened = new is None or (old is not None and new > old)
-        yield "loosened" if loosened else "tightened", key, _text(old), _text(new)
-
-
-def _settings(before: Profile, after: Profile) -> Iterator[_Difference]:
-    yield from _mapping("parameter ", before.parameters, after.parameters)
-    for level, seconds in after.levels.items():
-        yield from _mapping(f"level {level} ", before.levels.get(level, {}), seconds)
-    if before.deadline_s != after.deadline_s:
-        yield "changed", "deadline_s", _text(before.deadline_s), _text(after.deadline_s)
+        return "tightened" if name in ("ceiling", "spread_at_most") else "added"
+    if name in _STRICTER_IF_LARGER:
+        return "loosened" if new < old else "tightened"
+    if name in _STRICTER_IF_SMALLER:
+        return "loosened" if new > old else "tightened"
+    return "changed"
 
 
 def _mapping(prefix: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[_Difference]:

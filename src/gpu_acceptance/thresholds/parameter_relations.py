@@ -3,7 +3,6 @@
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 
 from gpu_acceptance.thresholds.limit import Value, show
 from gpu_acceptance.thresholds.parameters import DRILLS
@@ -79,15 +78,6 @@ def _curve(words: list[str]) -> tuple[dict[int, float], list[str]]:
     return curve, words
 
 
-@dataclass(frozen=True)
-class _Lasting:
-    """A validation, and its duration as far as these parameters determine it."""
-
-    what: str
-    names: tuple[str, ...]
-    seconds: Callable[..., float]
-
-
 RESNET_DEPTHS = (18, 34, 50, 101, 152)  # He et al. 2015, table 1
 _DIVIDES = (
     ("train.gpt2.num_heads", "train.gpt2.width", "heads share the width evenly"),
@@ -96,40 +86,41 @@ _DIVIDES = (
     ("lora.num_heads", "lora.width", "heads share the width evenly"),
     ("lora.num_kv_heads", "lora.num_heads", "as many heads share each key"),
 )
-_LASTING = (
-    _Lasting(
+# A validation, and its duration as far as these parameters determine it.
+_LASTING: tuple[tuple[str, tuple[str, ...], Callable[..., float]], ...] = (
+    (
         "a sustained GEMM",
         ("gemm.preheat_s", "gemm.block_s", "gemm.num_blocks"),
         lambda preheat_s, block_s, num_blocks: preheat_s + block_s * (num_blocks + _CALIBRATION),
     ),
-    _Lasting("a GEMM in bursts", ("gemm.idle_s",), lambda idle_s: NUM_BURSTS * idle_s),
-    _Lasting("the bandwidth of a memory", ("hbm.block_s", "timing.num_blocks"), lambda block_s, number: block_s * (number + _CALIBRATION)),
-    _Lasting("a test of memory", ("memory.hold_s",), lambda hold_s: MEMORY_PATTERNS * hold_s),
-    _Lasting("a survey of corruption", ("corruption.seconds",), lambda seconds: KERNEL_SHAPES * seconds),
-    _Lasting("the survey after a soak", ("soak.corruption_s",), lambda seconds: KERNEL_SHAPES * seconds),
-    _Lasting(
+    ("a GEMM in bursts", ("gemm.idle_s",), lambda idle_s: NUM_BURSTS * idle_s),
+    ("the bandwidth of a memory", ("hbm.block_s", "timing.num_blocks"), lambda block_s, number: block_s * (number + _CALIBRATION)),
+    ("a test of memory", ("memory.hold_s",), lambda hold_s: MEMORY_PATTERNS * hold_s),
+    ("a survey of corruption", ("corruption.seconds",), lambda seconds: KERNEL_SHAPES * seconds),
+    ("the survey after a soak", ("soak.corruption_s",), lambda seconds: KERNEL_SHAPES * seconds),
+    (
         "a validation of nccl_scaling",
         ("nccl.block_s", "timing.num_blocks"),
         lambda block_s, number: 9 * block_s * (number + _CALIBRATION + _SINGLES),
     ),
-    _Lasting(
+    (
         "a latency of nccl",
         ("nccl.latency_block_s", "timing.num_blocks"),
         lambda block_s, number: LATENCY_SIZES * block_s * (number + _CALIBRATION),
     ),
-    _Lasting(
+    (
         "a curve of nccl_sizes",
         ("nccl_sizes.block_s", "nccl_sizes.num_blocks"),
         lambda block_s, number: MOST_CURVE_SIZES * block_s * (number + _CALIBRATION + _SINGLES),
     ),
-    _Lasting("a missing peer of nic", ("nic.contact_s",), lambda contact_s: _WAYS * contact_s),
-    _Lasting("a missing peer of localise", ("localise.contact_s",), lambda contact_s: _WAYS * contact_s),
-    _Lasting(
+    ("a missing peer of nic", ("nic.contact_s",), lambda contact_s: _WAYS * contact_s),
+    ("a missing peer of localise", ("localise.contact_s",), lambda contact_s: _WAYS * contact_s),
+    (
         "a training by turns with reduction and without",
         ("train.warmup_s", "train.block_s", "train.num_blocks"),
         lambda warmup_s, block_s, number: warmup_s + 2 * block_s * number,
     ),
-    _Lasting("a round of a soak", ("soak.gemm_s", "soak.hbm_s", "soak.nccl_s"), lambda *shares_s: sum(shares_s)),
+    ("a round of a soak", ("soak.gemm_s", "soak.hbm_s", "soak.nccl_s"), lambda *shares_s: sum(shares_s)),
 )
 
 
@@ -148,13 +139,13 @@ def contradictions(parameters: Mapping[str, Value], deadline_s: float) -> Iterat
     if parameters.get("train.resnet.depth", RESNET_DEPTHS[0]) not in RESNET_DEPTHS:
         depths = ", ".join(map(str, RESNET_DEPTHS))
         yield f"parameters.train.resnet.depth is {show(parameters['train.resnet.depth'])}; allowed: {depths}"
-    for lasting in _LASTING:
-        named = _named(lasting.names, parameters)
-        seconds = lasting.seconds(*named.values()) if named else 0.0
+    for what, names, duration_s in _LASTING:
+        named = _named(names, parameters)
+        seconds = duration_s(*named.values()) if named else 0.0
         if seconds > deadline_s * _OF_DEADLINE:
             values = ", ".join(f"{name} {show(value)}" for name, value in named.items())
             most = f"half of deadline_s, {show(deadline_s * _OF_DEADLINE)} s"
-            yield f"parameters: {lasting.what} takes {show(seconds)} s by these alone ({values}); allowed: {most}"
+            yield f"parameters: {what} takes {show(seconds)} s by these alone ({values}); allowed: {most}"
 
 
 def _of_references(parameters: Mapping[str, Value]) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from gpu_acceptance.base.strict_yaml import shown
 from gpu_acceptance.base.text import did_you_mean
 from gpu_acceptance.thresholds.changes import changes_between, far_bounds
 from gpu_acceptance.thresholds.file import MAX_PATH, LimitsError, LimitsFile, device_of, extends, file_name, match_of, read_file
-from gpu_acceptance.thresholds.known_metrics import KnownMetrics, known_metrics
+from gpu_acceptance.thresholds.known_metrics import known_metrics
 from gpu_acceptance.thresholds.limit import (
     COUNTERS,
     DEFAULT_LEVEL,
@@ -306,18 +306,13 @@ def _read_overlays(paths: Sequence[Path], machine: Profile, directory: Path, sui
             problems += error.problems
             files += [error.rest] if error.rest else []
     known = known_metrics(read_profiles(directory, but=paths) if files else (), files, suite)
-    problems += [problem for file in files for problem in _unjudgeable(file, machine, known)]
+    for read in files:
+        for metric, entry in read.content.limits.items():
+            if problem := known.problem_of(metric, getattr(entry, "unit", None)):  # missing in the rest of a file if it is wrong
+                problems.append(f"{read.name}: limits.{metric}: {problem}")
     if problems:
         raise LimitsError(problems)
     return files
-
-
-def _unjudgeable(file: LimitsFile, machine: Profile, known: KnownMetrics) -> Iterator[str]:
-    """The limits of an overlay that nothing would ever be judged by, or that nothing could ever meet."""
-    for metric, entry in file.content.limits.items():
-        unit = getattr(entry, "unit", None)  # missing in the rest of a file if it is wrong
-        if problem := known.problem_of(metric, unit):
-            yield f"{file.name}: limits.{metric}: {problem}"
 
 
 def _overlaid(profile: Profile, file: LimitsFile) -> Profile:
@@ -332,25 +327,19 @@ def _overlaid(profile: Profile, file: LimitsFile) -> Profile:
 
 
 def _refuse_incomplete(profile: Profile, file: str) -> None:
-    problems = [f"{file}: {problem}" for problem in _incomplete(profile)]
-    if problems:
-        raise LimitsError(problems)
-
-
-def _incomplete(profile: Profile) -> Iterator[str]:
-    """Yield the problems that show only after merging."""
+    """Raise LimitsError over the problems that show only after merging."""
     subjects = {limit.subject for limit in profile.limits.values()}
+    problems = list(contradictions(profile.parameters, profile.deadline_s)) if profile.deadline_s else []
     if not profile.deadline_s:
-        yield "deadline_s is missing, here and in all parents"
-    else:
-        yield from contradictions(profile.parameters, profile.deadline_s)
-    for subject in sorted(profile.requires - subjects):
-        known = f"{', '.join(sorted(subjects)) or 'none'}{did_you_mean(subject, subjects)}"
-        yield f"requires {shown(subject)}, but there is no limit of it; subjects with limits: {known}"
-    for glob in profile.not_applicable:
-        if (subject := subject_of_metric(glob)) not in subjects:
+        problems.append("deadline_s is missing, here and in all parents")
+    unknown = {f"requires {shown(one)}, but there is no limit of it": one for one in sorted(profile.requires - subjects)}
+    unknown |= {f"not_applicable.{glob}: matches nothing": subject_of_metric(glob) for glob in profile.not_applicable}
+    for problem, subject in unknown.items():
+        if subject not in subjects:
             known = f"{', '.join(sorted(subjects)) or 'none'}{did_you_mean(subject, subjects)}"
-            yield f"not_applicable.{glob}: matches nothing; subjects with limits: {known}"
+            problems.append(f"{problem}; subjects with limits: {known}")
+    if problems:
+        raise LimitsError(f"{file}: {problem}" for problem in problems)
 
 
 def _overlay_path(overlay: Path, directory: Path) -> Path:

@@ -37,9 +37,12 @@ def judge_run(rows: Sequence[Row], profile: Profile, job: Job, waivers: Mapping[
         aside = _declared_aside(limit.metric, profile, waivers)
         for bound in bounds_of(limit):
             if results := judged.get((limit.metric, bound)):
-                found.append(min(results, key=_badness))
+                found.append(min(results, key=lambda one: (one.status.severity, one.margin is None, one.margin or 0.0, one.message)))
+            elif limit.subject in profile.requires and aside and aside[0] is Status.NOT_APPLICABLE:
+                found.append(blank(bound, limit, job, num_metrics, aside[0], f"{limit.metric}: not applicable: {aside[1]}"))
             elif limit.subject in profile.requires:
-                found.append(_never_judged(bound, limit, job, num_metrics, aside))
+                never = blank(bound, limit, job, num_metrics, Status.NOT_MEASURED, f"{limit.metric}: never measured")
+                found.append(waived(never, aside[1]) if aside else never)
     return tuple(found)
 
 
@@ -63,19 +66,6 @@ def left_out(rows: Iterable[Row], profile: Profile, not_applicable_subjects: Map
         outcomes.setdefault(row.subject, set()).add(row.outcome)
     small = {subject for subject, found in outcomes.items() if found == {Outcome.NOT_APPLICABLE}}
     return {subject: not_applicable_subjects[subject] for subject in sorted(profile.requires & small & not_applicable_subjects.keys())}
-
-
-def _badness(judgement: Judgement) -> tuple[int, bool, float, str]:
-    margin = judgement.margin
-    return judgement.status.severity, margin is None, margin or 0.0, judgement.message
-
-
-def _never_judged(bound: str, limit: Limit, job: Job, num_metrics: int, aside: tuple[Status, str] | None) -> Judgement:
-    status, reason = aside or (Status.NOT_MEASURED, "")
-    if status is Status.NOT_APPLICABLE:
-        return blank(bound, limit, job, num_metrics, status, f"{limit.metric}: not applicable: {reason}")
-    never = blank(bound, limit, job, num_metrics, Status.NOT_MEASURED, f"{limit.metric}: never measured")
-    return waived(never, reason) if aside else never
 
 
 def subjects_without_limit(

@@ -18,17 +18,12 @@ FORMATION = "world_formation"  # row 0
 
 @dataclass(frozen=True)
 class Found:
-    """One reason against ACCEPTED: `part` for the verdict line, which names the same part only once, and the whole sentence."""
+    """One reason against ACCEPTED: `part` for the verdict line, which names the same part only once, and the whole sentence, if longer."""
 
     kind: Kind
     part: str
-    sentence: str
+    sentence: str = ""
     nodeid: str = ""
-
-
-def same(kind: Kind, text: str) -> Found:
-    """Return a reason whose sentence is short enough for the verdict line."""
-    return Found(kind, text, text)
 
 
 def validations(rows: Sequence[Row]) -> list[Row]:
@@ -105,7 +100,7 @@ def _name(row: Row) -> str:
 def broken_off(measure_only: bool, end: RunEnd) -> Iterator[Found]:
     """Yield what kept the run from its normal end."""
     if end.not_written is not None:
-        yield same(Kind.NOT_WRITTEN, clip(end.not_written))
+        yield Found(Kind.NOT_WRITTEN, clip(end.not_written))
     if end.internal_error is not None:
         yield Found(Kind.INTERNAL_ERROR, "internal error", f"internal error: {end.internal_error}")
     if end.unconfirmed is not None:
@@ -167,12 +162,12 @@ def untested(plan: RunPlan, job: Job, coverage: Coverage) -> Iterator[Found]:
     yield from _absent(plan, job)
     nodes = gpus_by_node(job)
     yield from _gpus_without_rank(nodes, plan.declared_gpus)
-    yield from (same(Kind.GPUS_SHARED, text) for text in gpus_of_several_nodes(nodes))
+    yield from (Found(Kind.GPUS_SHARED, text) for text in gpus_of_several_nodes(nodes))
     profile = plan.profile
     if profile.device_name is None and coverage.gpus_existing:
-        yield same(Kind.WRONG_PROFILE, f"profile {profile.name} is for no GPU, and {plural(coverage.gpus_existing, 'GPU')} can be seen")
+        yield Found(Kind.WRONG_PROFILE, f"profile {profile.name} is for no GPU, and {plural(coverage.gpus_existing, 'GPU')} can be seen")
     elif profile.device_name is not None and not coverage.gpus_tested:
-        yield same(Kind.GPUS_UNTESTED, f"profile {profile.name} is for {profile.device_name}, and no rank opened a GPU")
+        yield Found(Kind.GPUS_UNTESTED, f"profile {profile.name} is for {profile.device_name}, and no rank opened a GPU")
     else:
         ranks_of: dict[str, list[int]] = {}
         for rank, identity in job.by_rank.items():
@@ -180,18 +175,18 @@ def untested(plan: RunPlan, job: Job, coverage: Coverage) -> Iterator[Found]:
                 ranks_of.setdefault(identity.gpu.name, []).append(rank)
         for name, ranks in sorted(ranks_of.items()):
             text = f"profile {profile.name} is for {profile.device_name}, and there is {name} on {job.who(ranks)}"
-            yield same(Kind.WRONG_PROFILE, text)
+            yield Found(Kind.WRONG_PROFILE, text)
 
 
 def _absent(plan: RunPlan, job: Job) -> Iterator[Found]:
     if plan.expected_nodes not in {None, job.num_nodes}:
-        yield same(Kind.NODES_ABSENT, f"{plural(job.num_nodes, 'node')} took part, and --expect-nodes wants {plan.expected_nodes}")
+        yield Found(Kind.NODES_ABSENT, f"{plural(job.num_nodes, 'node')} took part, and --expect-nodes wants {plan.expected_nodes}")
     if job.silent_ranks or not job.ranks:
         silent = f"no answer from {named('rank', job.silent_ranks)}" if job.ranks else "no rank registered with the run"
-        yield same(Kind.RANKS_SILENT, silent)
+        yield Found(Kind.RANKS_SILENT, silent)
     sizes = sorted({identity.local_world_size for identity in job.ranks})
     if len(sizes) > 1:
-        yield same(Kind.NODES_UNLIKE, f"nodes differ in their number of ranks: {', '.join(map(str, sizes))}")
+        yield Found(Kind.NODES_UNLIKE, f"nodes differ in their number of ranks: {', '.join(map(str, sizes))}")
 
 
 def _gpus_without_rank(nodes: Sequence[NodeGpus], declared_gpus: int | None) -> Iterator[Found]:

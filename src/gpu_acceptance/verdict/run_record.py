@@ -7,7 +7,7 @@ from gpu_acceptance.base.model import Model
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Means, Outcome
 from gpu_acceptance.record.row import WORKER_END, Attempt, Judgement, Row
-from gpu_acceptance.record.run_record import Conclusion, ControlMessages, RunEnd, RunPlan, RunRecord
+from gpu_acceptance.record.run_record import ControlMessages, RunEnd, RunPlan, RunRecord
 from gpu_acceptance.thresholds.limit import subject_of
 from gpu_acceptance.verdict.reasons import FORMATION
 from gpu_acceptance.verdict.rows import make_row, row_without_run
@@ -86,7 +86,9 @@ def find_concluded_otherwise(record: RunRecord, again: RunRecord) -> Iterator[st
     kinds, others = ([(reason.kind.value, reason.nodeid) for reason in one.conclusion.objections] for one in (record, again))
     if kinds != others:
         yield f"conclusion.objections are of {kinds!r:.200}, and what the record holds gives {others!r:.200}"
-    if _contract_of(record.conclusion) != _contract_of(again.conclusion):
+    contracts = (one.conclusion.contract for one in (record, again))
+    lines, concluded = (one and (one.file, one.sha256, [(line.line, line.state, line.declared) for line in one.lines]) for one in contracts)
+    if lines != concluded:
         yield "conclusion.contract is not what its lines and the limits give"
 
 
@@ -124,11 +126,6 @@ def _differing(where: str, one: Model, other: Model, names: Iterable[str], sourc
         if (value := getattr(one, name)) != (concluded := getattr(other, name)):
             texts = [f"{each}" if isinstance(each, float | Outcome) else f"{each!r:.200}" for each in (value, concluded)]
             yield f"{where}{name} is {texts[0]}, and {source} {texts[1]}"
-
-
-def _contract_of(conclusion: Conclusion) -> object:
-    contract = conclusion.contract
-    return contract and (contract.file, contract.sha256, [(one.line, one.state, one.declared) for one in contract.lines])
 
 
 def _unfounded(row: Row, record: RunRecord) -> Iterator[str]:

@@ -17,7 +17,7 @@ from gpu_acceptance.thresholds.limit import DEFAULT_LEVEL, Change, ChangeKind, F
 from gpu_acceptance.verdict import busy, reasons
 from gpu_acceptance.verdict.attempts import too_small
 from gpu_acceptance.verdict.coverage import judge_contract, judge_run, left_out, make_coverage, subjects_without_limit
-from gpu_acceptance.verdict.reasons import Found, same
+from gpu_acceptance.verdict.reasons import Found
 
 UNTESTED_NODES = "slurm.partition.untested"  # recorded by the validation of this subject
 NODES_ELSEWHERE = "kubernetes.nodes.untested"
@@ -46,25 +46,25 @@ def conclude(plan: RunPlan, job: Job, rows: Sequence[Row], end: RunEnd = WHOLE, 
     incomplete = [*halted, *reasons.uncollected(plan.not_collected), *reasons.incomplete_rows(rows, control)]
     if not plan.measure_only:
         incomplete += [*reasons.unproved(rows, limits, coverage, profile), *reasons.contract_lines(contract, LineState.NOT_TESTED)]
-        incomplete += (same(Kind.NO_LIMIT, text) for text in subjects_without_limit(rows, profile, job, plan.waivers, small))
+        incomplete += (Found(Kind.NO_LIMIT, text) for text in subjects_without_limit(rows, profile, job, plan.waivers, small))
     incomplete += reasons.untested(plan, job, coverage)
     if not incomplete and _nothing_ran(rows):
-        incomplete = [same(Kind.NOTHING_RAN, "nothing ran")]
+        incomplete = [Found(Kind.NOTHING_RAN, "nothing ran")]
     verdict: Verdict = "REJECTED" if rejecting else "INCOMPLETE" if incomplete else "ACCEPTED"
     caveats = [
-        *_larger_allocations(job),
         *_find_caveats(plan, job, coverage, limits, rows),
         *(f"{subject} not applicable: {needs}" for subject, needs in left_out(rows, profile, small).items()),
         *([contract.excuse] if contract and contract.excuse else []),
-        *_control_caveats(control),
-        *_notes(plan),
+        *_notes(plan, control),
     ]
     return Conclusion(
         verdict=verdict,
         line=clip(_line(verdict, [*rejecting, *halted] if rejecting else incomplete, caveats, coverage)),
         exit_code=_exit_code(verdict, rows, end),
         objections=tuple(
-            dict.fromkeys(Objection(kind=one.kind, nodeid=one.nodeid, text=clip(one.sentence)) for one in [*rejecting, *incomplete])
+            dict.fromkeys(
+                Objection(kind=one.kind, nodeid=one.nodeid, text=clip(one.sentence or one.part)) for one in [*rejecting, *incomplete]
+            )
         ),
         coverage=coverage,
         limits=limits,
@@ -81,7 +81,11 @@ def _too_small(plan: RunPlan, job: Job, rows: Sequence[Row]) -> Iterator[tuple[s
             yield row.subject, reason.needs
 
 
-def _notes(plan: RunPlan) -> Iterator[str]:
+def _notes(plan: RunPlan, control: ControlMessages | None) -> Iterator[str]:
+    if control and not control.is_authenticated:
+        yield "control messages were not authenticated"
+    if control and control.dropped:
+        yield f"{plural(sum(control.dropped.values()), 'control message')} of strangers dropped"
     if plan.allow_busy:
         yield busy.NOTE
     if plan.selection:
@@ -153,7 +157,10 @@ def _few(names: Sequence[str]) -> str:
 
 
 def _find_caveats(plan: RunPlan, job: Job, coverage: Coverage, limits: Sequence[Judgement], rows: Sequence[Row]) -> Iterator[str]:
-    """Yield a level, a profile for no GPU, nodes left out, waivers, and changes by overlays."""
+    """Yield nodes that a scheduler gave and the run lacks, a level, a profile for no GPU, nodes left out, waivers, changes by overlays."""
+    for name in dict.fromkeys(name for identity in job.ranks for name in identity.allocated_nodes):
+        if (number := max(identity.allocated_nodes.get(name, 0) for identity in job.ranks)) > job.num_nodes:
+            yield f"{job.num_nodes} of {number} nodes of the {name}"
     profile = plan.profile
     if profile.level != DEFAULT_LEVEL:
         yield level_text(profile.level, profile.parameters)
@@ -208,18 +215,3 @@ def _nodes_left_out(rows: Sequence[Row]) -> Iterator[str]:
             if figure.metric == metric and figure.value != 0:
                 number = plural(figure.value, "node") if isinstance(figure.value, int) else "an unknown number of nodes"
                 yield f"{number} {which}: not tested"
-
-
-def _control_caveats(control: ControlMessages | None) -> Iterator[str]:
-    if control and not control.is_authenticated:
-        yield "control messages were not authenticated"
-    if control and control.dropped:
-        yield f"{plural(sum(control.dropped.values()), 'control message')} of strangers dropped"
-
-
-def _larger_allocations(job: Job) -> Iterator[str]:
-    """Yield `1 of 4 nodes of the Slurm job` if a scheduler gave more nodes to the job than take part in the run."""
-    for name in dict.fromkeys(name for identity in job.ranks for name in identity.allocated_nodes):
-        number = max(identity.allocated_nodes.get(name, 0) for identity in job.ranks)
-        if number > job.num_nodes:
-            yield f"{job.num_nodes} of {number} nodes of the {name}"

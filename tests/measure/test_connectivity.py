@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from gpu_acceptance.measure import connectivity
-from gpu_acceptance.measure.connectivity import SINK, Server, receive
+from gpu_acceptance.measure.connectivity import Server, receive
 
 pytestmark = pytest.mark.slow
 
@@ -28,16 +28,11 @@ def of(peer, **changed):
 def test_a_node_that_answers_is_reached_and_measured(peer):
     assert connectivity.failures({4: peer}, 5) == {}
     assert 0 < connectivity.round_trip_s(peer, 20, 5) < 5
+    asked_s, heard_s, answer_s = connectivity.read_clock(peer, 5)
+    assert asked_s <= answer_s <= heard_s < asked_s + 5
     assert 0 < connectivity.rate_gb_per_s(peer, 1 << 22, 5) < 1000
     assert connectivity.passing_bytes(peer, 65_536) == connectivity.promised(65_536) == 65_535
     assert connectivity.passing_bytes(peer, 1500) == 1500
-
-
-def test_a_clock_is_read_between_question_and_answer(peer):
-    asked_s, heard_s, answer_s = connectivity.read_clock(peer, 5)
-    assert asked_s <= answer_s <= heard_s < asked_s + 5
-    with pytest.raises(ConnectionError, match=r"closed without an answer|reset"):
-        connectivity.read_clock(of(peer, token=b"x" * len(TOKEN)), 5)
 
 
 EXACT = (0.0, 0.0)
@@ -138,13 +133,6 @@ def stutters(connection):
 def test_bytes_that_do_not_come_are_an_error(work, measure, text, peer):
     with pytest.raises(ConnectionError, match=f"^{text}$"):
         measure(of(peer, tcp_port=answering(work)))
-
-
-def test_a_count_is_what_came(peer):
-    with connectivity.connect(peer, SINK, 5) as connection:
-        connection.sendall(b"12345")
-        connection.shutdown(socket.SHUT_WR)
-        assert int.from_bytes(receive(connection, 8), "big") == 5
 
 
 def test_the_largest_packet_is_found_between_what_passes_and_what_is_claimed(peer, monkeypatch):

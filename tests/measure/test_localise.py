@@ -13,22 +13,12 @@ NAMES = [f"node-{node}" for node in range(8)]
 NUM_ELEMENTS = 1001  # of the messages in gloo_pairs.py
 
 
-@pytest.mark.parametrize(
-    ("members", "rank", "route"),
-    [([4], 4, None), ([0, 1], 1, Route(0, 0)), ([3, 5, 9], 3, Route(5, 9)), ([3, 5, 9], 9, Route(3, 5))],
-)
-def test_a_ring_goes_on_to_the_next(members, rank, route):
-    assert ring(members, rank) == route
-
-
-def test_a_layout_knows_nodes_and_rails():
+def test_a_ring_goes_on_to_the_next_and_a_layout_knows_nodes_and_rails():
+    assert [ring([3, 5, 9], 3), ring([3, 5, 9], 9), ring([0, 1], 1), ring([4], 4)] == [Route(5, 9), Route(3, 5), Route(0, 0), None]
     layout = localise.layout([0, 0, 1, 1, 2, 2], rank=3)
     assert (layout.ranks, len(layout.ranks), layout.num_rails) == (((0, 1), (2, 3), (4, 5)), 3, 2)
     assert (layout.node, layout.rail) == (1, 1)
     assert layout.name(5, ["a", "a", "b", "b", "c", "c"]) == "rank 5 (node 2, c, rail 1)"
-
-
-def test_nodes_of_different_sizes_are_refused():
     with pytest.raises(ValueError, match=r"^nodes of 2, 1, 2 ranks: rails need the same number on each$"):
         localise.layout([0, 0, 1, 2, 2], rank=0)
 

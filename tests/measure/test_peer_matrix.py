@@ -51,14 +51,6 @@ def test_slow_gpus_are_named_each_way_and_nothing_else_is_while_two_are_sound(pl
     assert named(matrix(num_gpus, out, into, noise=noise)) == (set(out), set(into), set())
 
 
-@given(faults(fewest=3), slow)
-@few
-def test_a_gpu_that_is_slow_both_ways_is_named_for_both(planted, part):
-    num_gpus, *_, noise = planted
-    gpu = num_gpus // 2
-    assert named(matrix(num_gpus, {gpu: part}, {gpu: part}, noise=noise)) == ({gpu}, {gpu}, set())
-
-
 @given(st.integers(3, 16).flatmap(lambda size: st.tuples(st.just(size), st.dictionaries(st.sampled_from(list(pairs(size))), slow))))
 @few
 def test_slow_paths_are_named_and_no_gpu_is_while_each_has_a_sound_path_each_way(planted):
@@ -76,15 +68,10 @@ def test_a_slow_path_between_sound_gpus_is_named_beside_slow_gpus(planted, part)
     assert named(matrix(num_gpus, out, into, {path: part}, noise)) == (set(out), set(into), {path})
 
 
-@given(slow, st.sampled_from([0, 1]))
-def test_of_two_gpus_both_are_named_for_they_share_the_copy(part, gpu):
-    assert named(matrix(2, out={gpu: part})) == ({gpu}, {1 - gpu}, set())
-    assert named(matrix(2, paths={(gpu, 1 - gpu): part})) == ({gpu}, {1 - gpu}, set())
-
-
-@given(st.integers(3, 16), slow)
+@given(st.integers(3, 16), slow, st.sampled_from([0, 1]))
 @few
-def test_one_sound_gpu_alone_cannot_be_told_from_the_others(num_gpus, part):
+def test_of_two_gpus_both_are_named_for_they_share_the_copy_and_one_sound_one_alone_cannot_be_told(num_gpus, part, gpu):
+    assert named(matrix(2, out={gpu: part})) == named(matrix(2, paths={(gpu, 1 - gpu): part})) == ({gpu}, {1 - gpu}, set())
     slow_ones = dict.fromkeys(range(1, num_gpus), part)
     assert named(matrix(num_gpus, slow_ones, slow_ones))[:2] == (set(range(num_gpus)),) * 2
 

@@ -35,24 +35,19 @@ def test_tokens_are_seen_with_their_owners_and_one_that_never_comes_is_not(place
     assert shared_fs.look(place.folder, 3, patience_s=0) == (tokens, 0)
 
 
-def test_a_token_that_comes_late_is_late(place):
+def test_a_token_or_its_folder_that_comes_late_is_late_and_a_folder_that_never_comes_is_no_error(place):
     prepare(place, 0)
+    assert shared_fs.look_before(place.folder, 1, patience_s=60) == shared_fs.look_before(place.folder, 3, patience_s=0) == 0
+    later = threading.Timer(0.5, prepare, (place, 1))
+    later.start()
+    assert 0.2 < shared_fs.look_before(place.folder, 2, patience_s=60) < 60
+    later.join()
     later = threading.Timer(0.5, leave, (place, 0, "a"))
     later.start()
     seen, delay_s = shared_fs.look(place.folder, 1, patience_s=60)
     later.join()
     assert list(seen) == [0]
     assert 0.2 < delay_s < 60
-
-
-def test_folders_of_tokens_are_awaited_and_one_that_never_comes_is_no_error(place):
-    prepare(place, 0)
-    assert shared_fs.look_before(place.folder, 1, patience_s=60) == 0
-    later = threading.Timer(0.5, prepare, (place, 1))
-    later.start()
-    assert 0.2 < shared_fs.look_before(place.folder, 2, patience_s=60) < 60
-    later.join()
-    assert shared_fs.look_before(place.folder, 3, patience_s=0) == 0
 
 
 def test_a_link_in_the_place_of_a_token_is_not_followed(place, tmp_path):

@@ -1,7 +1,9 @@
 """Folders that look like the /proc, /sys and /etc of a node: of a server with x86 processors, and of one with NVIDIA Grace."""
 
 import os
+import tempfile
 from contextlib import contextmanager
+from pathlib import Path
 
 CPUINFO_X86 = """\
 processor	: {cpu}
@@ -149,6 +151,15 @@ def grace_node(root):
         },
     )
     return _links(root)
+
+
+@contextmanager
+def reachable_root():
+    """A root that another user can enter: pytest's own folders are closed to all but their owner."""
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
+        root.chmod(0o755)
+        yield root
 
 
 @contextmanager

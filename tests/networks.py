@@ -5,8 +5,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from inventory.rdma_trees import COUNTERS, HW_COUNTERS, NDR_PORT, ROCE_PORT, add_device
-from inventory.trees import fill
+from inventory.rdma_trees import COUNTERS, HW_COUNTERS, NDR_PORT, ROCE_PORT, add_device, fill
 from pydantic import TypeAdapter
 from snapshots import NUM_GPUS, Plain, healthy_h200
 

@@ -77,11 +77,11 @@ FINDINGS = {  # subject -> the module that finds its figures
     "binding": "inventory/binding",
     "gpu_health": "inventory/gpu_health",
     "infiniband": "inventory/infiniband_health",
-    "kernel_log": "inventory/kernel_log_health",
+    "kernel_log": "inventory/kernel_log",
     "kubernetes": "inventory/kubernetes_health",
     "nccl": "inventory/nccl_physics",
     "nic": "inventory/nccl_physics",
-    "slurm": "inventory/slurm_health",
+    "slurm": "inventory/slurm",
     "soak": "record/gpu_telemetry",
 }
 

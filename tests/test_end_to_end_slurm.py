@@ -21,7 +21,7 @@ from suite import PYTHON, extend_conftest, make_suite, processes_in
 from waiting import wait_until
 
 from gpu_acceptance.folder.files import read_results
-from gpu_acceptance.inventory import slurm_health
+from gpu_acceptance.inventory.slurm import leftover_pids, leftovers_of
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
 
@@ -253,7 +253,7 @@ def test_what_is_older_than_a_job_and_not_on_the_list_of_the_node_was_left(slurm
         sleeping.append(subprocess.Popen(["sleep", "600"], user="nobody"))
         listed = slurm_pids(slurm)
         own = next(pid for pid, of_job in listed.items() if of_job == job)
-        found = slurm_health.leftovers_of(pwd.getpwnam("nobody").pw_uid, listed, job, own)
+        found = leftovers_of(pwd.getpwnam("nobody").pw_uid, listed, job, own)
         assert [f"sleep {one.pid}" in found for one in sleeping] == [True, False]
     finally:
         slurm.ask("scancel", job)
@@ -264,7 +264,7 @@ def test_what_is_older_than_a_job_and_not_on_the_list_of_the_node_was_left(slurm
 
 def slurm_pids(slurm):
     printed = slurm.ask("scontrol", "listpids", "*", "node1")
-    return slurm_health.leftover_pids(printed) if "JOBID" in printed else {}
+    return leftover_pids(printed) if "JOBID" in printed else {}
 
 
 def test_a_task_for_each_rank_is_accepted(slurm, tmp_path):

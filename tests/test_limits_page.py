@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from snapshots import healthy_h200, snapshot_of
 
-from gpu_acceptance.inventory import binding, gpu_health, infiniband_health, kernel_log_health
+from gpu_acceptance.inventory import binding, gpu_health, infiniband_health, kernel_log
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.thresholds.known_metrics import known_metrics
 from gpu_acceptance.thresholds.limit import subject_of_metric
@@ -44,7 +44,7 @@ def test_every_figure_that_a_node_tells_of_itself_is_explained():
     told += [gpu_health.peers(node.gpus, 0), gpu_health.processes(gpu), gpu_health.corrected(gpu)]
     told += [infiniband_health.devices(node.infiniband, nowhere, nowhere)]
     told += [findings(node.infiniband) for findings in infiniband_health.PER_NODE.values()]
-    told += [kernel_log_health.errors(node.kernel_log, gpu, nowhere), kernel_log_health.elsewhere(node.kernel_log, node.gpus.gpus)]
+    told += [kernel_log.errors(node.kernel_log, gpu, nowhere), kernel_log.elsewhere(node.kernel_log, node.gpus.gpus)]
     told += [binding.gpu(binding.Opened("GPU-0", 0, 1), [0], nowhere, {}), binding.affinity(node.cpu, nowhere)]
     metrics = {metric for findings in told for metric, *_ in findings}
     assert metrics - explained().keys() == set()

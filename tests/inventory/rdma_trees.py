@@ -1,7 +1,5 @@
 """RDMA devices in trees as sysfs has them: a ConnectX-7 on InfiniBand, one on RoCE, a port that is down."""
 
-from inventory.trees import fill
-
 COUNTERS = {
     "VL15_dropped": 0,
     "excessive_buffer_overrun_errors": 0,
@@ -54,6 +52,19 @@ CONNECTX_7 = {
     "node_type": "1: CA",
     "sys_image_guid": "a088:c203:0016:8f42",
 }
+
+
+def fill(folder, files):
+    """Writes files, by their paths below a folder; a value that is a folder's worth of files is one."""
+    for name, content in files.items():
+        path = folder / name
+        if isinstance(content, dict):
+            path.mkdir(parents=True, exist_ok=True)
+            fill(path, content)
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(f"{content}\n", encoding="utf-8")
+    return folder
 
 
 def add_device(root, name, path, *, ports, netdevs=None, numa=0, **files):

@@ -3,8 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from inventory.rdma_trees import NDR_PORT, add_device
-from inventory.trees import fill
+from inventory.rdma_trees import NDR_PORT, add_device, fill
 from snapshots import healthy_h200, snapshot_of
 
 from gpu_acceptance.inventory import binding, infiniband

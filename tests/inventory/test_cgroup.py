@@ -3,7 +3,7 @@
 import shutil
 
 import pytest
-from host_root import CGROUP, LIMITS, fill, x86_node
+from host_root import CGROUP, LIMITS, fill
 
 from gpu_acceptance.inventory import cgroup
 from gpu_acceptance.inventory.answer import Missing, Why
@@ -11,11 +11,6 @@ from gpu_acceptance.inventory.cgroup import Allowance, Cgroup
 
 TOP = "sys/fs/cgroup"
 V1_NONE = "9223372036854771712\n"  # 2**63 less a page of 4 KiB
-
-
-@pytest.fixture
-def v2(tmp_path):
-    return x86_node(tmp_path)
 
 
 @pytest.fixture
@@ -40,13 +35,13 @@ def v1(tmp_path):
     )
 
 
-def test_a_cgroup_without_bounds(v2):
-    assert cgroup.read_cgroup(v2) == Cgroup("unlimited", "unlimited", "0-7", "0-1")
+def test_a_cgroup_without_bounds(node):
+    assert cgroup.read_cgroup(node) == Cgroup("unlimited", "unlimited", "0-7", "0-1")
 
 
-def test_version_2_the_tightest_ancestor_counts(v2):
+def test_version_2_the_tightest_ancestor_counts(node):
     fill(
-        v2,
+        node,
         {
             f"{TOP}{CGROUP}/cpu.max": "800000 100000\n",
             f"{TOP}/system.slice/slurmstepd.scope/cpu.max": "250000 100000\n",
@@ -56,7 +51,7 @@ def test_version_2_the_tightest_ancestor_counts(v2):
             f"{TOP}/system.slice/memory.max": "1099511627776\n",
         },
     )
-    found = cgroup.read_cgroup(v2)
+    found = cgroup.read_cgroup(node)
     assert (found.cpu_quota_cpus, found.memory_bytes) == (2.5, 64 * 2**30)
 
 
@@ -76,9 +71,9 @@ def test_version_1_the_tightest_ancestor_counts(v1, files, expected):
     assert cgroup.read_cgroup(fill(v1, {f"{TOP}/{name}": text for name, text in files.items()})) == expected
 
 
-def test_a_job_on_a_part_of_the_cpus(v2):
-    fill(v2, {f"{TOP}/system.slice/cpuset.cpus.effective": "2-3,6-7\n", f"{TOP}/system.slice/cpuset.mems.effective": "1\n"})
-    found = cgroup.read_cgroup(v2)
+def test_a_job_on_a_part_of_the_cpus(node):
+    fill(node, {f"{TOP}/system.slice/cpuset.cpus.effective": "2-3,6-7\n", f"{TOP}/system.slice/cpuset.mems.effective": "1\n"})
+    found = cgroup.read_cgroup(node)
     assert (found.cpuset_cpu_list, found.cpuset_node_list) == ("2-3,6-7", "1")
 
 
@@ -98,17 +93,17 @@ def test_each_controller_is_taken_from_the_version_that_has_it(v1):
     assert cgroup.read_cgroup(v1) == Cgroup("unlimited", 2**30, "0-7", "0")
 
 
-def test_a_kernel_without_a_controller(v2):
-    fill(v2, {f"{TOP}/cgroup.controllers": "memory\n"})
-    found = cgroup.read_cgroup(v2)
+def test_a_kernel_without_a_controller(node):
+    fill(node, {f"{TOP}/cgroup.controllers": "memory\n"})
+    found = cgroup.read_cgroup(node)
     assert found.memory_bytes == "unlimited"
     assert found.cpu_quota_cpus == Missing(Why.NOT_SUPPORTED, "no cgroup of this process has the cpu controller")
     assert found.cpuset_cpu_list.missing is Why.NOT_SUPPORTED
 
 
 @pytest.mark.parametrize("path", ["/gone", "/../other/unit", "/system.slice/x (deleted)"])
-def test_a_cgroup_that_no_mount_shows_is_never_without_bounds(v2, path):
-    found = cgroup.read_cgroup(fill(v2, {"proc/self/cgroup": f"0::{path}\n"}))
+def test_a_cgroup_that_no_mount_shows_is_never_without_bounds(node, path):
+    found = cgroup.read_cgroup(fill(node, {"proc/self/cgroup": f"0::{path}\n"}))
     assert found.memory_bytes == Missing(Why.NOT_THERE, f"no mount shows the cgroup '{path}'")
 
 
@@ -117,14 +112,14 @@ def test_a_mount_that_starts_elsewhere_does_not_show_it(v1):
 
 
 @pytest.mark.parametrize("text", ["max", "100000 0", "-1 100000", "lots 100000", ""])
-def test_a_quota_of_another_form_never_counts_as_no_bound(v2, text):
-    assert cgroup.read_cgroup(fill(v2, {f"{TOP}{CGROUP}/cpu.max": text})).cpu_quota_cpus.missing is Why.UNREADABLE
+def test_a_quota_of_another_form_never_counts_as_no_bound(node, text):
+    assert cgroup.read_cgroup(fill(node, {f"{TOP}{CGROUP}/cpu.max": text})).cpu_quota_cpus.missing is Why.UNREADABLE
 
 
-def test_a_bound_that_cannot_be_read_is_never_skipped(v2):
+def test_a_bound_that_cannot_be_read_is_never_skipped(node):
     """Another, readable one on the way up may be wider."""
-    fill(v2, {f"{TOP}{CGROUP}/memory.max": "garbage\n", f"{TOP}/system.slice/memory.max": "1073741824\n"})
-    assert cgroup.read_cgroup(v2).memory_bytes.missing is Why.UNREADABLE
+    fill(node, {f"{TOP}{CGROUP}/memory.max": "garbage\n", f"{TOP}/system.slice/memory.max": "1073741824\n"})
+    assert cgroup.read_cgroup(node).memory_bytes.missing is Why.UNREADABLE
 
 
 def test_a_quota_without_a_period_is_unreadable_and_without_both_files_there_is_no_bound(v1):
@@ -141,43 +136,45 @@ def test_no_cpuset_file_anywhere(v1):
 
 
 @pytest.mark.parametrize("text", ["rubbish", "0::relative", "x::/a", "0:/a", "0::/a\0b", ""])
-def test_lines_of_another_form(v2, text):
-    assert cgroup.read_cgroup(fill(v2, {"proc/self/cgroup": text})).memory_bytes.missing is Why.UNREADABLE
+def test_lines_of_another_form(node, text):
+    assert cgroup.read_cgroup(fill(node, {"proc/self/cgroup": text})).memory_bytes.missing is Why.UNREADABLE
 
 
 @pytest.mark.parametrize("file", ["cgroup", "mountinfo"])
-def test_without_proc(v2, file):
-    (v2 / "proc/self" / file).unlink()
-    found = cgroup.read_cgroup(v2)
-    assert set(vars(found).values()) == {Missing(Why.NOT_THERE, str(v2 / "proc/self" / file))}
+def test_without_proc(node, file):
+    (node / "proc/self" / file).unlink()
+    found = cgroup.read_cgroup(node)
+    assert set(vars(found).values()) == {Missing(Why.NOT_THERE, str(node / "proc/self" / file))}
 
 
-def test_the_allowances_of_a_server(v2):
-    found = cgroup.read_allowances(v2)
+def test_the_allowances_of_a_server(node):
+    found = cgroup.read_allowances(node)
     assert found.memlock_bytes == Allowance("unlimited", "unlimited")
     assert found.stack_bytes == Allowance(8388608, "unlimited")
     assert found.nofile == Allowance(1024, 1048576)
     assert found.nproc == Allowance(8254567, 8254567)
-    assert found.shm.size_bytes == shutil.disk_usage(v2).total
+    assert found.shm.size_bytes == shutil.disk_usage(node).total
     assert found.cgroup.memory_bytes == "unlimited"
 
 
-def test_a_row_that_is_not_there(v2):
-    fill(v2, {"proc/self/limits": LIMITS.replace("Max locked memory ", "Max unlocked memory ")})
-    found = cgroup.read_allowances(v2)
-    assert found.memlock_bytes == Missing(Why.NOT_THERE, f"{v2 / 'proc/self/limits'} has no Max locked memory")
+def test_a_row_that_is_not_there(node):
+    fill(node, {"proc/self/limits": LIMITS.replace("Max locked memory ", "Max unlocked memory ")})
+    found = cgroup.read_allowances(node)
+    assert found.memlock_bytes == Missing(Why.NOT_THERE, f"{node / 'proc/self/limits'} has no Max locked memory")
     assert found.nofile == Allowance(1024, 1048576)
 
 
 @pytest.mark.parametrize("row", ["8388608 bytes", "8388608 infinite bytes", "-1 -1 bytes", "1 2 3 bytes"])
-def test_a_row_of_another_form(v2, row):
-    fill(v2, {"proc/self/limits": f"Max locked memory         {row}\n"})
-    assert cgroup.read_allowances(v2).memlock_bytes == Missing(Why.UNREADABLE, f"{v2 / 'proc/self/limits'}: Max locked memory is {row!r}")
+def test_a_row_of_another_form(node, row):
+    fill(node, {"proc/self/limits": f"Max locked memory         {row}\n"})
+    assert cgroup.read_allowances(node).memlock_bytes == Missing(
+        Why.UNREADABLE, f"{node / 'proc/self/limits'}: Max locked memory is {row!r}"
+    )
 
 
-def test_without_proc_and_shm(v2):
-    (v2 / "proc/self/limits").unlink()
-    shutil.rmtree(v2 / "dev")
-    found = cgroup.read_allowances(v2)
-    assert found.nproc == Missing(Why.NOT_THERE, str(v2 / "proc/self/limits"))
-    assert found.shm == Missing(Why.NOT_THERE, str(v2 / "dev/shm"))
+def test_without_proc_and_shm(node):
+    (node / "proc/self/limits").unlink()
+    shutil.rmtree(node / "dev")
+    found = cgroup.read_allowances(node)
+    assert found.nproc == Missing(Why.NOT_THERE, str(node / "proc/self/limits"))
+    assert found.shm == Missing(Why.NOT_THERE, str(node / "dev/shm"))

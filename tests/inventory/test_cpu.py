@@ -4,18 +4,13 @@ import shutil
 from dataclasses import replace
 
 import pytest
-from host_root import fill, grace_node, x86_node
+from host_root import fill, grace_node
 
 from gpu_acceptance.inventory import cpu
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.inventory.cpu import Cpu, NumaNode, ScalingGovernor
 
 CPUS = "sys/devices/system/cpu"
-
-
-@pytest.fixture
-def node(tmp_path):
-    return x86_node(tmp_path)
 
 
 def test_an_x86_server(node):

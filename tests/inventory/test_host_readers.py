@@ -36,11 +36,6 @@ OF_A_CORE = ("topology/thread_siblings_list", "topology/physical_package_id", "c
 NEVER_READ = {"possible", "offline", *(f"cpu{number}/{file}" for number in range(4, 8) for file in OF_A_CORE)}
 
 
-@pytest.fixture
-def node(tmp_path):
-    return x86_node(tmp_path)
-
-
 @pytest.fixture(scope="module")
 def shared_node(tmp_path_factory):
     """One folder for all examples of hypothesis."""

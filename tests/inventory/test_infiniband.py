@@ -3,10 +3,10 @@
 from contextlib import suppress
 
 import pytest
+from host_root import as_nobody, reachable_root
 from hypothesis import given
 from hypothesis import strategies as st
-from inventory.rdma_trees import COUNTERS, DOWN_PORT, HW_COUNTERS, NDR_PORT, ROCE_PORT, add_device
-from inventory.trees import fill, reachable_root, without_privilege
+from inventory.rdma_trees import COUNTERS, DOWN_PORT, HW_COUNTERS, NDR_PORT, ROCE_PORT, add_device, fill
 
 from gpu_acceptance.inventory import infiniband
 from gpu_acceptance.inventory.answer import Missing, Why
@@ -162,7 +162,7 @@ def test_a_file_that_may_not_be_read_is_missing_by_itself():
         (folder / "ports/1/counters/link_downed").chmod(0o000)
         (folder / "ports/1/hw_counters").chmod(0o000)
         (folder / "fw_ver").chmod(0o000)
-        with without_privilege():
+        with as_nobody():
             device = only_device(root)
         shown = root / "sys/class/infiniband/mlx5_0"
         assert device.firmware == Missing(Why.NOT_PERMITTED, str(shown / "fw_ver"))

@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from host_root import as_nobody, reachable_root
 from hypothesis import given
 from hypothesis import strategies as st
-from inventory.trees import reachable_root, without_privilege
 
 from gpu_acceptance.inventory import kernel_log
 from gpu_acceptance.inventory.answer import Missing, Why
@@ -361,7 +361,7 @@ def test_a_log_that_may_not_be_read_is_missing():
     with reachable_root() as root:
         log(root, "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.")
         (root / "dev" / "kmsg").chmod(0o000)
-        with without_privilege():
+        with as_nobody():
             found = kernel_log.read(root)
         assert everything(found) == {Missing(Why.NOT_PERMITTED, str(root / "dev" / "kmsg"))}
 

@@ -23,13 +23,6 @@ WELL = {
 }
 
 
-@pytest.fixture
-def api(tmp_path, monkeypatch):
-    with cluster(tmp_path / "account") as found:
-        monkeypatch.setattr(kubernetes, "ACCOUNT", found.account)
-        yield found
-
-
 def found(api):
     told = kubernetes.read(api.environment)
     topics = (kubernetes_health.node, kubernetes_health.devices, kubernetes_health.pods)

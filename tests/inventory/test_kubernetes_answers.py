@@ -6,7 +6,6 @@ from pathlib import Path
 
 import kubernetes_validate
 import pytest
-from api_server import cluster
 
 from gpu_acceptance.cli import meet
 from gpu_acceptance.inventory import kubernetes, kubernetes_health
@@ -22,13 +21,6 @@ UNSCHEDULABLE = "(PodScheduled: Unschedulable)"
 OTHER = "1 node(s) didn't match Pod's node affinity"
 TAINTED = "1 node(s) had taint {maintenance: fan}, that the pod didn't tolerate"
 UNHEARD = "its containers are Ready and it is not: its node does not report"
-
-
-@pytest.fixture
-def api(tmp_path, monkeypatch):
-    with cluster(tmp_path / "account") as found:
-        monkeypatch.setattr(kubernetes, "ACCOUNT", found.account)
-        yield found
 
 
 def test_the_version_is_named():

@@ -4,7 +4,7 @@ import copy
 
 import kubernetes_validate
 import pytest
-from api_server import NODE, cluster, node
+from api_server import NODE, node
 
 from gpu_acceptance.inventory import kubernetes, kubernetes_health
 from gpu_acceptance.inventory.answer import MOST_TEXT, Missing, Why
@@ -21,13 +21,6 @@ def named(name, labels=PRESENT, gpus="8", **spec):
         numbers["nvidia.com/gpu"] = gpus
     made["spec"] = spec
     return made
-
-
-@pytest.fixture
-def api(tmp_path, monkeypatch):
-    with cluster(tmp_path / "account") as found:
-        monkeypatch.setattr(kubernetes, "ACCOUNT", found.account)
-        yield found
 
 
 def elsewhere(api, used=(NODE,)):

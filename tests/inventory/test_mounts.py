@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path, PurePosixPath
 
 import pytest
-from host_root import MOUNTINFO, fill, x86_node
+from host_root import MOUNTINFO, fill
 
 from gpu_acceptance.inventory import mounts
 from gpu_acceptance.inventory.answer import Missing, Why
@@ -67,11 +67,6 @@ def test_a_line_of_another_form_is_no_list_of_mounts(tmp_path, line):
 
 def test_without_proc(tmp_path):
     assert mounts.read_mountinfo(tmp_path) == Missing(Why.NOT_THERE, str(tmp_path / "proc/self/mountinfo"))
-
-
-@pytest.fixture
-def node(tmp_path):
-    return x86_node(tmp_path)
 
 
 @pytest.fixture

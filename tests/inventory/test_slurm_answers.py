@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_acceptance.inventory import slurm, slurm_health
+from gpu_acceptance.inventory import slurm
 from gpu_acceptance.inventory.answer import Missing, Why
 from tests.inventory.slurm_commands import ALL_SAY_IT, CONFIG, JOB, NODE, PARTITION, facts
 
@@ -54,9 +54,7 @@ def test_a_step_that_does_not_end(commands, monkeypatch):
 def test_without_srun_nothing_is_known(commands):
     (commands.folder / "srun").unlink()
     commands.environ["PATH"] = str(commands.folder)
-    made = slurm_health.make_round_trip((), commands.environ)
-    assert made == Missing(Why.NOT_THERE, "srun is not on PATH")
-    assert next(slurm_health.round_trip(made))[1] == made
+    assert next(slurm.round_trip((), commands.environ))[1] == Missing(Why.NOT_THERE, "srun is not on PATH")
 
 
 def test_a_command_that_is_not_there(commands):
@@ -82,7 +80,7 @@ def test_a_number_that_is_no_job_is_not_asked_for(commands, number):
 def test_a_name_that_is_no_node_is_not_asked_for(commands, name):
     commands.environ["SLURMD_NODENAME"] = name
     lack = Missing(Why.NOT_THERE, f"SLURMD_NODENAME={name!r}: Slurm sets it in each step of a job")
-    assert slurm.own_node(commands.environ) == slurm_health.read_leftovers(commands.environ) == lack
+    assert slurm.own_node(commands.environ) == slurm.read_leftovers(commands.environ) == lack
 
 
 @pytest.mark.parametrize(
@@ -134,7 +132,7 @@ WORDS = [*JOB.split(), *NODE.split(), *PARTITION.split(), *CONFIG.split(), "\n",
 
 
 @given(st.one_of(st.text(), st.lists(st.sampled_from(WORDS)).map(" ".join)))
-@pytest.mark.parametrize("parse", [*PARSERS, slurm_health.leftover_pids])
+@pytest.mark.parametrize("parse", [*PARSERS, slurm.leftover_pids])
 def test_any_output_is_parsed_or_a_value_error(parse, text):
     try:
         parse(text)

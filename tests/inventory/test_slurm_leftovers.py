@@ -7,16 +7,9 @@ import time
 
 import psutil
 import pytest
-from inventory.slurm_commands import Commands
 
-from gpu_acceptance.inventory import slurm_health
+from gpu_acceptance.inventory import slurm
 from gpu_acceptance.inventory.answer import Missing, Why
-
-
-@pytest.fixture
-def commands(tmp_path):
-    return Commands(tmp_path)
-
 
 LISTPIDS = "PID      JOBID    STEPID   LOCALID GLOBALID\n"
 
@@ -43,13 +36,13 @@ def of_nobody():
 
 def test_the_list_of_processes(commands):
     commands.print("listpids", LISTPIDS + row(10) + row(11, "8") + row(-1) + "12       9        batch    0       0      \n")
-    assert slurm_health.leftover_pids((commands.folder / "listpids").read_text()) == {10: "7", 11: "8", 12: "9"}
+    assert slurm.leftover_pids((commands.folder / "listpids").read_text()) == {10: "7", 11: "8", 12: "9"}
 
 
 @pytest.mark.parametrize("text", ["", "No job steps exist on this node.\n", LISTPIDS + "ten 7 0 - -\n", LISTPIDS + "10 7\n"])
 def test_a_text_that_is_no_list_of_processes(text):
     with pytest.raises(ValueError, match="no list of processes: "):
-        slurm_health.leftover_pids(text)
+        slurm.leftover_pids(text)
 
 
 @pytest.mark.needs("root")
@@ -57,29 +50,29 @@ def test_processes_of_an_earlier_job_are_named_and_later_ones_are_not(of_nobody)
     nobody = pwd.getpwnam("nobody").pw_uid
     left, of_another_job, own, later = of_nobody(), of_nobody(), of_nobody(), of_nobody()
     listed = {own: "7", of_another_job: "8"}
-    found = slurm_health.leftovers_of(nobody, listed, "7", own)
+    found = slurm.leftovers_of(nobody, listed, "7", own)
     assert [name for name in found if name.endswith((f" {left}", f" {of_another_job}", f" {own}", f" {later}"))] == [f"sleep {left}"]
-    metric, number, unit, said = next(slurm_health.leftovers(found))
+    metric, number, unit, said = next(slurm.leftovers(found))
     assert (metric, number, unit) == ("slurm.leftovers.processes", len(found), "count")
     assert f"sleep {left}" in said
 
 
 def test_leftovers_of_root_are_unknown():
-    found = slurm_health.leftovers_of(0, {1: "7"}, "7", 1)
+    found = slurm.leftovers_of(0, {1: "7"}, "7", 1)
     assert found == Missing(Why.NOT_SUPPORTED, "the job runs as root, to whom the processes of the system belong too")
-    assert next(slurm_health.leftovers(found))[1] == found
+    assert next(slurm.leftovers(found))[1] == found
 
 
 @pytest.mark.parametrize("listed", [{}, {4711: "8"}])
 def test_a_list_without_this_process_is_of_other_processes(listed):
     said = "process 4711 is of job 7, and is missing in scontrol listpids: a container with its own PIDs?"
-    assert slurm_health.leftovers_of(1000, listed, "7", 4711) == Missing(Why.UNREADABLE, said)
+    assert slurm.leftovers_of(1000, listed, "7", 4711) == Missing(Why.UNREADABLE, said)
 
 
 def test_processes_are_asked_of_the_node_by_its_own_name(commands, monkeypatch):
     monkeypatch.setattr(os, "getuid", lambda: 12345)  # a user without processes
     commands.print("listpids", LISTPIDS + row(os.getpid()))
-    assert slurm_health.read_leftovers(commands.environ) == ()
+    assert slurm.read_leftovers(commands.environ) == ()
     assert commands.asked == ["listpids * node1"]
 
 
@@ -89,4 +82,4 @@ def test_a_process_that_ends_meanwhile_is_none(monkeypatch):
     own = psutil.Process(os.getppid())
     own.info = {"name": "own", "uids": own.uids(), "create_time": 1.0}
     monkeypatch.setattr(psutil, "process_iter", lambda names: iter([gone, own]))
-    assert slurm_health.leftovers_of(12345, {own.pid: "7"}, "7", own.pid) == ()
+    assert slurm.leftovers_of(12345, {own.pid: "7"}, "7", own.pid) == ()

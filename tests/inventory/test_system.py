@@ -2,11 +2,9 @@
 
 import shutil
 import socket
-import tempfile
-from pathlib import Path
 
 import pytest
-from host_root import DMI, as_nobody, fill, x86_node
+from host_root import DMI, as_nobody, fill, reachable_root
 
 from gpu_acceptance.inventory import system
 from gpu_acceptance.inventory.answer import Missing, Why
@@ -14,11 +12,6 @@ from gpu_acceptance.inventory.system import Dmi, HugePages, Memory, System
 
 FIRMWARE = "sys/class/dmi/id"
 POOLS = "sys/kernel/mm/hugepages"
-
-
-@pytest.fixture
-def node(tmp_path):
-    return x86_node(tmp_path)
 
 
 def parameters(root, command_line):
@@ -132,9 +125,7 @@ def test_an_old_kernel_does_not_estimate_available_memory(node):
 
 
 def test_a_serial_that_only_root_may_read():
-    with tempfile.TemporaryDirectory() as name:  # tmp_path is closed to other users
-        root = Path(name)
-        root.chmod(0o755)
+    with reachable_root() as root:
         fill(root, {f"{FIRMWARE}/{field}": value for field, value in DMI.items()})
         serial = root / FIRMWARE / "product_serial"
         serial.chmod(0o400 if serial.stat().st_uid == 0 else 0)

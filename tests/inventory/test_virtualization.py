@@ -3,7 +3,7 @@
 import shutil
 
 import pytest
-from host_root import CPUINFO_X86, fill, grace_node, x86_node
+from host_root import CPUINFO_X86, fill, grace_node
 
 from gpu_acceptance.inventory import system
 from gpu_acceptance.inventory.answer import Missing, Why
@@ -11,11 +11,6 @@ from gpu_acceptance.inventory.answer import Missing, Why
 GUEST = CPUINFO_X86.format(cpu=0).replace(" syscall", " syscall hypervisor")
 ID = "3f1c" * 16
 LONE_ROOT = "27 1 0:40 / / rw - overlay overlay rw"
-
-
-@pytest.fixture
-def node(tmp_path):
-    return x86_node(tmp_path)
 
 
 def hypervisor(root):

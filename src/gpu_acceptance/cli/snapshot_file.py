@@ -19,7 +19,7 @@ from gpu_acceptance.base.model import first_problem
 from gpu_acceptance.base.strict_yaml import StrictYamlError, parse
 from gpu_acceptance.base.text import one_line
 from gpu_acceptance.folder.files import RESULTS, RecordError, read_regular
-from gpu_acceptance.inventory import declared, gpu_health, infiniband_health, kernel_log_health, node
+from gpu_acceptance.inventory import declared, gpu_health, infiniband_health, kernel_log, node
 from gpu_acceptance.inventory.answer import Missing, known
 from gpu_acceptance.inventory.declared import DeclaredNode
 from gpu_acceptance.inventory.gpu import Gpu, GpuReading
@@ -286,8 +286,8 @@ def _topics(snapshot: Snapshot, gpus: tuple[GpuReading, ...], profile: Profile, 
             yield NETWORK, topic, [list(of_node(used))] * len(gpus)
     if LOG in subjects:
         log = node.kernel_log
-        yield LOG, "errors", [kernel_log_health.errors(log, gpu, place) for gpu, place in zip(gpus, places, strict=True)]
-        yield LOG, "elsewhere", [list(kernel_log_health.elsewhere(log, gpus))] * len(gpus)
+        yield LOG, "errors", [kernel_log.errors(log, gpu, place) for gpu, place in zip(gpus, places, strict=True)]
+        yield LOG, "elsewhere", [list(kernel_log.elsewhere(log, gpus))] * len(gpus)
 
 
 def _row(subject: str, topic: str, profile: Profile, job: Job, findings: Sequence[_Findings], waivers: Mapping[str, str]) -> Row:

@@ -10,15 +10,17 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gpu_acceptance.base.text import clip
-from gpu_acceptance.inventory.answer import Answer, Missing, Why, missing_over
-from gpu_acceptance.inventory.pci_topology import nvml_bus_id
+from gpu_acceptance.base.text import clip, each_once
+from gpu_acceptance.inventory.answer import Answer, Missing, Why, all_missing, known, missing_over
+from gpu_acceptance.inventory.gpu import GpuReading
+from gpu_acceptance.inventory.pci_topology import Place, nvml_bus_id
+from gpu_acceptance.inventory.xids import Remedy, labels_of, meaning_of
 
 _RECORD_BYTES = 16_384  # the kernel refuses a buffer that is smaller than a record, which has up to 8 KiB (CONSOLE_EXT_LOG_MAX)
 _MOST_BYTES = 64 << 20  # log_buf_len of a large node is some MiB
@@ -30,6 +32,10 @@ _LOG_KERN = 0  # the facility: the prefix without its 3 bits of priority
 
 _MOST_TEXT = 300  # characters
 _MOST_ALIKE = 100  # listed messages of one kind about one device; one that repeats endlessly must not hide another
+Finding = tuple[str, Answer[int], str, str] | tuple[str, Answer[int], str, str, dict[str, int]]  # metric, value, unit, detail, labels
+Findings = Iterator[Finding]
+
+_NO_REPAIR = {Remedy.IGNORE, Remedy.RESTART_APPLICATION}
 
 
 @dataclass(frozen=True)
@@ -272,3 +278,65 @@ def _sxid(match: re.Match[str], at_s: float) -> SXid:
 def _bus_id(bus: str, function: str | None) -> str:
     """Return the address as NVML writes it. The GPU driver leaves out the function, which is 0."""
     return nvml_bus_id(bus + (function or ".0"))
+
+
+def errors(log: KernelLog, gpu: GpuReading, place: Answer[Place]) -> Findings:
+    """Yield errors of one GPU, found by its address on the PCI bus."""
+    address = gpu.pci_bus_id
+    if isinstance(address, Missing):
+        yield from all_missing("kernel_log.errors", address, xids="count", lost="count", pcie="count")
+        return
+    xids = [meaning_of(xid.number, xid.text) for xid in known(log.xids) if xid.pci_bus_id == address]
+    to_repair = [meaning for meaning in xids if meaning.remedy not in _NO_REPAIR]
+    number = _counted(to_repair, log, _doubt_of_line(log))
+    yield "kernel_log.errors.xids", number, "count", each_once(map(str, to_repair)), labels_of(to_repair)
+    lost = [f"{one.at_s:.0f} s after boot" for one in known(log.lost_gpus) if one.pci_bus_id == address]
+    yield "kernel_log.errors.lost", _counted(lost, log, _doubt_of_line(log)), "count", each_once(lost)
+    # A device above it: a port between the GPU and the CPU.
+    above = () if isinstance(place, Missing) or isinstance(place.pci_path, Missing) else place.pci_path.split("/")[1:]
+    own = [error for error in known(log.pcie_errors) if error.pci_bus_id in {address, *map(nvml_bus_id, above)}]
+    bad = [f"{error.pci_bus_id} {error.severity}" for error in own if error.severity in {"non-fatal", "fatal"}]
+    yield "kernel_log.errors.pcie", _counted(bad, log, _doubt_of_port(own, log, place)), "count", each_once(bad)
+
+
+def elsewhere(log: KernelLog, gpus: Iterable[GpuReading]) -> Findings:
+    """Yield errors of GPUs that NVML does not show, and of the switches between GPUs."""
+    shown = [gpu.pci_bus_id for gpu in gpus]
+    unknown = next((address for address in shown if isinstance(address, Missing)), None)
+    addresses = [*(xid.pci_bus_id for xid in known(log.xids)), *(one.pci_bus_id for one in known(log.lost_gpus))]
+    strange = [address for address in addresses if address not in shown]
+    number = unknown if unknown and strange else _counted(strange, log, _doubt_of_line(log))
+    yield "kernel_log.elsewhere.gpus", number, "count", each_once(strange)
+    fatal = [f"SXid {one.number} of {one.switch}" for one in known(log.sxids) if one.is_fatal is True]
+    doubtful = [f"SXid {one.number} of {one.switch}: {one.is_fatal}" for one in known(log.sxids) if isinstance(one.is_fatal, Missing)]
+    doubt = Missing(Why.UNREADABLE, doubtful[0][:200]) if doubtful else _doubt_of_line(log)
+    yield "kernel_log.elsewhere.sxids", _counted(fatal, log, doubt), "count", each_once(fatal)
+
+
+def _counted(found: Sequence[object], log: KernelLog, doubt: Missing | None) -> Answer[int]:
+    """Return the number of findings; 0 only where the whole log was read and no line is in doubt."""
+    if isinstance(log.reach, Missing):
+        return log.reach
+    if found:
+        return len(found)
+    if doubt:
+        return doubt
+    if not log.reach.is_since_boot:
+        return Missing(Why.NOT_THERE, f"not all of the kernel log since boot is there: it begins {log.reach.first_s:.0f} s after it")
+    return 0
+
+
+def _doubt_of_line(log: KernelLog) -> Missing | None:
+    """Return a doubt about a line of the GPU driver in an unknown format: it may concern any GPU, and be as bad as any."""
+    first = next(iter(known(log.unreadable)), None)
+    return Missing(Why.UNREADABLE, f"in no known form: {first.text}"[:200]) if first else None
+
+
+def _doubt_of_port(own: Sequence[PcieError], log: KernelLog, place: Answer[Place]) -> Missing | None:
+    """Return a doubt about an error of unknown severity, or of a port where the ports above this GPU are unknown."""
+    unknown = next((error for error in own if isinstance(error.severity, Missing)), None)
+    if unknown:
+        return Missing(Why.UNREADABLE, f"{unknown.pci_bus_id}: {unknown.severity}"[:200])
+    path = place if isinstance(place, Missing) else place.pci_path
+    others = any(error.severity != "corrected" for error in known(log.pcie_errors))
+    return path if isinstance(path, Missing) and others else None

@@ -78,7 +78,9 @@ def test_torchrun_finds_the_last_screen_and_prints_it_last(tmp_path, monkeypatch
     assert message["message"] == "REJECTED: 1 limit missed"
     assert message["extraInfo"]["py_callstack"].lstrip("\n") == "REJECTED: 1 limit missed\ncoverage: µ\nreport: there"
     assert message["extraInfo"]["py_callstack"].count("\n") == 14, "what torchrun says of the rank is out of sight"
-    write_error_file("REJECTED: 1 limit missed")
+    with path.open(encoding="utf-8") as half_read:
+        write_error_file("REJECTED: 1 limit missed")
+        assert json.load(half_read)["message"] == message, "torchrun may read while it is written, and ends by a file that is not whole"
     other = json.loads(path.read_text(encoding="utf-8"))["message"]["extraInfo"]
     assert other["py_callstack"] == "REJECTED: 1 limit missed"
     assert int(other["timestamp"]) > int(message["extraInfo"]["timestamp"]), "torchrun prints the earliest one last"

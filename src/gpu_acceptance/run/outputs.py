@@ -11,6 +11,7 @@ from typing import Literal, TextIO
 
 import pytest
 
+from gpu_acceptance.base.files import write_atomically
 from gpu_acceptance.base.text import visible
 from gpu_acceptance.folder.files import RunFiles
 from gpu_acceptance.record.outcome import Means, Outcome
@@ -35,7 +36,7 @@ def write_error_file(verdict: str, lines: Sequence[str] = ()) -> None:
     rows = [*above, *lines] if lines else [verdict]
     extra = {"py_callstack": "\n".join(rows), "timestamp": str(int(time.time()) + (0 if lines else _LATER_S))}
     with contextlib.suppress(OSError):
-        Path(path).write_text(json.dumps({"message": {"message": verdict, "extraInfo": extra}}), encoding="utf-8")
+        write_atomically(Path(path), json.dumps({"message": {"message": verdict, "extraInfo": extra}}))  # torchrun reads it at any time
 
 
 def reports(

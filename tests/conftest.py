@@ -17,7 +17,19 @@ settings.register_profile("any machine", deadline=None, suppress_health_check=[H
 settings.load_profile("any machine")
 
 # They wait for most of their time. Begun first, they share the machine with what computes, and none of them is left at the end.
-LONG_WAITS = ("slurm", "hosts", "signals", "stranger", "exit_guard", "network_fs", "launchers", "connectivity", "generations", "lora_model")
+LONG_WAITS = (
+    "slurm",
+    "hosts",
+    "signals",
+    "stranger",
+    "exit_guard",
+    "network_fs",
+    "launchers",
+    "connectivity",
+    "generations",
+    "lora_model",
+    "formation",
+)
 for _number in (signal.SIGHUP, signal.SIGINT):  # ignored under nohup, or behind `&`: what a test starts would ignore it as well
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, lambda *_: None)

@@ -1,5 +1,7 @@
 """A worker that cannot start, and a process group that cannot be formed: the rank and its step are named, and the rest still runs."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from faults import Fault
 from suite import make_suite, torchrun
@@ -49,29 +51,34 @@ FAULTS = {
 }
 
 
-@pytest.fixture(scope="module", params=FAULTS, ids=["hangs", "wrong_interface", "dies"])
-def broken(request, tmp_path_factory):
-    suite = make_suite(tmp_path_factory.mktemp("formation"), "passes", "runs_without_group", conftest=request.param)
-    (suite / "thresholds" / "base.yaml").write_text(f"deadline_s: {DEADLINE_S}\n")
-    return FAULTS[request.param], torchrun(suite)
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Conftest -> the end of a run with it, once it is there: one of them waits for two deadlines, and the others go on beside it."""
+
+    def run(conftest):
+        suite = make_suite(tmp_path_factory.mktemp("formation"), "passes", "runs_without_group", conftest=conftest)
+        (suite / "thresholds" / "base.yaml").write_text(f"deadline_s: {DEADLINE_S}\n")
+        return torchrun(suite)
+
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        ended = {conftest: pool.submit(run, conftest) for conftest in FAULTS}
+        yield lambda conftest: ended[conftest].result()
 
 
-def test_the_rank_and_the_step_are_named_and_its_peer_is_a_victim(broken, seen):
+@pytest.fixture(params=[WRONG_INTERFACE, DIES, HANGS], ids=["wrong_interface", "dies", "hangs"])
+def broken(request, runs):
+    return FAULTS[request.param], runs(request.param)
+
+
+def test_the_rank_and_the_step_are_named_and_what_needs_no_group_still_runs(broken, seen):
+    """Its peer is a victim, the rest does not run, and the run is rejected."""
     one, ended = broken
     seen.row(one, ended, attempt=0)
     for attempt in (0, 1):
         assert ended.outcomes_by_rank(FORMATION, attempt) == {0: "victim", 1: one.ends_in}
-
-
-def test_what_needs_no_group_still_runs_and_the_rest_does_not(broken):
-    _, ended = broken
     assert ended.outcomes() == {"test_value": "not run", "test_alone": "passed"}
     assert ended.row("test_value").message == f"no process group: 2 formations in a row failed (see {FORMATION})"
     assert ended.outcomes_by_rank(FORMATION) == {0: "passed", 1: "passed"}
-
-
-def test_the_run_is_rejected(broken):
-    _, ended = broken
     assert ended.rank_exit_codes == {0: 1, 1: 1}, ended.output
     assert ended.verdict_line.startswith("REJECTED: ")
 
@@ -98,25 +105,19 @@ def test_a_rank_without_its_gpu_is_named_and_its_peers_are_victims(invisible, se
         {0: "victim", 1: "failed"},
         {0: "passed", 1: "failed"},
     ]
+    assert invisible.verdict_line.startswith("REJECTED: world formation failed")
+    assert invisible.rank_exit_codes == {0: 1, 1: 1}
 
 
-def test_what_needs_no_group_is_measured_on_the_others(invisible):
+def test_what_needs_no_group_is_measured_on_the_others_and_what_gathers_from_it_says_so(invisible):
     assert invisible.outcomes_by_rank("test_alone") == {0: "passed", 1: "not run"}
     assert [figure.value for record in invisible.row("test_alone").attempts[0].ranks for figure in record.figures] == [5.0]
     assert invisible.row("test_alone").outcome == "not measured"
     assert "rank 1" in invisible.row("test_alone").message
     assert "no worker: none could be started (see world_formation)" in invisible.row("test_alone").message
-
-
-def test_what_gathers_from_a_rank_without_a_worker_says_so(invisible):
     row = invisible.row("test_gathers_alone")
     assert row.outcome == "error"
     assert "RuntimeError: gather of 'rank': rank 1 without a worker, see world_formation" in row.message
-
-
-def test_a_run_with_a_rank_without_its_gpu_is_rejected(invisible):
-    assert invisible.verdict_line.startswith("REJECTED: world formation failed")
-    assert invisible.rank_exit_codes == {0: 1, 1: 1}
 
 
 LACKS_A_LIBRARY = """
@@ -186,8 +187,8 @@ def test_value(ranks, check):
 """
 
 
-def test_workers_of_a_loader_start_in_a_long_tmpdir(tmp_path):
-    suite = make_suite(tmp_path / "suite", "passes")
+def test_a_run_with_brackets_in_its_path_and_a_long_tmpdir_works_and_its_loader_starts_workers(tmp_path):
+    suite = make_suite(tmp_path / "feature x [a]::b", "passes")
     (suite / "acceptance" / "test_passes.py").write_text(READS_BY_A_WORKER)
     long = tmp_path / ("x" * 100)
     long.mkdir()
@@ -196,12 +197,8 @@ def test_workers_of_a_loader_start_in_a_long_tmpdir(tmp_path):
     assert ended.outcomes() == {"test_value": "passed"}
 
 
-@pytest.mark.parametrize("without_pidfd", [False, True], ids=["brackets in its path", "no pidfd_open in its Python"])
-def test_a_run_that_works_all_the_same(tmp_path, without_pidfd):
+def test_a_run_without_pidfd_open_works_all_the_same(tmp_path):
     (tmp_path / "sitecustomize.py").write_text(WITHOUT_PIDFD)
-    ended = torchrun(
-        make_suite(tmp_path / ("suite" if without_pidfd else "feature x [a]::b"), "passes"),
-        env={"PYTHONPATH": str(tmp_path)} if without_pidfd else {},
-    )
+    ended = torchrun(make_suite(tmp_path / "suite", "passes"), env={"PYTHONPATH": str(tmp_path)})
     assert ended.returncode == 0, ended.output
     assert ended.outcomes() == {"test_value": "passed"}

@@ -14,6 +14,12 @@ from waiting import wait_until
 pytestmark = pytest.mark.launcher
 
 
+FORKS_FIRST = """
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: "forks" not in item.path.name)
+"""
+
+
 @pytest.fixture(scope="module")
 def left(tmp_path_factory):
     return torchrun(make_suite(tmp_path_factory.mktemp("left"), "leaves_a_process", "stops_reading"))
@@ -24,48 +30,43 @@ def one_sided(tmp_path_factory):
     return torchrun(make_suite(tmp_path_factory.mktemp("one_sided"), "leaves_a_collective"))
 
 
-@pytest.fixture(scope="module")
-def at_the_end(tmp_path_factory):
-    return plain_pytest(make_suite(tmp_path_factory.mktemp("at_the_end"), "changes_its_surroundings", "checks_late"))
-
-
 def test_a_collective_that_only_one_rank_issued(one_sided):
     assert one_sided.row("test_one_sided").outcome in {"error", "stuck"}
     row = one_sided.row("leaves_a_collective.py::test_next")
     assert (row.outcome, row.attempts[0].ranks[1].figures[0].value) == ("passed", 2.0)
 
 
-def test_what_was_held_for_a_validation_that_is_left_out_is_ended_before_the_next(tmp_path):
-    ended = plain_pytest(make_suite(tmp_path, "left_out", "passes"), "--budget=600")
-    assert ended.outcomes() == {"test_first": "passed", "test_second": "not run", "test_value": "passed"}, ended.output
+def test_what_a_validation_held_or_changed_is_over_for_the_next_and_a_late_figure_belongs_to_none(tmp_path):
+    """Also what was held for one that is left out."""
+    examples = ("changes_its_surroundings", "checks_late", "left_out", "passes")
+    ended = plain_pytest(make_suite(tmp_path, *examples), "--budget=600")
+    names = ("changes_its_surroundings.py::test_next", "checks_late.py::test_late", "checks_late.py::test_next", "test_first", "test_value")
+    assert [ended.row(name).outcome for name in names] == ["passed"] * 5, ended.output
+    assert ended.row("test_second").outcome == "not run"
     assert "out of time: --budget=600" in ended.row("test_second").message
+    text = "acceptance/test_checks_late.py::test_late gave checks_late.value after it had ended"
+    assert any(text in record.message for attempt in ended.row("worker_end").attempts for record in attempt.ranks)
 
 
-def test_what_is_right_passes(tmp_path):
-    ended = torchrun(make_suite(tmp_path, "talks_in_pairs", "holds_for_the_module"), ranks=3)
-    assert ended.verdict_line == "ACCEPTED (cpu profile: no GPU was tested)", ended.output
-
-
-def test_a_forked_copy_does_not_speak_for_the_worker(tmp_path):
-    ended = plain_pytest(make_suite(tmp_path, "forks"))
-    assert ended.row("test_forks").outcome == "error"
-    assert "left behind: process" in ended.row("test_forks").message
-    assert "seen, whatever the copy says" in ended.row("test_next").message
-    assert ended.returncode == 6
-
-
-def test_the_next_validation_has_clean_surroundings(at_the_end):
-    assert at_the_end.row("changes_its_surroundings.py::test_next").outcome == "passed"
-
-
-def test_settings_that_a_validation_leaves_are_put_back(tmp_path):
-    ended = torchrun(make_suite(tmp_path, "leaves_settings"))
+def test_what_is_right_passes_and_settings_that_a_validation_leaves_are_put_back(tmp_path):
+    """A process that is just ending is not left behind."""
+    examples = ("ends_a_moment_later", "holds_for_the_module", "leaves_settings", "talks_in_pairs")
+    ended = torchrun(make_suite(tmp_path, *examples), ranks=3)
     wrong = [row.nodeid for row in ended.record.rows if row.outcome != "passed"]
     assert (wrong, ended.verdict_line) == ([], "ACCEPTED (cpu profile: no GPU was tested)"), ended.output
-    assert ended.folder
     log = (ended.folder / "logs" / "rank-00000.log").read_text()
     assert "::test_setting[leave-alarm], put back: timer ITIMER_REAL is True, was False\n" in log
     assert "::test_nested, put back: environment LEFT_BY_THE_CALL is '1', was None\n" in log
+
+
+def test_a_forked_copy_does_not_speak_for_the_worker_and_what_fails_when_the_session_ends_counts(tmp_path):
+    """The worker that forked is replaced."""
+    ended = plain_pytest(make_suite(tmp_path, "fails_at_the_end", "forks", conftest=FORKS_FIRST))
+    assert ended.row("test_forks").outcome == "error"
+    assert "left behind: process" in ended.row("test_forks").message
+    assert "seen, whatever the copy says" in ended.row("forks.py::test_next").message
+    assert "error in teardown: OSError: the data is corrupted" in ended.row("test_value").message
+    assert ended.returncode == 6
 
 
 def test_what_cannot_be_put_back_is_an_error_and_costs_the_workers(tmp_path):
@@ -90,18 +91,6 @@ def test_what_a_quick_validation_leaves_is_no_miss_of_the_next(tmp_path):
     assert list(ended.outcomes().values()) == ["error", "passed", "passed"], ended.output
     assert "error in teardown: left behind: replacement of torch.equal is print, was None" in ended.row("test_equal[0]").message
     assert ended.verdict_line.startswith("INCOMPLETE")
-
-
-def test_a_late_figure_belongs_to_no_validation_and_is_reported(at_the_end):
-    assert [at_the_end.row(f"checks_late.py::{name}").outcome for name in ("test_late", "test_next")] == ["passed", "passed"]
-    text = "acceptance/test_checks_late.py::test_late gave checks_late.value after it had ended"
-    assert any(text in record.message for attempt in at_the_end.row("worker_end").attempts for record in attempt.ranks)
-
-
-def test_what_fails_when_the_session_ends_counts(tmp_path):
-    ended = plain_pytest(make_suite(tmp_path, "fails_at_the_end"))
-    assert ended.returncode == 6
-    assert "error in teardown: OSError: the data is corrupted" in ended.row("test_value").message
 
 
 def test_what_goes_wrong_in_a_teardown_is_told_of_the_teardown(tmp_path):
@@ -140,11 +129,6 @@ def test_what_a_conftest_started_beside_the_run_lives_until_its_end(tmp_path):
     assert ended.row("leaves_a_process.py::test_next").outcome == "passed"
     assert set((suite / "monitored").read_text().split()) == {"None"}
     assert_nothing_left(suite)
-
-
-def test_a_process_that_is_just_ending_is_not_left_behind(tmp_path):
-    ended = plain_pytest(make_suite(tmp_path, "ends_a_moment_later"))
-    assert ended.verdict_line == "ACCEPTED (cpu profile: no GPU was tested)", ended.output
 
 
 def test_a_worker_that_reads_nothing_does_not_hold_its_supervisor(left):

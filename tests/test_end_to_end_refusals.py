@@ -68,16 +68,15 @@ PLACES = {"mine": "mine.yaml", "h200": "thresholds/h200-sxm.yaml", "conftest": "
 
 @pytest.fixture
 def start(tmp_path):
-    """Start ranks of an example with these files in its suite, and with plugins that can be imported."""
+    """Start ranks of an example with these files in its suite, of which plugins can be imported."""
 
     def start(ranks, *arguments, env=None, example="passes", launcher=(), **files):
         suite = make_suite(tmp_path / "suite", example)
         for name, text in files.items():
-            (suite / PLACES[name] if name in PLACES else tmp_path / f"{name}.py").write_text(text)
-        environment = {**({"PYTHONPATH": str(tmp_path)} if files.keys() - PLACES else {}), **(env or {})}
+            (suite / PLACES.get(name, f"{name}.py")).write_text(text)
         if ranks == 1:
-            return plain_pytest(suite, *arguments, env=environment)
-        return torchrun(suite, *arguments, ranks=ranks, env=environment, launcher=launcher)
+            return plain_pytest(suite, *arguments, env=env)
+        return torchrun(suite, *arguments, ranks=ranks, env=env, launcher=launcher)
 
     return start
 

@@ -82,19 +82,30 @@ def folder_of(suite: Path) -> Path:
     return max((suite / "reports").iterdir(), key=lambda path: path.stat().st_mtime)
 
 
+@pytest.fixture(scope="module")
+def in_files(suites):
+    """The end of the program for each verdict, in a file: with its ranks and level told, by an overlay and a named profile, and plain."""
+    (suites["REJECTED"] / "site.yaml").write_text(
+        "limits: {misses.value: {at_least: 0.9, unit: GB/s, scope: rank, source: 'policy: this site asks for less'}}"
+    )
+    options = {"ACCEPTED": ["--ranks=1", "--level", "full"], "REJECTED": ["--limits", "site.yaml", "--hardware=cpu"], "INCOMPLETE": []}
+    return {verdict: run([*PROGRAM, *options[verdict]], suite) for verdict, suite in suites.items()}
+
+
 @pytest.mark.parametrize("verdict", VERDICTS)
 @pytest.mark.parametrize("way", ["a terminal", "a file"])
-def test_the_last_screen_of_the_program_is_the_verdict_and_nothing_follows_it(suites, verdict, way):
+def test_the_last_screen_of_the_program_is_the_verdict_and_nothing_follows_it(suites, in_files, verdict, way):
     suite, (_, code) = suites[verdict], VERDICTS[verdict]
     if way == "a terminal":
         returncode, output = on_a_terminal(PROGRAM, suite)
+        folder = folder_of(suite)
     else:
-        done = run(PROGRAM, suite)
-        returncode, output = done.returncode, done.output
+        done = in_files[verdict]
+        returncode, output, folder = done.returncode, done.output, done.folder
     assert returncode == code, output
     rows = last_rows(output)
     screen = screen_of(rows, verdict)
-    assert_last_screen(screen, verdict, folder_of(suite))
+    assert_last_screen(screen, verdict, folder)
     assert "Traceback" not in output
     assert len(re.findall(rf"^\S*{verdict}", output, re.MULTILINE)) == 1, "it stands once"
     coloured = re.findall(r"\x1b\[1;3[123]m(\w+)\x1b\[0m", "\n".join(rows))
@@ -102,25 +113,34 @@ def test_the_last_screen_of_the_program_is_the_verdict_and_nothing_follows_it(su
     assert way == "a file" or all(len(row) <= COLUMNS or " " not in row.strip() for row in screen)
 
 
-@pytest.mark.parametrize("verdict", VERDICTS)
-def test_make_adds_one_line_of_its_own_where_the_exit_code_is_not_0(suites, verdict):
+@pytest.mark.parametrize(("verdict", "arguments", "env"), [("ACCEPTED", "", {"NO_COLOR": "1"}), ("INCOMPLETE", "--color=yes", {})])
+def test_make_adds_one_line_of_its_own_where_the_exit_code_is_not_0(suites, verdict, arguments, env):
+    """Without colours where NO_COLOR says so; with those of pytest there is no summary of its own."""
     suite, (_, code) = suites[verdict], VERDICTS[verdict]
     program = suite / ".venv" / "bin" / "gpu-acceptance"
     program.parent.mkdir(parents=True)
     (suite / ".venv" / ".ready").touch()
     program.write_text(f'#!/bin/sh\nexec {shlex.join(PROGRAM[:-1])} "$@"\n')
     program.chmod(0o755)
-    returncode, output = on_a_terminal(["make", "-f", str(ROOT / "Makefile"), "-o", ".venv/.ready", "accept"], suite)
+    make = ["make", "-f", str(ROOT / "Makefile"), "-o", ".venv/.ready", "accept", f"ARGS={arguments}"]
+    returncode, output = on_a_terminal(make, suite, **env)
     assert returncode == (2 if code else 0), output
     *rows, last = last_rows(output)
     assert last.endswith(f"accept] Error {code}") or not code
     assert_last_screen(screen_of(rows if code else [*rows, last], verdict), verdict, folder_of(suite))
+    assert ("\x1b[" in output) == (verdict != "ACCEPTED")
+    assert not re.search(r"\d+ passed.* in [0-9.]+s", ESCAPE.sub("", output))
+    assert verdict != "INCOMPLETE" or "short test summary info" in output
 
 
-@pytest.mark.parametrize("verdict", ["REJECTED", "INCOMPLETE"])
+@pytest.mark.parametrize("verdict", VERDICTS)
 def test_under_plain_torchrun_its_page_ends_with_the_same_screen(suites, verdict):
     suite, (_, code) = suites[verdict], VERDICTS[verdict]
     returncode, output = on_a_terminal(torchrun_command("acceptance/"), suite)
+    if not code:
+        assert returncode == 0, output
+        assert_last_screen(screen_of(last_rows(output), verdict), verdict, folder_of(suite))
+        return
     assert returncode == 1
     *rows, frame = last_rows(output)
     assert set(frame) == {"="}
@@ -131,25 +151,8 @@ def test_under_plain_torchrun_its_page_ends_with_the_same_screen(suites, verdict
     assert blocks[1][1] == ""
 
 
-def test_under_plain_torchrun_an_accepted_run_ends_with_it_as_well(suites):
-    returncode, output = on_a_terminal(torchrun_command("acceptance/"), suites["ACCEPTED"])
-    assert returncode == 0, output
-    assert_last_screen(screen_of(last_rows(output), "ACCEPTED"), "ACCEPTED", folder_of(suites["ACCEPTED"]))
-
-
-def test_pytest_prints_no_summary_of_its_own(suites):
-    _, output = on_a_terminal([*PROGRAM, "--color=yes"], suites["INCOMPLETE"])
-    assert not re.search(r"\d+ passed.* in [0-9.]+s", ESCAPE.sub("", output))
-    assert "short test summary info" in output
-
-
-def test_no_color_switches_colours_off(suites):
-    _, output = on_a_terminal(PROGRAM, suites["ACCEPTED"], NO_COLOR="1")
-    assert "\x1b[" not in output
-
-
-def test_the_first_screen_says_what_is_tested_by_what_and_until_when(suites):
-    done = run([*PROGRAM, "--ranks=1"], suites["ACCEPTED"])
+def test_the_first_screen_says_what_is_tested_by_what_and_until_when(in_files):
+    done = in_files["ACCEPTED"]
     lines = done.output.split("\n")
     (first,) = [number for number, line in enumerate(lines) if line.startswith("profile ")]
     profile, job, told, expected = lines[first : first + 4]
@@ -157,37 +160,24 @@ def test_the_first_screen_says_what_is_tested_by_what_and_until_when(suites):
     assert job.startswith("job       1 node x 1 rank, no GPU: ")
     assert told == f"run       {done.folder.name}, its report will be in {done.folder}"
     assert re.fullmatch(r"expected  \S+ s for 1 validation and up to 1 limit; end about \d\d:\d\d \S+", expected)
+    assert "profile   cpu, named by --hardware; 1 change by site.yaml; level full" in in_files["REJECTED"].output
 
 
-def test_overlays_and_a_named_profile_are_on_the_first_screen(tmp_path):
-    suite = make_suite(tmp_path, "passes")
-    (suite / "site.yaml").write_text(
-        "limits: {passes.value: {at_least: 0.5, unit: GB/s, scope: rank, source: 'policy: this site asks for less'}}"
-    )
-    done = run([*PROGRAM, "--limits", "site.yaml", "--hardware=cpu"], suite)
-    assert "profile   cpu, named by --hardware; 1 change by site.yaml; level full" in done.output
+def test_the_report_names_the_command_that_was_typed(in_files):
+    assert in_files["ACCEPTED"].record.plan.command[-4:] == ("run", "--ranks=1", "--level", "full")
 
 
-def test_with_v_what_is_not_applicable_is_one_line_for_each_subject(tmp_path):
+def test_with_v_what_is_not_applicable_is_one_line_for_each_subject_and_a_file_is_named_alone(tmp_path):
     suite = make_suite(tmp_path, "declared_skip", "passes")
     done = run([*PROGRAM, "-v", "--ranks=1"], suite)
     assert re.search(r"^declared_skip: \d+ validations? not applicable: ", done.output, re.MULTILINE), done.output
     assert "SKIPPED" not in done.output
     assert "acceptance/test_passes.py::test_value PASSED" in done.output
     assert "[100%]" in done.output
-    assert "SKIPPED" in run([*PROGRAM, "-vv", "--ranks=1"], suite).output
-
-
-def test_the_report_names_the_command_that_was_typed(suites):
-    done = run([*PROGRAM, "--ranks=1", "--level", "full"], suites["ACCEPTED"])
-    assert done.record.plan.command[-4:] == ("run", "--ranks=1", "--level", "full")
-
-
-def test_a_file_of_the_suite_is_named_from_anywhere_and_alone(tmp_path):
-    suite = make_suite(tmp_path / "suite", "passes", "misses")
-    done = run([*PROGRAM, "--ranks=1", "acceptance/test_passes.py"], suite)
-    assert [row.subject for row in done.record.rows] == ["world_formation", "passes"]
-    assert done.returncode == 6
+    alone = run([*PROGRAM, "-vv", "--ranks=1", "acceptance/test_declared_skip.py"], suite)
+    assert "SKIPPED" in alone.output
+    assert [row.subject for row in alone.record.rows] == ["world_formation", "declared_skip"]
+    assert alone.returncode == 6
 
 
 @pytest.mark.parametrize(
@@ -204,14 +194,6 @@ def test_a_usage_error_is_told_once_without_torchruns_page(suites, arguments, sa
     assert done.returncode == 4, done.output
     assert re.fullmatch(rf"ERROR: {re.escape(said)}.*\n\n", done.output), done.output
     assert done.folder is None
-
-
-def test_a_rank_that_dies_is_told_by_torchrun_as_ever(tmp_path):
-    suite = make_suite(tmp_path, "kills_its_supervisor")
-    done = run(PROGRAM, suite)
-    assert done.returncode == done.record.conclusion.exit_code == 2, done.output
-    assert "Signal 9 (SIGKILL)" in done.output
-    assert last_rows(done.output)[-1].startswith("manifest: ")
 
 
 def test_sigterm_ends_the_run_with_its_verdict_and_leaves_nothing(tmp_path):

@@ -112,7 +112,6 @@ def stop(ranks, *numbers, only=None):
         (2, "set-up", SIGTERM, "test_held", Fault("SIGTERM while one rank sets up and its peer waits for the vote", STOPPED)),
         (1, "set-up", SIGINT, "test_held", None),
         (1, "call", SIGHUP, "test_held", Fault("SIGHUP in a call", STOPPED)),
-        (1, "call", SIGTERM, "test_held", None),
         (1, "call", SIGINT, "test_held", None),
         (2, "teardown", SIGINT, "test_held", Fault("SIGINT while one rank tears down and its peer waits for that", STOPPED)),
         (1, "teardown", SIGTERM, "test_held", None),

@@ -6,7 +6,7 @@ import time
 
 import pytest
 from faults import Fault, assert_nothing_left, assert_whole
-from suite import PYTHON, finished, make_suite, start, torchrun, torchrun_command
+from suite import PYTHON, finished, make_suite, run, start, torchrun, torchrun_command
 from waiting import wait_for
 
 pytestmark = pytest.mark.launcher
@@ -20,8 +20,11 @@ LOST_LEADER = Fault("SIGKILL of the supervisor of rank 0", "INCOMPLETE (lost), e
 LAUNCHER_STOPPED = Fault("SIGTERM to the launcher in a call", "INCOMPLETE (interrupted), exit code 2")
 
 
-def test_a_lost_rank_is_named_by_the_report_that_rank_0_still_writes(tmp_path, seen):
-    ended = torchrun(make_suite(tmp_path, "kills_its_supervisor"))
+def test_a_lost_rank_is_named_by_the_report_that_rank_0_still_writes_and_by_torchrun(tmp_path, seen):
+    ended = run([PYTHON, "-m", "gpu_acceptance", "run"], make_suite(tmp_path, "kills_its_supervisor"))
+    assert ended.returncode == ended.record.conclusion.exit_code == 2, ended.output
+    assert "Signal 9 (SIGKILL)" in ended.output
+    assert ended.output.rstrip("\n").split("\n")[-1].startswith("manifest: ")
     assert ended.rank_exit_codes[1] == -9, ended.output
     assert ended.rank_exit_codes[0] == 2, ended.output
     assert ended.outcomes_by_rank("test_lost")[1] == "lost"

@@ -120,6 +120,7 @@ def test_an_installation_that_cannot_be_written_to_runs_as_well(installed, empty
 
 
 def test_the_copy_of_a_site_runs_with_the_validation_and_the_limit_that_its_readme_adds(installed, empty):
+    """Rows that only an option asks for are skipped in their set-up, where all ranks agree: inside the call that is an error."""
     program = [str(installed), "-m", "gpu_acceptance"]
     subprocess.run([*program, "init", "mine"], cwd=empty, check=True, timeout=60)
     mine = empty / "mine"
@@ -129,6 +130,10 @@ def test_the_copy_of_a_site_runs_with_the_validation_and_the_limit_that_its_read
     ended = run([*program, "run", "--level=health", "--limits=site.yaml"], mine)
     assert ended.returncode == 0, ended.output
     assert ended.outcomes()["test_free"] == "passed"
+    assert ended.row("test_fine_tuning").outcome == ended.row("test_localise.py::test_pairs").outcome == "not applicable"
+    assert ended.row("test_fine_tuning").message.endswith(
+        "nobody named a checkpoint to fine-tune: --lora-model does (Skipped: no --lora-model)"
+    )
     assert ended.verdict_line.startswith("ACCEPTED (health, ")
     assert "overlay site.yaml" in ended.verdict_line
     (judged,) = [limit for limit in ended.record.conclusion.limits if limit.metric == "scratch.free.size"]

@@ -60,41 +60,29 @@ def commands():
 # --- nothing is without an entry ----------------------------------------------------------------------------------------------
 
 
-def test_there_are_metrics_to_look_at():
+def test_each_metric_that_a_shipped_file_limits_is_of_one_kind_and_each_glob_over_metrics_names_one():
     assert len(METRICS) > 390
-    assert {"nccl.transport.internode", "environment.gpu.name"} <= set(METRICS)
+    assert {"nccl.transport.internode", "environment.gpu.name", *XID_METRICS} <= set(METRICS)
+    kinds = {metric: kinds_of_metric(metric) for metric in METRICS}
+    assert {metric for metric, found in kinds.items() if len(found) != 1} == XID_METRICS
+    assert {metric for metric, found in kinds.items() if not found} == XID_METRICS
+    assert {kind for kind, remedy in table().remedies.items() if remedy.found_by.metrics} == {
+        kind for found in kinds.values() for kind in found
+    }
 
 
-@pytest.mark.parametrize("metric", METRICS)
-def test_each_metric_that_a_shipped_file_limits_is_of_one_kind(metric):
-    assert len(kinds_of_metric(metric)) == (0 if metric in XID_METRICS else 1)
+WORDS = {
+    "xids": {*(meaning.remedy for meaning in meanings().values()), "contact the vendor's support"},  # of a number without a meaning
+    "outcomes": set(Outcome) - HARMLESS_OUTCOMES,
+    "statuses": set(Status) - HARMLESS_STATUSES,
+    "causes": set(Cause),
+    "lacks": set(KNOWN),
+}
 
 
-def test_each_glob_over_metrics_names_one_that_is_limited():
-    found = {kind for metric in METRICS for kind in kinds_of_metric(metric)}
-    assert {kind for kind, remedy in table().remedies.items() if remedy.found_by.metrics} == found
-
-
-def test_the_metrics_of_xids_are_limited():
-    assert set(METRICS) >= XID_METRICS
-
-
-@pytest.mark.parametrize(
-    ("field", "word"),
-    [
-        *(("xids", meaning.remedy) for meaning in meanings().values()),
-        ("xids", "contact the vendor's support"),  # of a number without a meaning
-        *(("outcomes", one) for one in sorted(set(Outcome) - HARMLESS_OUTCOMES)),
-        *(("statuses", one) for one in sorted(set(Status) - HARMLESS_STATUSES)),
-        *(("causes", one) for one in Cause),
-        *(("lacks", one) for one in KNOWN),
-    ],
-)
-def test_each_word_for_a_failure_is_of_one_kind(field, word):
-    assert len(kinds_by(field, [word])) == 1
-
-
-def test_a_pass_is_of_no_kind():
+@pytest.mark.parametrize("field", WORDS)
+def test_each_word_for_a_failure_is_of_one_kind_and_a_pass_of_none(field):
+    assert {word for word in WORDS[field] if len(kinds_by(field, [word])) != 1} == set()
     assert kinds_by("outcomes", HARMLESS_OUTCOMES) == kinds_by("statuses", HARMLESS_STATUSES) == ()
 
 
@@ -140,26 +128,21 @@ terminate called after throwing an instance of 'c10::Error'
 """.strip().splitlines()  # of our own sources, or as torch, NCCL, CUDA, Python and Linux write it
 
 
-@pytest.mark.parametrize(
-    ("kind", "pattern"),
-    [(kind, one) for kind, remedy in table().remedies.items() for one in remedy.found_by.says],
-)
-def test_each_pattern_finds_what_is_really_said(kind, pattern):
-    assert any(re.search(pattern, line) for line in SAID)
+def test_each_pattern_finds_what_is_really_said():
+    patterns = [one for remedy in table().remedies.values() for one in remedy.found_by.says]
+    assert [one for one in patterns if not any(re.search(one, line) for line in SAID)] == []
 
 
 # --- commands -----------------------------------------------------------------------------------------------------------------
 
 
-def test_each_command_is_one_that_a_shell_takes():
+def test_each_command_is_one_that_a_shell_takes_and_no_placeholder_stands_in_quotes_of_its_own():
+    """A name that is quoted would end them."""
     lines = [PLACEHOLDER.sub("x", run) for _, run in commands()]
     said = subprocess.run(["bash", "-n"], input="\n".join(lines), capture_output=True, text=True, check=False)
     assert (said.returncode, said.stderr) == (0, "")
-
-
-def test_no_placeholder_stands_in_quotes_of_its_own():
-    """A name that is quoted would end them."""
     assert [run for _, run in commands() if re.search(r"'[^']*<[A-Z]+>[^']*'", run)] == []
+    assert {name for _, run in commands() for name in PLACEHOLDER.findall(run)} == set(PLACEHOLDERS)
 
 
 def test_no_check_changes_anything():
@@ -172,11 +155,6 @@ def test_no_check_changes_anything():
 )
 def test_a_command_that_changes_something_would_be_seen(run):
     assert CHANGES.search(run)
-
-
-def test_each_placeholder_is_known():
-    used = {name for _, run in commands() for name in PLACEHOLDER.findall(run)}
-    assert used == set(PLACEHOLDERS)
 
 
 TOOLS = {
@@ -209,12 +187,10 @@ def test_each_reference_is_used():
     assert used == set(table().references)
 
 
-def broken(tmp_path, old, new):
+def explained(severity, following):
+    """Return the entry of a severity in the file."""
     text = REMEDIES_FILE.read_text(encoding="utf-8")
-    assert old in text
-    path = tmp_path / "remedies.yaml"
-    path.write_text(text.replace(old, new, 1))
-    return path
+    return text[text.index(f"  {severity}:\n") : text.index(f"  {following}:\n")]
 
 
 @pytest.mark.slow
@@ -239,21 +215,16 @@ def broken(tmp_path, old, new):
         ("says: [CUDA out of memory", "says: [CUDA (out of memory", r"'CUDA \(out of memory' is no regular expression: missing \)"),
         ("found_by: {metrics: [hbm.*.bandwidth]}", "found_by: {}", "a kind is found by something, or is from before a run, and not both"),
         ("found_by: {before_a_run: true}", "found_by: {before_a_run: true, says: [x]}", "or is from before a run, and not both"),
+        (explained("watch", "reset"), "", r"remedies.xid_application: severity 'watch' is not explained under severities"),
         ("url: https://docs", "url: javascript:docs", r"references.xid_catalog.url \(line \d+\): String should match"),
     ],
 )
 def test_a_broken_table_is_named_with_file_key_and_line(tmp_path, old, new, message):
-    with pytest.raises(LimitsError, match=message):
-        read_table(broken(tmp_path, old, new))
-
-
-def test_a_severity_must_be_explained(tmp_path):
     text = REMEDIES_FILE.read_text(encoding="utf-8")
-    begin, end = text.index("  watch:\n"), text.index("  reset:\n")
-    path = tmp_path / "remedies.yaml"
-    path.write_text(text[:begin] + text[end:])
-    with pytest.raises(LimitsError, match=r"remedies.xid_application: severity 'watch' is not explained under severities"):
-        read_table(path)
+    assert old in text
+    (tmp_path / "remedies.yaml").write_text(text.replace(old, new, 1))
+    with pytest.raises(LimitsError, match=message):
+        read_table(tmp_path / "remedies.yaml")
 
 
 # --- kinds of failure -----------------------------------------------------------------------------------------------------------
@@ -355,21 +326,14 @@ def test_a_rank_is_of_the_kind_that_its_facts_or_its_words_say(kind, rank):
     assert kinds_of_rank(rank)[0] == kind
 
 
-@pytest.mark.parametrize("outcome", sorted(set(Outcome) - HARMLESS_OUTCOMES))
 @pytest.mark.parametrize("text", ["", "no word of it is known", "\x00\ud800 <b>"])
-def test_whatever_it_says_no_outcome_is_without_a_kind(outcome, text):
-    assert kinds_of_rank(record(text.encode("utf-8", "replace").decode(), outcome))
+def test_whatever_it_says_and_whatever_its_metric_nothing_is_without_a_kind(text):
+    said = text.encode("utf-8", "replace").decode()
+    assert [one for one in set(Outcome) - HARMLESS_OUTCOMES if not kinds_of_rank(record(said, one))] == []
+    assert [one for one in set(Status) - HARMLESS_STATUSES if not kinds_of_judgement(judgement("mine.own.figure", "", one))] == []
 
 
-@pytest.mark.parametrize("status", sorted(set(Status) - HARMLESS_STATUSES))
-def test_whatever_its_metric_no_judgement_is_without_a_kind(status):
-    assert kinds_of_judgement(judgement("mine.own.figure", "", status))
-
-
-def test_a_log_that_tells_of_everything_tells_of_three_things_at_most():
+def test_a_log_that_tells_of_everything_tells_of_three_things_at_most_and_its_end_says_why():
     everything = "SIGBUS, SIGSEGV, CUDA out of memory, Connection refused, undefined symbol, no heartbeat for 15 s, RendezvousTimeoutError"
     assert len(kinds_of_rank(record(everything))) == 3
-
-
-def test_of_a_log_the_end_says_why():
     assert kinds_of_rank(record(log_tail=f"signal SIGBUS {'.' * 5_000} Segmentation fault")) == ("crashed_in_c",)

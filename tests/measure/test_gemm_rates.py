@@ -58,17 +58,13 @@ def test_every_dtype_of_this_device_is_measured_and_right(measure, name):
 
 
 @pytest.mark.parametrize("measure", MEASURES)
-def test_a_dtype_that_the_device_lacks_is_refused_in_words(measure):
-    with pytest.raises(ValueError, match=r"^tf32 is a mode of the tensor cores of a GPU; a CPU has none$"):
-        measure("tf32")
-
-
-@pytest.mark.parametrize("measure", MEASURES)
-def test_one_wrong_element_is_reported_beside_the_speed(measure, monkeypatch):
+def test_one_wrong_element_is_reported_beside_the_speed_and_a_dtype_that_the_device_lacks_is_refused(measure, monkeypatch):
     spoil(monkeypatch, lambda out: out[-1, 3].fill_(math.nan))
     result = measure()
     assert result.num_wrong == (2 if measure is measure_best_shape else 1)  # one for each candidate
     assert result.error == math.inf
+    with pytest.raises(ValueError, match=r"^tf32 is a mode of the tensor cores of a GPU; a CPU has none$"):
+        measure("tf32")
 
 
 @pytest.mark.parametrize("measure", MEASURES)
@@ -110,18 +106,12 @@ def test_the_rate_is_that_of_the_median_block_of_whole_operations(measure):
     assert math.isfinite(result.block_cv_percent)
 
 
-def test_the_preheat_runs_in_full_before_the_first_block():
+def test_the_preheat_runs_in_full_before_the_first_block_and_the_device_rests_before_every_burst():
     begin_s = rates.time.monotonic()
     assert measure_sustained(preheat_s=0.2).begin_s - begin_s >= 0.2
-
-
-def test_an_operation_longer_than_a_burst_runs_once():
-    assert measure_burst(work_s=0.0).num_iterations == 1
-
-
-def test_the_device_rests_before_every_burst():
-    result = measure_burst(idle_s=0.03)
-    assert all(later.begin_s - earlier.end_s >= 0.03 for earlier, later in itertools.pairwise(result.spans))
+    bursts = measure_burst(idle_s=0.03, work_s=0.0)
+    assert bursts.num_iterations == 1  # of an operation longer than a burst
+    assert all(later.begin_s - earlier.end_s >= 0.03 for earlier, later in itertools.pairwise(bursts.spans))
 
 
 # --- best shape ----------------------------------------------------------------------------------------------------------------

@@ -51,17 +51,15 @@ def test_a_healthy_device_agrees_with_itself():
 @pytest.mark.parametrize("name", [name for name in kernels.NAMES if name != "mm_tf32"])
 def test_every_kernel_agrees_with_itself(name):
     result = repeat.repeat(kernel(name), num_repetitions=4)
-    assert (result.num_repetitions, len(result.mismatches), result.inputs_changed) == (4, 0, False)
+    assert (result.num_repetitions, result.mismatches, result.inputs_changed) == (4, (), False)
 
 
 def test_one_flipped_bit_in_one_of_a_thousand_repetitions_is_found():
     flip = Flip(repetition=617, element=1234, bit=9)
     result = repeat.repeat(kernel(), num_repetitions=1000, flip=flip)
-    assert (result.num_repetitions, result.mismatches) == (1000, (617,))
+    assert (result.num_repetitions, result.mismatches, result.planted) == (1000, (617,), flip)
     assert result.differences == (Difference(0, 1, "00000200", (1234,), 0),)
     assert (result.reruns_that_differ, result.inputs_changed) == (0, False)
-    assert result.hash == repeat.repeat(kernel()).hash
-    assert result.planted == flip
 
 
 @pytest.mark.parametrize("repetition", [0, 1, 18, 19])

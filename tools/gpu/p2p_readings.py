@@ -84,10 +84,10 @@ def tell(run: int, what: str, measure) -> int:
 def pairs_alone() -> Iterator[None]:
     """Rounds of one pair each."""
 
-    def rounds(num_gpus: int) -> list[list[Pair]]:
-        return [[(one, other)] for other in range(num_gpus) for one in range(other)]
+    def rounds(gpus: range) -> list[list[Pair]]:
+        return [[(one, other)] for other in gpus for one in range(other)]
 
-    with patch.object(p2p, "circle_rounds", rounds):
+    with patch.object(p2p, "round_robin", rounds):
         yield
 
 

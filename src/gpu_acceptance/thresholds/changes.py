@@ -44,9 +44,8 @@ def far_bounds(machine: Profile, after: Profile) -> tuple[FarBound, ...]:
 
     A larger at_least is none: up to the ceiling it is possible, and above that an error. Nor is a bound that was or becomes 0.
     """
-    changed = (metric for metric, limit in sorted(after.limits.items()) if machine.limits.get(metric, limit) != limit)
-    found = (list(_far_bounds(machine.limits[metric], after.limits[metric])) for metric in changed)
-    return tuple(max(far, key=lambda one: abs(math.log(one.ratio))) for far in found if far)
+    far = (list(_far_bounds(machine.limits.get(metric, limit), limit)) for metric, limit in sorted(after.limits.items()))
+    return tuple(max(ones, key=lambda one: abs(math.log(one.ratio))) for ones in far if ones)
 
 
 def _far_bounds(own: Limit, new: Limit) -> Iterator[FarBound]:

@@ -104,8 +104,9 @@ _problems = problems_of_entries(
 def read_contract(path: Path) -> Contract:
     """The file at `path`. LimitsError says file, key, line, what was seen, and what is allowed."""
     digest, content = read_validated(path, ContractContent, _problems)
-    lines = tuple(_line(number, entry) for number, entry in content.lines.items())
-    return Contract(file=digest.file, sha256=digest.sha256, title=content.title or "", lines=lines)
+    given = {number: entry.model_dump(exclude_none=True) for number, entry in content.lines.items()}
+    lines = [ContractLine(number=number, **keys | {"metrics": tuple(keys.get("metrics", ()))}) for number, keys in given.items()]
+    return Contract(file=digest.file, sha256=digest.sha256, title=content.title or "", lines=tuple(lines))
 
 
 def digest_of(contract: Contract) -> FileDigest:
@@ -122,19 +123,6 @@ def refuse_unanswerable(contract: Contract, profile: Profile) -> None:
     problems = [problem for line in contract.lines for problem in _misfits(line, profile)]
     if problems:
         raise LimitsError(f"{contract.file}: {problem}" for problem in problems)
-
-
-def _line(number: str, entry: LineEntry) -> ContractLine:
-    return ContractLine(
-        number=number,
-        text=entry.text,
-        metrics=tuple(entry.metrics or ()),
-        nodes=entry.nodes,
-        at_least=entry.at_least,
-        at_most=entry.at_most,
-        unit=entry.unit or "",
-        not_tested=entry.not_tested or "",
-    )
 
 
 def _misfits(line: ContractLine, profile: Profile) -> Iterator[str]:

@@ -83,13 +83,6 @@ def extends(path: Path) -> str | None:
     return parent if isinstance(parent, str) and re.fullmatch(PROFILE, parent) else None
 
 
-def device_of(path: Path) -> str | None:
-    """Return the GPU that a file is for, before anything else in it is looked at."""
-    match = _read_document(path)[1].data.get("match")
-    device = match.get("device_name") if isinstance(match, dict) else None
-    return device if isinstance(device, str) else None
-
-
 def match_of(path: Path) -> Match | None:
     """Return the hardware that a file is for, before anything else in it is looked at; None where it says nothing that can be read."""
     try:

@@ -5,7 +5,7 @@ or check where only a site has a limit. Of a subject about which no profile says
 validation of that name: it is a site's own. So a typing error in a metric is told before a run, and not by a limit that is never judged.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -65,7 +65,8 @@ def known_metrics(profiles: Iterable[LimitsFile], overlays: Iterable[LimitsFile]
     declared = [declaration for file in (*profiles, *overlays) for declaration in file.content.figures.items()]
     figures = {name: unit for family, unit in declared for name in expand(family)}
     named = KnownMetrics(limited, figures, frozenset())
-    return KnownMetrics(limited, figures, frozenset(_subjects_in(suite)) - named.subjects)
+    own = frozenset(subject_of(path.name) for path in suite.rglob("test_*.py")) if suite else frozenset()
+    return KnownMetrics(limited, figures, own - named.subjects)
 
 
 def nearest_metric(name: str, metrics: Collection[str]) -> str:
@@ -74,8 +75,3 @@ def nearest_metric(name: str, metrics: Collection[str]) -> str:
         return did_you_mean(name, metrics)
     parts = [metric.split(".") for metric in metrics]
     return did_you_mean(name, sorted({".".join([*part[:end], "*"]) for part in parts for end in range(1, len(part))}))
-
-
-def _subjects_in(suite: Path | None) -> Iterator[str]:
-    for path in suite.rglob("test_*.py") if suite else ():
-        yield subject_of(path.name)

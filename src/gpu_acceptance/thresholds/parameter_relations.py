@@ -26,14 +26,12 @@ _SINGLES = 1  # a block more, of operations that are timed one by one
 _WAYS = 2  # on a CPU, to send and to receive are waited for one after the other
 _OF_DEADLINE = 0.5
 
-_NOT_ABOVE = (
-    ("nccl.medium_bytes", "nccl.large_bytes", "the second size is the smaller one"),
-    ("soak.pulse_s", "soak.corruption_s", "there would be no pulse in the time of a work"),
-)
-_BELOW = (
-    ("lora.warmup_steps", "lora.num_steps", "a warm-up comes to an end"),
-    ("lora_modes.warmup_steps", "lora_modes.num_steps", "a warm-up comes to an end"),
-    ("lora_model.warmup_steps", "lora_model.num_steps", "a warm-up comes to an end"),
+_SMALLER = (  # the smaller of two parameters, the larger one, and whether they may be equal
+    ("nccl.medium_bytes", "nccl.large_bytes", True, "the second size is the smaller one"),
+    ("soak.pulse_s", "soak.corruption_s", True, "there would be no pulse in the time of a work"),
+    ("lora.warmup_steps", "lora.num_steps", False, "a warm-up comes to an end"),
+    ("lora_modes.warmup_steps", "lora_modes.num_steps", False, "a warm-up comes to an end"),
+    ("lora_model.warmup_steps", "lora_model.num_steps", False, "a warm-up comes to an end"),
 )
 
 
@@ -126,12 +124,11 @@ _LASTING: tuple[tuple[str, tuple[str, ...], Callable[..., float]], ...] = (
 
 def contradictions(parameters: Mapping[str, Value], deadline_s: float) -> Iterator[str]:
     """Yield one line for each contradiction: parameters, values, and what is allowed. Absent parameters are ignored."""
-    for smaller, larger, why in _NOT_ABOVE:
-        if (named := _named((smaller, larger), parameters)) and named[smaller] > named[larger]:
-            yield f"parameters.{smaller} is {show(named[smaller])}, above {larger}, {show(named[larger])}: {why}"
-    for smaller, larger, why in _BELOW:
-        if (named := _named((smaller, larger), parameters)) and named[smaller] >= named[larger]:
-            yield f"parameters.{smaller} is {show(named[smaller])}, not below {larger}, {show(named[larger])}: {why}"
+    for smaller, larger, may_be_equal, why in _SMALLER:
+        named = _named((smaller, larger), parameters)
+        if named and (named[smaller] > named[larger] or (named[smaller] == named[larger] and not may_be_equal)):
+            relation = "above" if may_be_equal else "not below"
+            yield f"parameters.{smaller} is {show(named[smaller])}, {relation} {larger}, {show(named[larger])}: {why}"
     yield from _of_references(parameters)
     for part, whole, why in _DIVIDES:
         if (named := _named((part, whole), parameters)) and named[whole] % named[part]:

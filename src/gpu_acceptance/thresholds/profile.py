@@ -10,7 +10,7 @@ from typing import Any
 from gpu_acceptance.base.strict_yaml import shown
 from gpu_acceptance.base.text import did_you_mean
 from gpu_acceptance.thresholds.changes import changes_between, far_bounds
-from gpu_acceptance.thresholds.file import MAX_PATH, LimitsError, LimitsFile, device_of, extends, file_name, match_of, read_file
+from gpu_acceptance.thresholds.file import MAX_PATH, LimitsError, LimitsFile, extends, file_name, match_of, read_file
 from gpu_acceptance.thresholds.known_metrics import known_metrics
 from gpu_acceptance.thresholds.limit import (
     COUNTERS,
@@ -295,9 +295,10 @@ def _read_overlays(paths: Sequence[Path], machine: Profile, directory: Path, sui
     files, problems, limits = list[LimitsFile](), list[str](), dict(machine.limits)
     for path in paths:
         try:
-            if (device := device_of(path)) not in (None, machine.device_name):
+            match = match_of(path)
+            if match and match.device_name not in (None, machine.device_name):
                 own = "no GPU" if machine.device_name is None else shown(machine.device_name)
-                problem = f"this overlay is for {shown(device)}, and profile {machine.name} is for {own}"
+                problem = f"this overlay is for {shown(match.device_name)}, and profile {machine.name} is for {own}"
                 raise LimitsError(f"{file_name(path)}: match.device_name: {problem}")
             file = read_file(path, limits)
             limits |= {metric: entry.limit(metric, file.name) for metric, entry in file.content.limits.items()}

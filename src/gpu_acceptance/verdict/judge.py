@@ -4,11 +4,10 @@ The worst member of the scope is judged, never a mean. A figure that cannot be j
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from gpu_acceptance.base.text import clip
-from gpu_acceptance.record.figure import Figure, Labels
+from gpu_acceptance.record.figure import Figure
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.row import Attempt, Judgement, Mistake
@@ -52,15 +51,7 @@ def alarm(figures: Iterable[Figure], most: Mapping[str, float]) -> str:
     return clip("; ".join(texts), _MOST_TEXT)
 
 
-@dataclass(frozen=True)
-class _Result:
-    """One result for a bound, with its ranks. `labels` are those of the first figure."""
-
-    status: Status
-    text: str
-    ranks: tuple[int, ...] = ()
-    labels: Labels | None = None
-    mistake: Mistake | None = None
+_Result = dict[str, Any]  # one result for a bound: status, message, and ranks, labels or mistake, as a Judgement has them
 
 
 def judge(attempts: Iterable[Attempt], profile: Profile, job: Job, waivers: Mapping[str, str], subject: str) -> tuple[Judgement, ...]:
@@ -162,11 +153,10 @@ def _judge_bound(bound: str, limit: Limit, readings: Sequence[Reading], job: Job
     missing = sorted(set(job.members(scope)) - {reading.unit for reading in readings})
     results = list(_problems(limit, finding, unstable, faulty, missing, scope, job))
     if not results and bound == "uniform" and len({reading.unit for reading in usable}) < 2:
-        results = [_Result(Status.NOT_APPLICABLE, f"{limit.metric}: not applicable: one figure has nothing to be equal to")]
+        results = [{"status": Status.NOT_APPLICABLE, "message": f"{limit.metric}: not applicable: one figure has nothing to be equal to"}]
     if not results:
         assert finding.worst is not None, f"{limit.metric} {bound}: no figure, and no problem was reported"
-        text = _say(limit, finding, (finding.worst,), scope, job)
-        results = [_Result(Status.HELD, text, (finding.worst.rank,), finding.worst.figure.labels)]
+        results = [_result(Status.HELD, _say(limit, finding, (finding.worst,), scope, job), (finding.worst,))]
     return _judgement(bound, limit, finding, results)
 
 
@@ -177,14 +167,14 @@ def _unit_scope(bound: str, limit: Limit) -> Scope:
 
 def blank(bound: str, limit: Limit, job: Job, num_metrics: int, status: Status, message: str) -> Judgement:
     """Return the judgement of a bound that no figure was held against."""
-    return _judgement(bound, limit, _find(bound, limit, (), job, num_metrics), [_Result(status, message)])
+    return _judgement(bound, limit, _find(bound, limit, (), job, num_metrics), [{"status": status, "message": message}])
 
 
 def _judgement(bound: str, limit: Limit, finding: Finding, results: Sequence[_Result]) -> Judgement:
     """Return the judgement of a bound by its worst result, the first."""
+    mistake = next((one["mistake"] for one in results if one.get("mistake")), None)
     return Judgement(
         metric=limit.metric,
-        status=results[0].status,
         value=finding.worst.value if finding.worst else None,
         unit=limit.unit,
         bound=bound,
@@ -195,11 +185,14 @@ def _judgement(bound: str, limit: Limit, finding: Finding, results: Sequence[_Re
         remedy=limit.remedy,
         file=limit.file,
         margin=finding.margin,
-        mistake=next((result.mistake for result in results if result.mistake), None),
-        ranks=results[0].ranks,
-        labels=dict(results[0].labels or {}),
-        message=clip("; also: ".join(result.text for result in results)),
+        **results[0] | {"mistake": mistake, "message": clip("; also: ".join(one["message"] for one in results))},
     )
+
+
+def _result(status: Status, message: str, readings: Sequence[Reading], mistake: Mistake | None = None) -> _Result:
+    """Return a result with the ranks of its readings and the labels of the first."""
+    labels = dict(readings[0].figure.labels or {})
+    return {"status": status, "message": message, "ranks": _ranks(readings), "labels": labels, "mistake": mistake}
 
 
 def _find(bound: str, limit: Limit, readings: Sequence[Reading], job: Job, num_metrics: int) -> Finding:
@@ -224,20 +217,20 @@ def _problems(
     tail = _tail(limit, finding)
     if finding.missed:
         todo = f"; to do: {limit.remedy}" if limit.remedy else ""
-        text = f"{_say(limit, finding, finding.missed, scope, job)}{todo}"
-        yield _Result(Status.MISSED, text, _ranks(finding.missed), finding.missed[0].figure.labels)
+        yield _result(Status.MISSED, f"{_say(limit, finding, finding.missed, scope, job)}{todo}", finding.missed)
     if finding.unfit:
         text = f"{limit.metric} {finding.fault}{tail} {_where(finding.unfit, scope, job)}"
-        yield _Result(Status.INVALID, text, _ranks(finding.unfit))
+        yield {"status": Status.INVALID, "message": text, "ranks": _ranks(finding.unfit)}
     for status, unusable in ((Status.INVALID, faulty), (Status.UNSTABLE, unstable)):
         if unusable:
             wrong = [reading for reading, _ in unusable]
             text = f"{limit.metric} {unusable[0][1]}{tail} {_where(wrong, scope, job)}"
             has_unit = all(one.figure.unit == limit.unit for one in wrong)
-            yield _Result(status, text, _ranks(wrong), wrong[0].figure.labels, None if has_unit else Mistake.UNIT)
+            yield _result(status, text, wrong, None if has_unit else Mistake.UNIT)
     if missing:
         where = job.where(scope, missing[0], missing)
-        yield _Result(Status.NOT_MEASURED, f"{limit.metric}: no figure{tail} {where}", tuple(missing) if scope == "rank" else ())
+        ranks = tuple(missing) if scope == "rank" else ()
+        yield {"status": Status.NOT_MEASURED, "message": f"{limit.metric}: no figure{tail} {where}", "ranks": ranks}
 
 
 def _say(limit: Limit, finding: Finding, readings: Sequence[Reading], scope: Scope, job: Job) -> str:

@@ -20,7 +20,6 @@ from gpu_acceptance.inventory.answer import (
     read_text,
     read_value,
     signed_number,
-    then,
     whole_number,
     words,
 )
@@ -53,11 +52,15 @@ def read_cgroup(root: Path = Path("/")) -> Cgroup:
     paths, mounts = _paths(root / "proc/self/cgroup"), read_mountinfo(root)
     cpu, memory, cpuset = (combine(partial(_hierarchy, name, root), paths, mounts) for name in ("cpu", "memory", "cpuset"))
     return Cgroup(
-        cpu_quota_cpus=_tightest(cpu, {1: _quota_v1, 2: _quota_v2}),
-        memory_bytes=_tightest(memory, {1: _memory_v1, 2: _memory_v2}),
+        cpu_quota_cpus=_tightest(cpu, {1: _quota_v1, 2: _reader("cpu.max", _quota_v2)}),
+        memory_bytes=_tightest(memory, {1: _reader("memory.limit_in_bytes", _memory), 2: _reader("memory.max", _memory)}),
         cpuset_cpu_list=_nearest(cpuset, {1: "cpuset.effective_cpus", 2: "cpuset.cpus.effective"}),
         cpuset_node_list=_nearest(cpuset, {1: "cpuset.effective_mems", 2: "cpuset.mems.effective"}),
     )
+
+
+def _reader(name: str, parse: Callable[[str], T | Unlimited]) -> Callable[[Path], Answer[T | Unlimited]]:
+    return lambda folder: read_value(folder / name, parse)
 
 
 def _paths(file: Path) -> Answer[dict[str, PurePosixPath]]:
@@ -135,22 +138,14 @@ def _quota_v1(folder: Path) -> Answer[float | Unlimited]:
     return Missing(Why.UNREADABLE, f"a quota without a period: {period}") if isinstance(period, Missing) else quota / period
 
 
-def _quota_v2(folder: Path) -> Answer[float | Unlimited]:
-    """Read `max 100000` or `250000 100000`: microseconds in a period of as many."""
-
-    def parse(text: str) -> float | Unlimited:
-        quota, period = text.split(" ")
-        return UNLIMITED if quota == "max" else whole_number(quota) / _some(period)
-
-    return read_value(folder / "cpu.max", parse)
+def _quota_v2(text: str) -> float | Unlimited:
+    """Parse `max 100000` or `250000 100000`: microseconds in a period of as many."""
+    quota, period = text.split(" ")
+    return UNLIMITED if quota == "max" else whole_number(quota) / _some(period)
 
 
-def _memory_v1(folder: Path) -> Answer[int | Unlimited]:
-    return then(read_value(folder / "memory.limit_in_bytes", whole_number), lambda bound: UNLIMITED if bound >= _V1_UNLIMITED else bound)
-
-
-def _memory_v2(folder: Path) -> Answer[int | Unlimited]:
-    return read_value(folder / "memory.max", lambda text: UNLIMITED if text == "max" else whole_number(text))
+def _memory(text: str) -> int | Unlimited:
+    return UNLIMITED if text == "max" or whole_number(text) >= _V1_UNLIMITED else whole_number(text)
 
 
 def _some(text: str) -> int:
@@ -195,8 +190,4 @@ def read_allowances(root: Path = Path("/")) -> Allowances:
 
 def _allowance(row: str) -> Allowance:
     soft, hard, _ = row.split()
-    return Allowance(_amount(soft), _amount(hard))
-
-
-def _amount(text: str) -> int | Unlimited:
-    return UNLIMITED if text == UNLIMITED else whole_number(text)
+    return Allowance(*(UNLIMITED if text == UNLIMITED else whole_number(text) for text in (soft, hard)))

@@ -151,16 +151,11 @@ def read_ports(devices: str, root: Path = Path("/")) -> dict[Counter, Answer[int
             lacking, values = ports, {}
             break
         for port in ports:
-            values |= _of_port(folder / device / "ports" / port / "counters", PortName(device, port))
+            counters, name = folder / device / "ports" / port / "counters", PortName(device, port)
+            values |= {(f"infiniband.{error}", name): _count(counters / error, (bits,)) for error, bits in LINK_ERRORS.items()}
+            values |= {(f"infiniband.{way}", name): _bytes(counters / file) for way, file in _TRAFFIC.items()}
     why = lacking or Missing(Why.NOT_THERE, f"no port of an RDMA device that is one of {devices}"[:200])
     return values or dict.fromkeys(((name, "") for name in PORT_NAMES), why)
-
-
-def _of_port(folder: Path, port: PortName) -> dict[Counter, Answer[int]]:
-    errors: dict[Counter, Answer[int]] = {
-        (f"infiniband.{name}", port): _count(folder / name, (bits,)) for name, bits in LINK_ERRORS.items()
-    }
-    return errors | {(f"infiniband.{name}", port): _bytes(folder / file) for name, file in _TRAFFIC.items()}
 
 
 def _bytes(path: Path) -> Answer[int]:

@@ -87,7 +87,7 @@ class Cpu:
 def read(root: Path = Path("/")) -> Cpu:
     """Read the processors. A value that the threads of a core share is read from one thread: a big node has 384."""
     info = read_fields(root / "proc/cpuinfo")
-    folder = root / "sys/devices/system/cpu"
+    folder, nodes = root / "sys/devices/system/cpu", root / "sys/devices/system/node"
     online, present = (read_value(folder / name, _some_cpus) for name in ("online", "present"))
     cores = then(online, partial(_one_thread_of_each_core, folder))
     packages = _of_each(folder, cores, "topology/physical_package_id", signed_number)
@@ -102,7 +102,7 @@ def read(root: Path = Path("/")) -> Cpu:
         smt_active=read_value(folder / "smt/active", zero_or_one),
         scaling_governors=then(governors, lambda names: tuple(ScalingGovernor(*item) for item in sorted(Counter(names).items()))),
         max_mhz=then(max_khz, lambda khz: max(khz) / 1000),
-        numa_nodes=_numa_nodes(root / "sys/devices/system/node"),
+        numa_nodes=then(read_value(nodes / "online", _some_cpus), lambda numbers: tuple(_numa_node(nodes, number) for number in numbers)),
         # The kernel's own list, `offline`, also holds CPUs that could be plugged in and never were.
         offline_cpu_list=combine(lambda present, online: as_cpu_list(set(present) - set(online)), present, online),
         isolated_cpu_list=read_value(folder / "isolated", cpu_list),
@@ -155,11 +155,7 @@ def _vendor(info: Fields) -> Answer[str]:
     return _ARM_VENDORS.get(implementer, Missing(Why.NOT_SUPPORTED, f"this kernel gives a number, no name: implementer {implementer}"))
 
 
-def _numa_nodes(folder: Path) -> Answer[tuple[NumaNode, ...]]:
-    numbers = read_value(folder / "online", _some_cpus)
-    return then(numbers, lambda numbers: tuple(_numa_node(folder / f"node{number}", number) for number in numbers))
-
-
-def _numa_node(folder: Path, number: int) -> NumaNode:
+def _numa_node(nodes: Path, number: int) -> NumaNode:
+    folder = nodes / f"node{number}"
     memory = read_fields(folder / "meminfo").get(f"Node {number} MemTotal", kib_in_bytes)
     return NumaNode(number, read_value(folder / "cpulist", cpu_list), memory)

@@ -243,7 +243,9 @@ def _parse(at_s: float, line: str) -> tuple[str, Hashable, object] | None:
     if match := _XID.fullmatch(line):
         return "xids", (match[1], match[3]), _xid(match, at_s)
     if match := _SXID.fullmatch(line):
-        return "sxids", (match[2], match[4]), _sxid(match, at_s)
+        switch, bus, function, number, rest = match.groups(default="")
+        is_fatal = {"Fatal": True, "Non-fatal": False}.get(rest.partition(",")[0], _NO_FATALITY)
+        return "sxids", (bus, number), SXid(int(number), switch, _bus_id(bus, function), at_s, is_fatal, clip(rest, _MOST_TEXT))
     if match := _LOST.fullmatch(line):
         return "lost_gpus", match[1], LostGpu(_bus_id(match[1], match[2]), at_s)
     if match := _PCIE.fullmatch(line):
@@ -267,12 +269,6 @@ def _xid(match: re.Match[str], at_s: float) -> Xid:
         process=clip(process, _MOST_TEXT) if process not in {"", "<unknown>"} else _NO_PROCESS,
         text=clip(text, _MOST_TEXT),
     )
-
-
-def _sxid(match: re.Match[str], at_s: float) -> SXid:
-    switch, bus, function, number, text = match.groups(default="")
-    is_fatal = {"Fatal": True, "Non-fatal": False}.get(text.partition(",")[0], _NO_FATALITY)
-    return SXid(int(number), switch, _bus_id(bus, function), at_s, is_fatal, clip(text, _MOST_TEXT))
 
 
 def _bus_id(bus: str, function: str | None) -> str:

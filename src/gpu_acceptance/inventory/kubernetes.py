@@ -242,25 +242,22 @@ def read_pods(labels: str, environ: Mapping[str, str] = os.environ) -> Answer[tu
 
 
 def _pods_of_job(found: list[dict[str, Any]]) -> tuple[RunPod, ...]:
-    return tuple(_pod_of_job(one["metadata"], one["spec"].get("nodeName") or "", one["status"]) for one in found)
-
-
-def _pod_of_job(meta: dict[str, Any], node: str, status: dict[str, Any]) -> RunPod:
-    name, phase = meta["name"], _phase(meta, status)
-    if not NAME.fullmatch(name):
-        raise ValueError(f"no name of a pod: {name!r:.80}")
-    if node and not NAME.fullmatch(node):
-        raise ValueError(f"no name of a node: {node!r:.80}")
-    return RunPod(name, node, phase, tuple(_reasons(node, phase, status)))
-
-
-def _phase(meta: dict[str, Any], status: dict[str, Any]) -> str:
-    phase: str = status.get("phase") or "Unknown"
-    if phase not in _PHASES:
-        raise ValueError(f"no phase of a pod: {phase!r:.80}")
-    if meta.get("deletionTimestamp"):
-        return TERMINATING
-    return NOT_READY if phase == RUNNING and _is_unheard(status) else phase
+    pods = []
+    for one in found:
+        meta, node, status = one["metadata"], one["spec"].get("nodeName") or "", one["status"]
+        if not NAME.fullmatch(meta["name"]):
+            raise ValueError(f"no name of a pod: {meta['name']!r:.80}")
+        if node and not NAME.fullmatch(node):
+            raise ValueError(f"no name of a node: {node!r:.80}")
+        phase: str = status.get("phase") or "Unknown"
+        if phase not in _PHASES:
+            raise ValueError(f"no phase of a pod: {phase!r:.80}")
+        if meta.get("deletionTimestamp"):
+            phase = TERMINATING
+        elif phase == RUNNING and _is_unheard(status):
+            phase = NOT_READY
+        pods.append(RunPod(meta["name"], node, phase, tuple(_reasons(node, phase, status))))
+    return tuple(pods)
 
 
 def _is_unheard(status: dict[str, Any]) -> bool:

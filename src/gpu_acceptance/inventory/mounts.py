@@ -29,11 +29,7 @@ def space_of(path: Path) -> Answer[Space]:
     """Read the space of a file system that needs no server: a dead server blocks for ever."""
     # Without blocks: /proc and its kin, and a tmpfs mounted with size=0, which has no bound.
     none = Missing(Why.NOT_SUPPORTED, f"{path}: this file system gives no size")
-    return _statvfs(path, lambda found: _space(found) if found.f_blocks else none)
-
-
-def _space(found: os.statvfs_result) -> Space:
-    return Space(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)
+    return _statvfs(path, lambda found: Space(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize) if found.f_blocks else none)
 
 
 def _statvfs(path: Path, make: Callable[[os.statvfs_result], Answer[T]]) -> Answer[T]:

@@ -71,9 +71,8 @@ def _compile(compiler: str, folder: Path, environ: Mapping[str, str]) -> str:
     source = folder / "module.c"
     source.write_text(_SOURCE, encoding="utf-8")
     scheme = sysconfig.get_default_scheme()
-    headers = sysconfig.get_paths("posix_prefix" if scheme == "posix_local" else scheme)[
-        "include"
-    ]  # as in Triton; Debian's scheme is another one
+    # As in Triton; Debian's scheme is another one.
+    headers = sysconfig.get_paths("posix_prefix" if scheme == "posix_local" else scheme)["include"]
     command = [compiler, str(source), "-O3", "-shared", "-fPIC", "-o", str(folder / "module.so"), f"-I{headers}"]
     try:
         done = subprocess.run(

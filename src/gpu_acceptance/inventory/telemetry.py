@@ -244,17 +244,17 @@ def points(bins: Sequence[Window], begin_s: float, end_s: float, num_points: int
     length_s = (end_s - begin_s) / num_points
     edges = [begin_s + number * length_s for number in range(num_points)]
     begins, ends = [one.begin_s for one in bins], [one.end_s for one in bins]
-    return tuple(_point(bins[bisect_right(ends, edge) : bisect_left(begins, edge + length_s)], edge, length_s, channels) for edge in edges)
-
-
-def _point(overlapping: Sequence[Window], begin_s: float, length_s: float, channels: Sequence[str]) -> Point:
-    parts = [part for one in overlapping if (part := clip_bin(one, begin_s, begin_s + length_s))]
-    means: dict[str, float | None] = dict.fromkeys(channels)
-    for name in channels if parts else ():
-        span = merge_spans([part.spans[name] for part in parts])
-        means[name] = None if isinstance(span, Missing) else round(span.mean, _DIGITS)
-    reasons = {bit for part in parts if not isinstance(part.reasons, Missing) for bit in part.reasons.by_bit}
-    return Point(length_s, means, sum(reasons))
+    made = []
+    for edge in edges:
+        overlapping = bins[bisect_right(ends, edge) : bisect_left(begins, edge + length_s)]
+        parts = [part for one in overlapping if (part := clip_bin(one, edge, edge + length_s))]
+        means: dict[str, float | None] = dict.fromkeys(channels)
+        for name in channels if parts else ():
+            span = merge_spans([part.spans[name] for part in parts])
+            means[name] = None if isinstance(span, Missing) else round(span.mean, _DIGITS)
+        reasons = {bit for part in parts if not isinstance(part.reasons, Missing) for bit in part.reasons.by_bit}
+        made.append(Point(length_s, means, sum(reasons)))
+    return tuple(made)
 
 
 class Series:
@@ -307,12 +307,9 @@ class Series:
         self._bins.append(self._open)
         self._open = None
         for _ in range(min(_PAIRS_AT_ONCE, self._num_pairs)):
-            self._merge_pair()
+            place = self._next_pair
+            self._bins[place : place + 2] = [merge_bins(self._bins[place : place + 2])]
+            self._next_pair, self._num_pairs = place + 1, self._num_pairs - 1
         if len(self._bins) >= self._most_bins:
             self._samples_per_bin *= 2
             self._next_pair, self._num_pairs = 0, self._most_bins // 2
-
-    def _merge_pair(self) -> None:
-        place = self._next_pair
-        self._bins[place : place + 2] = [merge_bins(self._bins[place : place + 2])]
-        self._next_pair, self._num_pairs = place + 1, self._num_pairs - 1

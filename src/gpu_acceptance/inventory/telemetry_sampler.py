@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from gpu_acceptance.inventory.answer import Answer, Missing, Why, combine, then
+from gpu_acceptance.inventory.answer import Answer, Missing, Why, then
 from gpu_acceptance.inventory.counters import ALL_LINKS
 from gpu_acceptance.inventory.gpu import watts
 from gpu_acceptance.inventory.nvml import Asker, NoNvmlError, is_lacking, library
@@ -66,7 +66,12 @@ class SampleReader:
         at_s = time.monotonic()
         asked = self._fast()
         if self._slow.is_due(at_s):
-            asked |= self._slowly()
+            asked |= {
+                "memory_clock_mhz": self._integer("nvmlDeviceGetClockInfo", _MEMORY),
+                "gpu_temperature_c": self._integer("nvmlDeviceGetTemperature", 0),
+                "utilisation_percent": self._asker.ask("nvmlDeviceGetUtilizationRates", self._handle, make=lambda rates: int(rates.gpu)),
+                "memory_used_bytes": self._asker.ask("nvmlDeviceGetMemoryInfo", self._handle, make=lambda info: int(info.used)),
+            }
         if self._rare.is_due(at_s):
             asked |= {"temperature_margin_c": self._integer("nvmlDeviceGetMarginTemperature"), **self._traffic()}
         self.failures.update(name for name, answer in asked.items() if isinstance(answer, Missing) and not is_lacking(answer))
@@ -85,14 +90,6 @@ class SampleReader:
             "event_reasons": self._integer("nvmlDeviceGetCurrentClocksEventReasons"),
         }
 
-    def _slowly(self) -> dict[str, Answer[float]]:
-        return {
-            "memory_clock_mhz": self._integer("nvmlDeviceGetClockInfo", _MEMORY),
-            "gpu_temperature_c": self._integer("nvmlDeviceGetTemperature", 0),
-            "utilisation_percent": self._asker.ask("nvmlDeviceGetUtilizationRates", self._handle, make=lambda rates: int(rates.gpu)),
-            "memory_used_bytes": self._asker.ask("nvmlDeviceGetMemoryInfo", self._handle, make=lambda info: int(info.used)),
-        }
-
     def _traffic(self) -> dict[str, Answer[float]]:
         """Read twice within 30 ms: the PCIe counters have 32 bits, as seen on an H200, and wrap every 78 ms at 55 GB/s."""
         if _TRAFFIC.keys() <= self._lacking.keys():
@@ -100,7 +97,7 @@ class SampleReader:
         before, begin_s = self._fields(_TRAFFIC), time.monotonic()  # the time after the reading: it may have waited for another thread
         time.sleep(_APART_S)
         after, end_s = self._fields(_TRAFFIC), time.monotonic()
-        return {name: (_nvlink_rate if name in _NVLINK else _pcie_rate)(before[name], after[name], end_s - begin_s) for name in _TRAFFIC}
+        return {name: _rate(name, before[name], after[name], end_s - begin_s) for name in _TRAFFIC}
 
     def _integer(self, name: str, *arguments: object) -> Answer[int]:
         return self._asker.ask(name, self._handle, *arguments, make=int)
@@ -128,27 +125,19 @@ class _Every:
         return True
 
 
-def _nvlink_rate(before: Answer[int], after: Answer[int], elapsed_s: float) -> Answer[float]:
-    """Return GB/s (1e9 bytes) of a counter in KiB."""
-
-    def rate(first: int, last: int) -> Answer[float]:
-        if last < first:
-            return Missing(Why.UNREADABLE, f"fell from {first} to {last}: it was reset, or began again")
-        return (last - first) * 1024 / elapsed_s / 1e9
-
-    return combine(rate, before, after)
-
-
-def _pcie_rate(before: Answer[int], after: Answer[int], elapsed_s: float) -> Answer[float]:
-    """Return GB/s of a counter in bytes that may have wrapped once."""
-
-    def rate(first: int, last: int) -> Answer[float]:
-        if elapsed_s > _MOST_APART_S or max(first, last) >= _WRAPS_AT:
-            seen = f"from {first} to {last} in {elapsed_s:.3f} s"
-            return Missing(Why.UNREADABLE, f"{seen}: wanted are two below 2**32 and at most {_MOST_APART_S:g} s apart")
-        return (last - first) % _WRAPS_AT / elapsed_s / 1e9
-
-    return combine(rate, before, after)
+def _rate(name: str, before: Answer[int], after: Answer[int], elapsed_s: float) -> Answer[float]:
+    """Return GB/s (1e9 bytes) of a counter: that of NVLink is in KiB, that of PCIe in bytes and may have wrapped once."""
+    if isinstance(before, Missing):
+        return before
+    if isinstance(after, Missing):
+        return after
+    if name in _NVLINK:
+        fell = Missing(Why.UNREADABLE, f"fell from {before} to {after}: it was reset, or began again")
+        return fell if after < before else (after - before) * 1024 / elapsed_s / 1e9
+    if elapsed_s > _MOST_APART_S or max(before, after) >= _WRAPS_AT:
+        seen = f"from {before} to {after} in {elapsed_s:.3f} s"
+        return Missing(Why.UNREADABLE, f"{seen}: wanted are two below 2**32 and at most {_MOST_APART_S:g} s apart")
+    return (after - before) % _WRAPS_AT / elapsed_s / 1e9
 
 
 @dataclass(frozen=True)

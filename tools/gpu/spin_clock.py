@@ -13,7 +13,7 @@ from pcie_readings import Meeting, gather
 from readings import join_world, say, together, world_size
 
 from gpu_acceptance.inventory.telemetry_sampler import Sampler
-from gpu_acceptance.measure.gemm.operands import prepared, square, tflop_per_s
+from gpu_acceptance.measure.gemm.operands import prepared, square
 from gpu_acceptance.measure.gemm.rates import cycle_efficiency_on
 from gpu_acceptance.measure.timing import time_block
 
@@ -60,7 +60,7 @@ def run(multiplication, number: int, sampler: Sampler, device: torch.device) -> 
     torch.cuda.synchronize(device)
     counted_mhz = cycles / (begin.elapsed_time(end) / 1e3) / 1e6
     sampled_mhz = sampler.window(beside.begin_s, beside.end_s).spans["sm_clock_mhz"].mean
-    rates = {name: tflop_per_s(SHAPE, block.elapsed_s / number) for name, block in {"alone": alone, "beside": beside}.items()}
+    rates = {name: number * SHAPE.num_flops / block.elapsed_s / 1e12 for name, block in {"alone": alone, "beside": beside}.items()}
     efficiency = {
         "counted": cycle_efficiency_on(device, "bf16", rates["beside"], counted_mhz),
         "sampled": cycle_efficiency_on(device, "bf16", rates["beside"], sampled_mhz),

@@ -72,18 +72,45 @@ def test_without_cpuinfo_the_hypervisor_is_unknown(node):
     assert hypervisor(node).missing is Why.UNREADABLE
 
 
+MARKS = [
+    ([".dockerenv"], "docker"),
+    (["run/.containerenv"], "podman"),
+    ([".singularity.d/env"], "singularity"),
+    (["var/run/secrets/kubernetes.io/serviceaccount/token"], "kubernetes"),
+    ([".dockerenv", "var/run/secrets/kubernetes.io/x"], "kubernetes"),  # a pod, whatever engine runs it
+]
+CGROUPS = [
+    (f"/docker/{ID}", "docker"),
+    (f"/system.slice/docker-{ID}.scope", "docker"),
+    (f"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod12.slice/cri-containerd-{ID}.scope", "kubernetes"),
+    (f"/kubepods/besteffort/pod12/{ID}", "kubernetes"),
+    (f"/machine.slice/libpod-{ID}.scope/container", "podman"),
+    ("/lxc.payload.node3/init.scope", "lxc"),
+    ("/system.slice/docker.service", "none"),  # the engine itself, on its host
+    ("/system.slice/slurmstepd.scope/job_7/step_0", "none"),
+]
+MOUNTS = [
+    ("27 1 0:40 / / rw - overlay overlay rw,lowerdir=/l/A:/l/B,upperdir=/var/lib/docker/overlay2/abc/diff", "docker"),
+    ("27 1 0:40 / / rw - overlay overlay rw,lowerdir=/var/lib/containers/storage/overlay/l/X", "podman"),
+    ("27 1 0:40 / / rw - overlay overlay rw,lowerdir=/var/lib/containerd/io.containerd.snapshotter.v1.overlayfs/1/fs", "containerd"),
+    (f"{LONE_ROOT}\n30 27 8:1 /var/lib/kubelet/pods/12/etc-hosts /etc/hosts rw - ext4 /dev/sda1 rw", "kubernetes"),
+    (f"{LONE_ROOT}\n30 27 8:1 /var/lib/docker/containers/{ID}/hostname /etc/hostname rw - ext4 /dev/sda1 rw", "docker"),
+    ("27 1 8:1 /raid/enroot/data/user/pyxis_7.0 / rw - ext4 /dev/sda1 rw", "enroot"),
+    (LONE_ROOT, "none"),  # a node that boots without a disk has such a root
+    ("27 1 8:1 / / rw - ext4 /dev/sda1 rw\n30 27 0:40 / /var/lib/docker/overlay2/x/merged rw - overlay overlay rw", "none"),  # a host
+]
+
+
 @pytest.mark.parametrize(
-    ("marks", "kind"),
+    ("files", "kind"),
     [
-        ([".dockerenv"], "docker"),
-        (["run/.containerenv"], "podman"),
-        ([".singularity.d/env"], "singularity"),
-        (["var/run/secrets/kubernetes.io/serviceaccount/token"], "kubernetes"),
-        ([".dockerenv", "var/run/secrets/kubernetes.io/x"], "kubernetes"),  # a pod, whatever engine runs it
+        *((dict.fromkeys(marks, ""), kind) for marks, kind in MARKS),
+        *(({"proc/self/cgroup": f"0::{path}\n"}, kind) for path, kind in CGROUPS),
+        *(({"proc/self/mountinfo": f"{lines}\n"}, kind) for lines, kind in MOUNTS),
     ],
 )
-def test_an_engine_leaves_its_mark(node, marks, kind):
-    assert container(fill(node, dict.fromkeys(marks, ""))) == kind
+def test_a_mark_a_cgroup_or_a_mount_tells_the_engine(node, files, kind):
+    assert container(fill(node, files)) == kind
 
 
 @pytest.mark.parametrize(
@@ -92,43 +119,6 @@ def test_an_engine_leaves_its_mark(node, marks, kind):
 )
 def test_an_engine_declares_itself(node, declared, kind):
     assert container(node, {"container": declared}) == kind
-
-
-@pytest.mark.parametrize(
-    ("path", "kind"),
-    [
-        (f"/docker/{ID}", "docker"),
-        (f"/system.slice/docker-{ID}.scope", "docker"),
-        (f"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod12.slice/cri-containerd-{ID}.scope", "kubernetes"),
-        (f"/kubepods/besteffort/pod12/{ID}", "kubernetes"),
-        (f"/machine.slice/libpod-{ID}.scope/container", "podman"),
-        ("/lxc.payload.node3/init.scope", "lxc"),
-        ("/system.slice/docker.service", "none"),  # the engine itself, on its host
-        ("/system.slice/slurmstepd.scope/job_7/step_0", "none"),
-    ],
-)
-def test_a_cgroup_tells_the_engine(node, path, kind):
-    assert container(fill(node, {"proc/self/cgroup": f"0::{path}\n"})) == kind
-
-
-@pytest.mark.parametrize(
-    ("line", "kind"),
-    [
-        ("27 1 0:40 / / rw - overlay overlay rw,lowerdir=/l/A:/l/B,upperdir=/var/lib/docker/overlay2/abc/diff", "docker"),
-        ("27 1 0:40 / / rw - overlay overlay rw,lowerdir=/var/lib/containers/storage/overlay/l/X", "podman"),
-        (
-            "27 1 0:40 / / rw - overlay overlay rw,lowerdir=/var/lib/containerd/io.containerd.snapshotter.v1.overlayfs/snapshots/1/fs",
-            "containerd",
-        ),
-        (f"{LONE_ROOT}\n30 27 8:1 /var/lib/kubelet/pods/12/etc-hosts /etc/hosts rw - ext4 /dev/sda1 rw", "kubernetes"),
-        (f"{LONE_ROOT}\n30 27 8:1 /var/lib/docker/containers/{ID}/hostname /etc/hostname rw - ext4 /dev/sda1 rw", "docker"),
-        ("27 1 8:1 /raid/enroot/data/user/pyxis_7.0 / rw - ext4 /dev/sda1 rw", "enroot"),
-        (LONE_ROOT, "none"),  # a node that boots without a disk has such a root
-        ("27 1 8:1 / / rw - ext4 /dev/sda1 rw\n30 27 0:40 / /var/lib/docker/overlay2/x/merged rw - overlay overlay rw", "none"),  # a host
-    ],
-)
-def test_a_mount_tells_the_engine(node, line, kind):
-    assert container(fill(node, {"proc/self/mountinfo": f"{line}\n"})) == kind
 
 
 @pytest.mark.parametrize("file", ["cgroup", "mountinfo"])

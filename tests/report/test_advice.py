@@ -60,12 +60,9 @@ def test_commands_have_the_names_of_the_first_culprit_and_the_others_are_named()
     assert "<" not in "".join(runs(found))
 
 
-def test_a_pci_address_is_written_as_linux_has_it():
+def test_a_pci_address_is_written_as_linux_has_it_and_a_network_port_is_that_of_the_figure():
     (found,) = advice_on(row(missed("gpu_health.pcie.width", (1,))), RECORD)
     assert "sudo lspci -vv -s 0000:07:00.0 | grep -E 'LnkCap|LnkSta'" in runs(found)
-
-
-def test_a_network_port_is_the_one_that_the_figure_is_of():
     (found,) = advice_on(row(missed("infiniband.ports.state", (8,), device="mlx5_3", port=2)), RECORD)
     assert runs(found)[0] == "ibstat mlx5_3 2"
 

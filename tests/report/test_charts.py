@@ -172,14 +172,11 @@ def test_a_bound_above_all_that_was_measured_is_within_the_drawing():
     assert labels(found) == ["one", "limit, where it is judged"]
 
 
-def test_places_that_are_too_near_have_a_mark_without_a_word():
+def test_places_that_are_too_near_have_no_word_and_a_panel_without_points_is_not_drawn():
     words = ticks(panel(dict.fromkeys((1, 2, 3, 1024, 1536, 2048), (1.0, 1.0))).svg, "across")
     assert len(words) == 6
     assert words[-1][1] == "2048"
     assert all(after - before >= 48 for before, after in itertools.pairwise(x for x, word in words if word))
-
-
-def test_a_panel_of_zeros_is_drawn_and_one_without_points_is_not():
     assert line(panel({2: (0, 0), 4: (0.0, 0.0)}))
     assert panel({}) is None
     assert panel({}, [(8, 40.0)]) is None

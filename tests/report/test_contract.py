@@ -101,19 +101,13 @@ def test_what_is_not_proved_of_a_contract_is_told_wherever_failures_are():
     assert "contract line 8.4" not in text
 
 
-def test_monitoring_is_told_how_many_lines_are_met():
+def test_monitoring_and_the_terminal_count_lines_and_what_a_contract_excuses_weakens_the_verdict():
     lines = [line for line in build_metrics(samples.rejected()).splitlines() if line.startswith("gpu_acceptance_contract_lines")]
     assert lines == [f'gpu_acceptance_contract_lines{{state="{state}"}} {n}' for state, n in (("met", 1), ("missed", 1), ("not tested", 3))]
     assert "contract" not in build_metrics(samples.accepted())
-
-
-def test_what_a_contract_excuses_weakens_the_verdict():
     header = next(one.text for one in parse(build_page(samples.rejected())).all("header"))
     assert "2 of 5 lines of contract.yaml not tested, as it says itself" in header
     assert not any("lines of" in one.text for one in caveats(samples.accepted()))
-
-
-def test_the_terminal_counts_the_lines_of_a_contract():
     assert "contract contract.yaml: 5 lines: 1 met, 1 missed, 3 not tested" in list(summary_lines(samples.rejected()))
     assert not any(line.startswith("contract") for line in summary_lines(samples.accepted()))
 

@@ -47,18 +47,12 @@ def test_what_a_lost_reporter_no_longer_wrote_is_written_to_the_byte(tmp_path, l
     assert {name: (tmp_path / name).read_bytes() for name in lost} == before
 
 
-def test_results_whose_page_cannot_be_built_any_more_are_no_acceptance(tmp_path, monkeypatch):
-    write_results(tmp_path, accepted())
+@pytest.mark.parametrize("is_written", [False, True])
+def test_a_page_that_cannot_be_built_or_not_any_more_loses_no_results_and_is_no_acceptance(tmp_path, monkeypatch, is_written):
     break_it(monkeypatch, "build_page", ZeroDivisionError("a bug"))
-    made = complete_ending(tmp_path, accepted())
-    problem = f"the report could not be written to {tmp_path}: ZeroDivisionError: a bug"
-    assert (made.exit_code, made.lines[0]) == (3, f"INCOMPLETE: {problem}")
-    assert read_results(tmp_path).conclusion.verdict == "INCOMPLETE"
-
-
-def test_a_page_that_cannot_be_built_loses_no_results_and_is_no_acceptance(tmp_path, monkeypatch):
-    break_it(monkeypatch, "build_page", ZeroDivisionError("a bug"))
-    made = write_ending(tmp_path, accepted())
+    if is_written:
+        write_results(tmp_path, accepted())
+    made = (complete_ending if is_written else write_ending)(tmp_path, accepted())
     problem = f"the report could not be written to {tmp_path}: ZeroDivisionError: a bug"
     assert "report.html" not in names(tmp_path)
     assert (made.exit_code, made.lines[0]) == (3, f"INCOMPLETE: {problem}")

@@ -308,12 +308,9 @@ def test_both_formats_read_the_same_numbers_as_the_results(sample, read):
     assert found.get("margin_ratio", {}) == margins
 
 
-def test_a_bound_is_told_as_a_number():
+def test_a_bound_is_a_number_and_the_worst_figure_names_its_host_and_its_gpu():
     found = series(build_metrics(samples.rejected()))["limit"]
     assert found[labels(metric="hbm.triad.bandwidth", bound="at_least", unit="GB/s")] == 4150
-
-
-def test_the_worst_figure_names_its_host_and_its_gpu():
     found = series(build_metrics(samples.rejected()))["figure"]
     assert found[labels(metric="hbm.triad.bandwidth", bound="at_least", unit="GB/s", host="node-01.example", gpu="5")] == 3120
     of_job = [dict(key).keys() for key in found if dict(key)["metric"].startswith("nccl.")]
@@ -321,13 +318,10 @@ def test_the_worst_figure_names_its_host_and_its_gpu():
     assert all(keys == {"metric", "bound", "unit"} for keys in of_job), "a figure of the whole job is nobody's"
 
 
-def test_more_gpus_are_not_more_series():
+def test_more_gpus_are_not_more_series_and_the_end_is_what_openmetrics_demands():
     text = build_metrics(samples.two_nodes())
     assert "rank" not in text.replace("gpu_acceptance_ranks", "").replace("Ranks", "")
     assert "serial" not in text
-
-
-def test_it_ends_as_openmetrics_demands():
     text = build_metrics(samples.accepted())
     assert text.endswith("\n# EOF\n")
     assert "\n\n" not in text

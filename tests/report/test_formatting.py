@@ -26,11 +26,8 @@ def test_values_as_people_read_them(name, value, text):
     assert getattr(words, name)(value) == text
 
 
-def test_count():
+def test_count_and_elapsed():
     assert [words.count(1, "GPU"), words.count(0, "GPU"), words.count(2, "entry", "entries")] == ["1 GPU", "0 GPUs", "2 entries"]
-
-
-def test_elapsed():
     assert words.elapsed("2026-11-20T07:00:00+00:00", "2026-11-20T07:21:40Z") == "21 min 40 s"
     assert words.elapsed("2026-11-20T08:00:00+00:00", "2026-11-20T07:21:40Z") == ""
     assert words.elapsed("", "2026-11-20T07:21:40Z") == ""

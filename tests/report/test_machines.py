@@ -203,21 +203,15 @@ def test_nodes_that_are_alike_are_drawn_once_and_an_odd_one_by_itself():
     assert words_of(odd, "across")[4 * 4 :: 4] == ["PIX", "SYS", "PIX", "PIX"]
 
 
-def test_of_many_kinds_of_nodes_the_others_are_named():
+def test_of_many_kinds_of_nodes_the_others_are_named_and_of_many_ranks_the_first_are_drawn():
     found = topology(run(12, lambda rank: placement(rank, cpus=str(rank // 8))))
     assert len(found.kinds) == 8
     assert found.note == "Not drawn, each unlike those above: 4 nodes, 8-11."
-
-
-def test_of_many_ranks_on_a_node_the_first_are_drawn():
     (kind,) = topology(run(gpus_per_node=40)).kinds
     assert (len(kind.rows), kind.note) == (32, "The first 32 of 40 ranks.")
 
 
-def test_a_rank_that_told_nothing_is_drawn_without_a_place():
+def test_a_rank_that_told_nothing_has_no_place_and_where_none_told_one_there_is_no_picture():
     assert words_of(topology(run(num_told=7)).kinds[0])[-1] == "NUMA node not told"
-
-
-def test_where_no_rank_told_its_place_there_is_no_picture():
     assert topology(samples.accepted()) is None
     assert "network cards" not in build_page(samples.accepted())

@@ -45,16 +45,13 @@ def test_what_only_the_same_limits_speak_against_is_told_once(unread):
     assert (last.row.nodeid.rpartition("::")[2], last.others) == ("test_four", ())
 
 
-def test_the_page_links_to_each_of_them(unread):
+def test_the_page_links_to_each_of_them_and_an_annotation_counts_them(unread):
     page = parse(build_page(unread))
     anchors = {one.attributes["id"] for one in page.elements if "id" in one.attributes}
     links = [one for one in page.all("a") if one.text.startswith("acceptance/test_environment.py::test_t")]
     assert [one.text.rpartition("::")[2] for one in links] == ["test_two", "test_three"]
     assert {one.attributes["href"].removeprefix("#") for one in links} <= anchors
     assert "The same, and nothing else, in 2 more validations" in page.all("body")[0].text
-
-
-def test_an_annotation_counts_them(unread):
     said = f"::error title=ERROR acceptance/test_environment.py%3A%3Atest_one and 2 more validations::{MESSAGE}"
     assert said in list(annotations(unread))
 
@@ -119,7 +116,8 @@ def test_the_same_in_several_validations_is_one_line_and_what_rejects_comes_firs
     assert told == [("MISSED", "hbm.triad.bandwidth", "test_a", 2), ("INVALID", "counters.replays", "test_a", 2)]
 
 
-def test_a_stuck_rank_is_a_culprit_and_its_victims_are_none():
+def test_a_stuck_rank_is_a_culprit_its_victims_are_none_and_an_accepted_run_has_none():
+    assert (suspects(samples.accepted()), short(samples.accepted())) == ((), "")
     assert [one.who for one in suspects(samples.stuck())] == [GPU_5]
     assert "✗ STUCK" in short(samples.stuck())
 
@@ -190,11 +188,6 @@ def test_what_is_no_rank_s_fault_is_of_the_whole_job():
     assert [(one.who, one.faults[0].message) for one in suspects(record)] == [(JOB, not_run.message)]
     record = record.model_copy(update={"conclusion": samples.rejected().conclusion.model_copy(update={"verdict": "INCOMPLETE"})})
     assert f"{JOB}, a validation never began: ○ NOT RUN {not_run.message} in" in short(record)
-
-
-def test_an_accepted_run_has_no_culprit():
-    assert suspects(samples.accepted()) == ()
-    assert short(samples.accepted()) == ""
 
 
 @pytest.mark.slow

@@ -141,22 +141,16 @@ def with_figure(record, metric, value, field="figures"):
     return judged_anew(record, rows=(sample_rows.with_ranks(row, {0: {field: figures}}), *record.rows[1:]))
 
 
-def test_nodes_of_a_cluster_are_replaced_where_pods_have_names_of_their_own():
+def test_nodes_of_a_cluster_and_of_a_partition_are_replaced_and_a_stand_in_may_be_the_name_of_another():
     record = with_hosts(samples.rejected(), "gpu-acceptance-0")
     record = with_figure(record, "kubernetes.node.name", "worker-a")
     record = with_figure(record, "kubernetes.nodes.untested_names", "worker-b (node.kubernetes.io/unschedulable); worker-c; and 3 more")
     text = "kubernetes.io/hostname=worker-a; worker-b (node.kubernetes.io/unschedulable); worker-c; and 3 more; none"
     told = "kubernetes.io/hostname=node-01; node-02 (node.kubernetes.io/unschedulable); node-03; and 3 more; none"
     assert learnt(text, record=with_figure(record, "kubernetes.nodes.untested_names", "none")).text(text) == told
-
-
-def test_untested_nodes_of_a_partition_are_replaced():
     text = "worker-b IDLE+DRAIN (fan); worker-c DOWN"
     record = with_figure(with_hosts(samples.rejected(), "worker-a"), "slurm.partition.untested_nodes", text)
     assert learnt(record=record).text(f"worker-a; {text}") == "node-00; node-01 IDLE+DRAIN (fan); node-02 DOWN"
-
-
-def test_a_stand_in_may_be_the_name_of_another_machine():
     record = with_hosts(samples.rejected(), "node-01", "node-00")
     assert learnt(record=record).text("node-01 node-00") == "node-00 node-01"
 

@@ -64,7 +64,7 @@ def test_metrics_that_are_left_out_are_counted(many):
     assert note == f"{4 * 7 - MOST_METRICS} of 28 metrics are left out, whose GPUs are nearer to each other. All are in figures.csv."
 
 
-def test_pairs_are_shown_from_whom_to_whom():
+def test_pairs_are_shown_from_whom_to_whom_and_a_label_that_is_no_rank_makes_none():
     def figures_of(rank):
         return [
             sample_rows.figure(f"p2p.both.to_rank_{other}", 390.0 + rank - 40 * (rank == other - 1 == 2), "GB/s", to_rank=other)
@@ -80,9 +80,6 @@ def test_pairs_are_shown_from_whom_to_whom():
     assert grid.columns == tuple(line.name for line in grid.rows) == ("rank 0", "rank 1", "rank 2", "rank 3")
     assert cells["rank 1", "rank 1"] is None
     assert (cells["rank 2", "rank 3"].text, cells["rank 2", "rank 3"].mark) == ("352", "▼")
-
-
-def test_a_label_that_is_no_rank_makes_no_pair():
     row = sample_rows.row(
         "acceptance/test_p2p.py::test_x", lambda rank: [sample_rows.figure("p2p.x", 1.0, "GB/s", to_rank="abc")], [], ranks=2
     )

@@ -215,10 +215,7 @@ def test_a_line_has_no_band_where_all_groups_are_alike():
 
 
 @pytest.mark.parametrize("value", [None, "text", -0.5])
-def test_a_value_without_a_place_is_not_scaling(value):
+def test_without_a_value_that_has_a_place_there_is_no_section(value):
     assert scaling_of(efficiency(value)) is None
-
-
-def test_without_such_a_validation_there_is_no_section():
     assert scaling(samples.accepted()) is None
     assert 'id="scaling"' not in build_page(samples.accepted())

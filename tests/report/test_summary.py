@@ -118,13 +118,10 @@ def test_words_stay_whole_and_what_does_not_fit_is_in_the_report():
 
 
 @pytest.mark.parametrize(("word", "colour"), [("ACCEPTED", "\x1b[1;32m"), ("REJECTED", "\x1b[1;31m"), ("INCOMPLETE", "\x1b[1;33m")])
-def test_the_word_of_the_verdict_alone_is_bold_and_coloured(word, colour):
+def test_the_word_of_the_verdict_alone_is_coloured_and_no_text_of_a_machine(word, colour):
     rows = last_screen(word, [f"{word}: why", "ACCEPTED is no line of ours"], TAIL, width=80, in_colour=True)
     assert rows[0] == f"{colour}{word}\x1b[0m: why"
     assert "\x1b" not in "".join(rows[1:])
-
-
-def test_text_of_a_machine_in_the_verdict_line_takes_no_colour():
     assert last_screen("", ["no verdict: \x1b[32mACCEPTED"], [], width=80, in_colour=True) == [r"no verdict: \x1b[32mACCEPTED"]
 
 

@@ -91,13 +91,10 @@ def test_a_limit_that_some_rank_did_not_measure_shows_no_figure_as_its_own():
     assert (figure_text(elsewhere, exactly=True), margin_of(elsewhere)) == (f"no figure (elsewhere {missed.value} {missed.unit})", None)
 
 
-def test_rows_of_the_suite_itself_are_not_counted_as_validations():
+def test_rows_of_the_suite_itself_are_no_validations_and_an_accepted_run_has_nothing_wrong():
     record = samples.accepted()
     formation = record.rows[0].model_copy(update={"nodeid": "world_formation"})
     assert coverage_text(record.model_copy(update={"rows": (formation, *record.rows)})).endswith("; 3 validations: 3 passed")
-
-
-def test_an_accepted_run_has_nothing_wrong():
     assert "what is wrong" not in build_summary(samples.accepted())
 
 

@@ -218,12 +218,9 @@ def test_a_limit_that_is_met_exactly_is_not_near_and_what_was_not_judged_has_no_
     assert scores(of_limits(exact, near, unstable))["gpu_health"][1:3] == ("1 unproved, 2 held", "+3.4 %")
 
 
-def test_of_limits_that_are_open_the_worst_gives_the_mark():
+def test_of_open_limits_the_worst_gives_the_mark_and_a_margin_beyond_the_bound_is_no_number():
     unstable = sample_rows.held("hbm.x.rate", 5.0, "GB/s", ">= 4", 0.2, status=Status.UNSTABLE)
     invalid = unstable.model_copy(update={"metric": "hbm.y.rate", "status": Status.INVALID})
     assert scores(of_limits(unstable, invalid))["hbm"][0] == "INVALID"
-
-
-def test_a_margin_beyond_the_bound_itself_is_no_number():
     far = sample_rows.held("binding.cores", 300, "cores", ">= 3", 99.0)
     assert scores(of_limits(far))["binding"][2] == ">+100 %"

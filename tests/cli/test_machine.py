@@ -162,25 +162,6 @@ def test_a_snapshot_that_was_damaged(file, tmp_path, capsys):
     assert capsys.readouterr().err == f"gpu-acceptance: {tmp_path / 'x.json'}: node.host is missing\n"
 
 
-@pytest.mark.parametrize(
-    ("overlay", "says"),
-    [
-        (
-            'gpu_health.temperature.margn: {at_least: 60, unit: C, scope: rank, source: "policy: our room is cold enough"}',
-            "ours.yaml: limits.gpu_health.temperature.margn: no validation has this metric; did you mean 'gpu_health.temperature.margin'?",
-        ),
-        (
-            'burn_in.power.mean: {at_least: 60, unit: W, scope: rank, source: "policy: what our own validation asks for"}',
-            "ours.yaml: limits.burn_in.power.mean: no validation has this metric; there is no subject 'burn_in'",
-        ),
-    ],
-)
-def test_an_overlay_with_an_unknown_metric(file, tmp_path, capsys, overlay, says):
-    (tmp_path / "ours.yaml").write_text(f"limits:\n  {overlay}\n")
-    assert main(["health", file(HEALTHY), f"--limits={tmp_path / 'ours.yaml'}"]) == 4
-    assert capsys.readouterr().err == f"gpu-acceptance: {says}\n"
-
-
 def test_an_overlay_for_a_validation_of_the_sites_own(file, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "acceptance").mkdir()

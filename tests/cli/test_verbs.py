@@ -21,6 +21,7 @@ from tests.report import samples
 from tests.run.test_suite import ROOT
 
 VERBS = "run, verdict, report, init, inventory, snapshot, health, watch, pods, meet, remedy, explain, limits, profiles"
+OF_REPORT = "build, merge, compare, verify, sign, redact"
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 
 
@@ -92,11 +93,8 @@ def test_a_value_that_is_not_allowed(capsys, option, text):
         ((), f"gpu-acceptance: name a verb; known: {VERBS}"),
         (("verdct",), f"gpu-acceptance: unknown verb 'verdct'; known: {VERBS}; did you mean 'verdict'?"),
         (("judge",), f"gpu-acceptance: unknown verb 'judge'; known: {VERBS}"),
-        (("report",), "gpu-acceptance report: name a verb; known: build, merge, compare, verify, sign, redact"),
-        (
-            ("report", "bild"),
-            "gpu-acceptance report: unknown verb 'bild'; known: build, merge, compare, verify, sign, redact; did you mean 'build'?",
-        ),
+        (("report",), f"gpu-acceptance report: name a verb; known: {OF_REPORT}"),
+        (("report", "bild"), f"gpu-acceptance report: unknown verb 'bild'; known: {OF_REPORT}; did you mean 'build'?"),
         (("report", "merge", "out"), "gpu-acceptance report merge: the following arguments are required: DIR"),
         (
             ("report", "build", "--tensorbord"),
@@ -206,11 +204,8 @@ def test_a_folder_that_is_there_and_empty_is_taken(tmp_path):
 @pytest.mark.parametrize(("name", "what"), [("full", "is not empty"), ("file", "is a file")])
 def test_existing_files_stay(tmp_path, capsys, name, what):
     place = tmp_path / name
-    if name == "file":
-        place.write_text("mine")
-    else:
-        place.mkdir()
-        (place / "mine").touch()
+    (tmp_path / "full" / "mine").mkdir(parents=True)
+    (tmp_path / "file").write_text("mine")
     before = sorted(tmp_path.rglob("*"))
     assert main(["init", str(place)]) == 4
     told = f"gpu-acceptance: {place} {what}; allowed: a folder that does not exist yet, or is empty\n"

@@ -74,14 +74,6 @@ def test_an_unknown_power_limit():
     assert (row["power W"], row["memory GiB"]) == ("692 / ?", "20.0 / ?")
 
 
-def test_a_gpu_that_does_not_answer_leaves_the_others():
-    silent = Missing(Why.UNREADABLE, "NVML has not answered for 7 s")
-    ((well, dead), reasons) = shown(GpuRow(BOARD, NOW), GpuRow(replace(BOARD, index=1), silent))
-    assert well["SM MHz"] == "1455"
-    assert {text for title, text in dead.items() if title not in {"GPU", "name"}} == {"?"}
-    assert reasons[0].startswith("  ? (unreadable: NVML has not answered for 7 s): SM MHz, ")
-
-
 @pytest.mark.parametrize("name", ["\x1b[2J\x1b]0;mine\x07", "H200\nACCEPTED", "\u202e002H", "x" * 5000])
 def test_a_hostile_name_moves_nothing(name):
     lines = gpu_lines([GpuRow(replace(BOARD, name=name), NOW)])

@@ -219,53 +219,13 @@ def test_a_waiver_of_nothing_is_refused(suite):
     assert refusal(suite, waive=["gemm.x=slow"]) == f"--waive=gemm.x=...: {says}; `gpu-acceptance explain '*'` lists all metrics"
 
 
-# --- every way a file can be wrong is one readable error -----------------------------------------------------------------------
-
-TYPOS = {
-    "unknown key": (
-        LIMIT.replace("at_least", "at_laest"),
-        r"cpu\.yaml: limits\.hbm\.copy\.bandwidth\.at_laest \(line \d+\): unknown key; .*'at_least'\?",
-    ),
-    "duplicate key": (LIMIT + LIMIT, r"cpu\.yaml: line \d+: key 'hbm\.copy\.bandwidth' is given twice; first in line 4"),
-    "text as number": (LIMIT.replace("at_least: 1", "at_least: 1e3"), r"cpu\.yaml: .*at_least.*: .*1e3 is text in YAML, write 1\.0e\+3"),
-    "nan": (LIMIT.replace("at_least: 1", "at_least: .nan"), r"cpu\.yaml: line \d+, column \d+: '\.nan' is not a finite number"),
-    "infinity": (LIMIT.replace("at_least: 1", "at_least: .inf"), r"cpu\.yaml: line \d+, column \d+: '\.inf' is not a finite number"),
-    "wrong unit": (LIMIT.replace("at_least: 1", "equals: NVLS"), r"cpu\.yaml: .*equals is 'NVLS', so the unit must be text, not 'GB/s'"),
-    "above ceiling": (LIMIT + "    ceiling: 0.5\n", r"cpu\.yaml: .*at_least is 1, above the ceiling 0\.5"),
-    "no source": (LIMIT[: LIMIT.index("    source")], r"cpu\.yaml: limits\.hbm\.copy\.bandwidth\.source .*: .*missing.*"),
-    "vague source": (LIMIT.replace("policy: an example", "somebody said an example"), r"cpu\.yaml: .*\.source .*measured, datasheet, .*"),
-    "no bound": (
-        LIMIT.replace("    at_least: 1\n", ""),
-        r"cpu\.yaml: .*no bound; one of at_least, at_most, equals, uniform, peers is needed",
-    ),
-}
-
-
-@pytest.mark.parametrize(("limits", "text"), TYPOS.values(), ids=TYPOS)
-def test_a_typo_in_a_profile(suite, limits, text):
-    (suite / "thresholds" / "cpu.yaml").write_text(f"extends: base\nrequires: [hbm]\nlimits:\n{limits}")
-    said = refusal(suite)
-    assert "\n" not in said
-    assert re.match(text, said), said
-
-
-@pytest.mark.parametrize(
-    ("profile", "text"),
-    [
-        ("extends: cpu\n", "cpu.yaml: extends: profiles go round in a circle: cpu -> cpu"),
-        ("extends: bsae\n", "cpu.yaml: extends: no profile 'bsae'; profiles: base, cpu, h200-sxm; did you mean 'base'?"),
-        ("extends: base\nrequires: [gemm]\n", "cpu.yaml: requires 'gemm', but there is no limit of it; subjects with limits: none"),
-        (f"limits:\n{LIMIT}", "cpu.yaml: deadline_s is missing, here and in all parents"),
-    ],
-)
-def test_a_profile_that_does_not_fit_the_others(suite, profile, text):
-    (suite / "thresholds" / "cpu.yaml").write_text(profile)
-    assert refusal(suite) == text
-
-
-def test_an_overlay_that_is_not_there(suite):
+def test_a_file_of_limits_that_cannot_be_used_is_one_readable_refusal(suite):
+    """tests/thresholds has all ways in which one can be wrong."""
     assert refusal(suite, limits=["agreed.yaml"]).startswith("agreed.yaml: there is no such file: ")
-    assert refusal(suite, limits=["site-nvls"]).startswith("no overlay site-nvls: neither a file nor one of none")
+    typo = LIMIT.replace("at_least", "at_laest")
+    (suite / "thresholds" / "cpu.yaml").write_text(f"extends: base\nrequires: [hbm]\nlimits:\n{typo}")
+    said = refusal(suite)
+    assert re.fullmatch(r"cpu\.yaml: limits\.hbm\.copy\.bandwidth\.at_laest \(line \d+\): unknown key; .*'at_least'\?", said), said
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("30m", 1800), ("4h", 14_400)])
@@ -297,7 +257,3 @@ def test_the_option_localise_requires_its_subject(suite):
     assert (unasked.requires, unasked.parameters["localise.asked"], list(unasked.not_applicable)) == ({"hbm"}, False, ["localise.*"])
     assert (asked.requires, asked.parameters["localise.asked"], asked.not_applicable) == ({"hbm", "localise"}, True, {})
     assert asked.expected_s["localise"] == 5
-
-
-def test_localise_without_a_limit_is_refused(suite):
-    assert refusal(suite, localise=True) == "--localise: profile cpu has no limit localise.node.deficit: nothing would judge it"

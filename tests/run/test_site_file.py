@@ -48,8 +48,10 @@ def test_a_node_may_have_nothing_to_say(tmp_path):
 
 
 GPUS = "a whole number from 0: the GPUs that exist on"
+OWN = f"{GPUS} this node; without the key: gpus_per_node"
 HOST = "not a host name; allowed: letters, digits, '.', '_' and '-', at most 253, a letter or digit first; a number in quotes"
 NODES = f"a mapping of 1 to {MOST_NODES} host names, each to a mapping of gpus and rack ({{}} where there is nothing to say)"
+EACH = f"{GPUS} each node that does not say otherwise"
 RACK = "a label of 1 to 64 printable ASCII characters, in quotes where it looks like a number"
 
 
@@ -60,19 +62,10 @@ RACK = "a label of 1 to 64 printable ASCII characters, in quotes where it looks 
         ("gpus_per_node: 8", f"nodes: is missing; needed: {NODES}"),
         ("gpus_per_node: 8\nnodes: {}", f"nodes (line 2): {{}} is not allowed; allowed: {NODES}"),
         ("gpus_per_node: 8\nnodes: [a, b]", f"nodes (line 2): ['a', 'b'] is not allowed; allowed: {NODES}"),
-        (
-            "nodes:\n  a: {gpus: eight}",
-            f"nodes.a.gpus (line 2): 'eight' is not allowed; allowed: {GPUS} this node; without the key: gpus_per_node",
-        ),
-        ("nodes:\n  a: {gpus: -1}", f"nodes.a.gpus (line 2): -1 is not allowed; allowed: {GPUS} this node; without the key: gpus_per_node"),
-        (
-            "nodes:\n  a: {gpus: true}",
-            f"nodes.a.gpus (line 2): True is not allowed; allowed: {GPUS} this node; without the key: gpus_per_node",
-        ),
-        (
-            "gpus_per_node: 8.0\nnodes: {a: {}}",
-            f"gpus_per_node (line 1): 8.0 is not allowed; allowed: {GPUS} each node that does not say otherwise",
-        ),
+        ("nodes:\n  a: {gpus: eight}", f"nodes.a.gpus (line 2): 'eight' is not allowed; allowed: {OWN}"),
+        ("nodes:\n  a: {gpus: -1}", f"nodes.a.gpus (line 2): -1 is not allowed; allowed: {OWN}"),
+        ("nodes:\n  a: {gpus: true}", f"nodes.a.gpus (line 2): True is not allowed; allowed: {OWN}"),
+        ("gpus_per_node: 8.0\nnodes: {a: {}}", f"gpus_per_node (line 1): 8.0 is not allowed; allowed: {EACH}"),
         ("nodes:\n  a: {}", "the file: nodes.a has no gpus, and there is no gpus_per_node that would hold for it"),
         ("gpus_per_node: 8\nnodes:\n  a:\n    rak: B2", "nodes.a.rak (line 4): unknown key; known: gpus, rack; did you mean 'rack'?"),
         (

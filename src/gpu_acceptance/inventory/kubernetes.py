@@ -5,6 +5,7 @@ import os
 import re
 import ssl
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from http.client import HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -48,9 +49,17 @@ def get(path: str, environ: Mapping[str, str] = os.environ) -> Answer[dict[str, 
         return Missing(Why.UNREADABLE, f"{_HOST}={host!r}, {_PORT}={port!r}, or the token is malformed"[:200])
     try:
         trust = ssl.create_default_context(cafile=str(ACCOUNT / "ca.crt"))  # the cluster's own authority, and no other
-        return _answered(path, *_fetched(HTTPSConnection(host, int(port), timeout=_TIMEOUT_S, context=trust), path, token))
+        with closing(HTTPSConnection(host, int(port), timeout=_TIMEOUT_S, context=trust)) as connection:
+            connection.request("GET", path, headers={"Authorization": f"Bearer {token}", "Accept": "application/json"})
+            response = connection.getresponse()
+            body = response.read(_MOST_BYTES + 1)
+        if response.status != 200 or len(body) > _MOST_BYTES:
+            why = Why.NOT_PERMITTED if response.status in {401, 403} else Why.UNREADABLE
+            return Missing(why, f"GET {path.partition('?')[0]}: status {response.status}, {_said(body)}"[:_MOST_SAID])
+        found = json.loads(body)
     except (OSError, HTTPException, ValueError, RecursionError) as error:
         return Missing(Why.UNREADABLE, f"GET {path}: {type(error).__name__}: {error}"[:200])
+    return found if isinstance(found, dict) else Missing(Why.UNREADABLE, f"GET {path}: no object"[:200])
 
 
 def items(path: str, environ: Mapping[str, str] = os.environ, **query: str) -> Answer[list[dict[str, Any]]]:
@@ -74,23 +83,6 @@ def _page(answer: dict[str, Any]) -> tuple[list[dict[str, Any]], str]:
     if not (isinstance(found, list) and isinstance(after, str)):
         raise ValueError("no list")
     return found, after
-
-
-def _fetched(connection: HTTPSConnection, path: str, token: str) -> tuple[int, bytes]:
-    try:
-        connection.request("GET", path, headers={"Authorization": f"Bearer {token}", "Accept": "application/json"})
-        response = connection.getresponse()
-        return response.status, response.read(_MOST_BYTES + 1)
-    finally:
-        connection.close()
-
-
-def _answered(path: str, status: int, body: bytes) -> Answer[dict[str, Any]]:
-    if status != 200 or len(body) > _MOST_BYTES:
-        why = Why.NOT_PERMITTED if status in {401, 403} else Why.UNREADABLE
-        return Missing(why, f"GET {path.partition('?')[0]}: status {status}, {_said(body)}"[:_MOST_SAID])
-    found = json.loads(body)
-    return found if isinstance(found, dict) else Missing(Why.UNREADABLE, f"GET {path}: no object"[:200])
 
 
 def _said(body: bytes) -> str:
@@ -278,28 +270,21 @@ def _reasons(node: str, phase: str, status: dict[str, Any]) -> Iterator[Reason]:
         if one["type"] == "PodScheduled" and one["status"] != "True":
             yield Reason(_text(one.get("message")), f"PodScheduled: {_text(one.get('reason')) or 'no reason'}")
     for one in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
-        yield from _of_container(_text(one["name"]), one.get("state") or {})
+        name, state = _text(one["name"]), one.get("state") or {}
+        if waiting := state.get("waiting"):
+            yield Reason(_text(waiting.get("message")), f"{name}: {_text(waiting.get('reason')) or 'waiting'}")
+        if (ended := state.get("terminated")) and ended["exitCode"] != 0:
+            word = f"{name}: {_text(ended.get('reason')) or 'ended'}, exit code {int(ended['exitCode'])}"
+            said = _whole_text(ended.get("message")).strip().splitlines()[-1:]  # of 2048 bytes: the verdict is in the last line
+            yield Reason("".join(said)[:_MOST_TEXT], word)
     if phase == NOT_READY:
         yield Reason("", "its containers are Ready and it is not: its node does not report")
     if phase == PENDING and node and not status.get("startTime"):
         yield Reason("", "its kubelet has not taken it up")
 
 
-def _of_container(name: str, state: dict[str, Any]) -> Iterator[Reason]:
-    if waiting := state.get("waiting"):
-        yield Reason(_text(waiting.get("message")), f"{name}: {_text(waiting.get('reason')) or 'waiting'}")
-    if (ended := state.get("terminated")) and ended["exitCode"] != 0:
-        word = f"{name}: {_text(ended.get('reason')) or 'ended'}, exit code {int(ended['exitCode'])}"
-        yield Reason(_last_line(ended.get("message")), word)
-
-
 def _text(field: object) -> str:
     return _whole_text(field)[:_MOST_TEXT]
-
-
-def _last_line(field: object) -> str:
-    """Return the last line of a container's output, of which the kubelet keeps 2048 bytes: the verdict stands there."""
-    return "".join(_whole_text(field).strip().splitlines()[-1:])[:_MOST_TEXT]
 
 
 def _whole_text(field: object) -> str:

@@ -94,7 +94,15 @@ def places_of(gpus: GpusReading, root: Path = Path("/")) -> tuple[Place, ...]:
 
 def facts(node: NodeReading, variables: Mapping[str, str]) -> Iterator[Fact]:
     """Yield the facts in which nodes should be alike. `variables`: the environment variables that change results, by name."""
-    for name, text in _facts(node):
+    for name, text in (
+        *_host_facts(node),
+        ("driver", _fact("{}, CUDA {}", node.gpus.driver, node.gpus.cuda)),
+        ("gpudirect", _gpudirect(node.infiniband.gpudirect)),
+        ("libraries", _libraries(node.libraries)),
+        ("gpus", _by_kind(node.gpus.gpus, _gpu)),
+        ("rdma_devices", _by_kind(node.infiniband.devices, _card)),
+        ("topology", _topology(node)),
+    ):
         yield name, text if isinstance(text, Missing) or len(text) <= MOST_TEXT else _digested(text, text)
     yield "variables", _variables(variables)
 
@@ -111,16 +119,6 @@ def read_facts(root: Path = Path("/")) -> dict[str, str]:
         "mounts": _mounts(mounts.read(root).mounts),
     }
     return {name: clip(str(text), _MOST_TEXT) for name, text in found.items()}
-
-
-def _facts(node: NodeReading) -> Iterator[Fact]:
-    yield from _host_facts(node)
-    yield "driver", _fact("{}, CUDA {}", node.gpus.driver, node.gpus.cuda)
-    yield "gpudirect", _gpudirect(node.infiniband.gpudirect)
-    yield "libraries", _libraries(node.libraries)
-    yield "gpus", _by_kind(node.gpus.gpus, _gpu)
-    yield "rdma_devices", _by_kind(node.infiniband.devices, _card)
-    yield "topology", _topology(node)
 
 
 def _host_facts(host: HostReading) -> Iterator[Fact]:

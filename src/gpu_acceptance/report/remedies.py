@@ -13,10 +13,9 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from gpu_acceptance.base.model import Model
-from gpu_acceptance.base.strict_yaml import Document
 from gpu_acceptance.inventory import xids
 from gpu_acceptance.record.figure import NONE, Labels
 from gpu_acceptance.record.job import Job, RankIdentity
@@ -24,7 +23,7 @@ from gpu_acceptance.record.outcome import Cause, Outcome, Status
 from gpu_acceptance.record.row import Judgement, Mistake, RankRecord, Row
 from gpu_acceptance.record.run_record import ObjectionKind, RunRecord
 from gpu_acceptance.report.words import HARMLESS_OUTCOMES, HARMLESS_STATUSES, ranks_text
-from gpu_acceptance.thresholds.file import dotted, line_of, read_validated
+from gpu_acceptance.thresholds.file import read_validated
 from gpu_acceptance.verdict.rows import declared_reason, formed_unlike
 
 REMEDIES_FILE = Path(__file__).with_name("remedies.yaml")
@@ -130,16 +129,7 @@ def table() -> Table:
 
 def read_table(path: Path) -> Table:
     """Read a table of remedies. LimitsError names file, key and line of what is wrong."""
-    return read_validated(path, Table, _problems)[1]
-
-
-def _problems(name: str, document: Document, error: ValidationError) -> list[str]:
-    problems = []
-    for detail in error.errors(include_url=False):
-        path = tuple(key for key in detail["loc"] if key != "[key]")
-        where = f"{dotted(path)}{line_of(document, path)}: " if path else ""
-        problems.append(f"{name}: {where}{detail['msg']}")
-    return problems
+    return read_validated(path, Table, lambda detail, _: str(detail["msg"]))[1]
 
 
 # --- kinds of failure -----------------------------------------------------------------------------------------------------------

@@ -18,8 +18,8 @@ from gpu_acceptance.inventory.fabric import FabricClass
 from gpu_acceptance.run.settings import Settings
 from gpu_acceptance.run.suite import profile_digest
 from gpu_acceptance.thresholds.contract import Contract
-from gpu_acceptance.thresholds.contract_file import digest_of, problems_of_entries, read_contract, refuse_unanswerable
-from gpu_acceptance.thresholds.file import LimitsError, read_validated
+from gpu_acceptance.thresholds.contract_file import digest_of, read_contract, read_entries, refuse_unanswerable
+from gpu_acceptance.thresholds.file import LimitsError
 from gpu_acceptance.thresholds.known_metrics import nearest_metric
 from gpu_acceptance.thresholds.limit import FileDigest, Profile
 from gpu_acceptance.thresholds.profile import (
@@ -71,14 +71,6 @@ class SiteContent(Model):
         return self
 
 
-_problems = problems_of_entries(
-    SiteContent,
-    NodeEntry,
-    bad_key="not a host name; allowed: letters, digits, '.', '_' and '-', at most 253, a letter or digit first; a number in quotes",
-    an_entry="a mapping of gpus and rack, or {}",
-)
-
-
 @dataclass(frozen=True)
 class SiteFile:
     digest: FileDigest
@@ -92,7 +84,8 @@ class SiteFile:
 
 def read_site(path: Path) -> SiteFile:
     """Read the file at `path`. Raises LimitsError with file, key, line, the value seen, and what is allowed."""
-    digest, site = read_validated(path, SiteContent, _problems)
+    bad_key = "not a host name; allowed: letters, digits, '.', '_' and '-', at most 253, a letter or digit first; a number in quotes"
+    digest, site = read_entries(path, SiteContent, NodeEntry, bad_key=bad_key, an_entry="a mapping of gpus and rack, or {}")
     gpus = {host: site.gpus_per_node or 0 if entry.gpus is None else entry.gpus for host, entry in site.nodes.items()}
     nodes = (DeclaredNode(host=host, gpus=gpus[host], rack=entry.rack or "") for host, entry in site.nodes.items())
     return SiteFile(digest, tuple(nodes))

@@ -1,17 +1,17 @@
 """Files of entries in YAML, and the one that names the lines of a contract."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from gpu_acceptance.base.model import Model
-from gpu_acceptance.base.strict_yaml import Document, Key, shown
+from gpu_acceptance.base.strict_yaml import Key, shown
 from gpu_acceptance.base.text import did_you_mean
 from gpu_acceptance.thresholds.contract import Contract, ContractLine
-from gpu_acceptance.thresholds.file import LimitsError, dotted, line_of, read_validated
+from gpu_acceptance.thresholds.file import LimitsError, M, dotted, read_validated
 from gpu_acceptance.thresholds.known_metrics import nearest_metric
 from gpu_acceptance.thresholds.limit import FileDigest, Limit, Nodes, Profile, show
 from gpu_acceptance.thresholds.schema import printable, unique
@@ -26,35 +26,26 @@ _Glob = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*(\.[a-z0-9_*?]+){1,4}$", 
 _A_LINE = f"1 to {MOST_LINES} lines of the contract by their numbers, each to a mapping of text and metrics"
 
 
-def problems_of_entries(
-    top: type[BaseModel], entry: type[BaseModel], *, bad_key: str, an_entry: str
-) -> Callable[[str, Document, ValidationError], list[str]]:
-    """One line for each problem: file, key, line, what was seen, what is allowed; for `read_validated`.
+def read_entries(path: Path, top: type[M], entry: type[BaseModel], *, bad_key: str, an_entry: str) -> tuple[FileDigest, M]:
+    """A YAML file of entries as `top` has it. LimitsError has one line for each problem: file, key, line, what was seen, what is allowed.
 
     `bad_key`: what to say of the name of an entry that cannot be one. `an_entry`: what an entry is.
     """
 
-    def what(detail: Any, path: tuple[Key, ...]) -> str:
-        model = entry if len(path) > 2 else top
+    def what(detail: Any, key: tuple[Key, ...]) -> str:
+        known = (entry if len(key) > 2 else top).model_fields
         if detail["type"] == "extra_forbidden":
-            return f"unknown key; known: {', '.join(model.model_fields)}{did_you_mean(path[-1], model.model_fields)}"
+            return f"unknown key; known: {', '.join(known)}{did_you_mean(key[-1], known)}"
         if detail["type"] == "value_error":
             return str(detail["ctx"]["error"])
         if detail["loc"][-1] == "[key]":
             return bad_key
-        allowed = an_entry if len(path) == 2 else str(model.model_fields[str(path[2 if len(path) > 2 else 0])].description)
+        allowed = an_entry if len(key) == 2 else str(known[str(key[2 if len(key) > 2 else 0])].description)
         if detail["type"] == "missing":
             return f"is missing; needed: {allowed}"
         return f"{shown(detail['input'])} is not allowed; allowed: {allowed}"
 
-    def problems(name: str, document: Document, error: ValidationError) -> list[str]:
-        found = []
-        for detail in error.errors(include_url=False):
-            path = tuple(key for key in detail["loc"] if key != "[key]")
-            found.append(f"{name}: {dotted(path)}{line_of(document, path)}: {what(detail, path)}")
-        return found
-
-    return problems
+    return read_validated(path, top, what)
 
 
 class LineEntry(Model):
@@ -93,17 +84,11 @@ class ContractContent(Model):
     lines: Annotated[dict[_Number, LineEntry], Field(min_length=1, max_length=MOST_LINES)] = Field(description=f"a mapping of {_A_LINE}")
 
 
-_problems = problems_of_entries(
-    ContractContent,
-    LineEntry,
-    bad_key="not the number of a line; allowed: 1 to 32 printable ASCII characters, in quotes where it looks like a whole number",
-    an_entry="a mapping of text, metrics and what else a line says",
-)
-
-
 def read_contract(path: Path) -> Contract:
     """The file at `path`. LimitsError says file, key, line, what was seen, and what is allowed."""
-    digest, content = read_validated(path, ContractContent, _problems)
+    bad_key = "not the number of a line; allowed: 1 to 32 printable ASCII characters, in quotes where it looks like a whole number"
+    an_entry = "a mapping of text, metrics and what else a line says"
+    digest, content = read_entries(path, ContractContent, LineEntry, bad_key=bad_key, an_entry=an_entry)
     given = {number: entry.model_dump(exclude_none=True) for number, entry in content.lines.items()}
     lines = [ContractLine(number=number, **keys | {"metrics": tuple(keys.get("metrics", ()))}) for number, keys in given.items()]
     return Contract(file=digest.file, sha256=digest.sha256, title=content.title or "", lines=tuple(lines))

@@ -91,13 +91,15 @@ def match_of(path: Path) -> Match | None:
         return None
 
 
-def read_validated(path: Path, model: type[M], problems: Callable[[str, Document, ValidationError], list[str]]) -> tuple[FileDigest, M]:
-    """A YAML file as `model` has it. LimitsError, with what `problems` makes of what is wrong."""
+def read_validated(path: Path, model: type[M], what: Callable[[Any, tuple[Key, ...]], str]) -> tuple[FileDigest, M]:
+    """A YAML file as `model` has it. LimitsError has one line for each problem: file, key, line, and `what` says of pydantic's details."""
     digest, document = _read_document(path)
     try:
         return digest, model.model_validate(document.data)
     except ValidationError as error:
-        raise LimitsError(problems(digest.file, document, error)) from None
+        details = error.errors(include_url=False)
+    keys = [tuple(key for key in detail["loc"] if key != "[key]") for detail in details]
+    raise LimitsError(f"{_place(digest.file, document, key)}: {what(detail, key)}" for key, detail in zip(keys, details, strict=True))
 
 
 def _read_document(path: Path) -> tuple[FileDigest, Document]:

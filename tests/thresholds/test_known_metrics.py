@@ -109,6 +109,13 @@ def test_what_is_limited_or_a_figure_may_be_limited(overlay, metric, unit):
                 r"limits\.hbm\.cpoy\.bandwidth: no validation has this metric; did you mean 'hbm\.copy\.bandwidth'\?",
             ),
         ),
+        (
+            "hbm.copy.bandwidth: {at_least: {nodes: {2: 9000, 3-8: none}}, min_ranks_per_node: 4, unit: GB/s, scope: rank, source: why}",
+            (
+                r"limits\.hbm\.copy\.bandwidth\.source \(line 1\): 'why' is not allowed",
+                r"limits\.hbm\.copy\.bandwidth \(line 1\): at_least at 2 nodes is 9000, above the ceiling 4800, ",
+            ),
+        ),
         ("hbm.copy.bandwidth: 5", (r"limits\.hbm\.copy\.bandwidth \(line 1\): 5 is not allowed",)),
         (
             "hbm.copy.bandwidth: {at_least: much, unit: GB/s, scope: rank, source: why}",

@@ -120,6 +120,7 @@ MEANT = "the most that is physically possible; is it in GB/s? If it is meant, gi
         (plain("at_least: 5", "ceiling: 4"), f" (line 2): at_least is 5, above the ceiling 4, {MEANT}"),
         (plain("at_most: {4: 3, 8: 5}", "ceiling: 4"), f" (line 2): at_most at 8 is 5, above the ceiling 4, {MEANT}"),
         (plain("equals: 5", "ceiling: 4"), f" (line 2): equals is 5, above the ceiling 4, {MEANT}"),
+        (plain("equals: [5, 3]", "ceiling: 4"), f" (line 2): equals is 5, above the ceiling 4, {MEANT}"),
         (plain("at_most: -5"), " (line 2): at_most is -5, below 0; where that is possible, give a floor"),
         (plain("at_least: {4: 3, 8: -1}"), " (line 2): at_least at 8 is -1, below 0; where that is possible, give a floor"),
         (plain("equals: -1"), " (line 2): equals is -1, below 0; where that is possible, give a floor"),

@@ -164,13 +164,15 @@ def _rest(data: Any, wrong: Sequence[tuple[Key, ...]]) -> Content:
     data = data if isinstance(data, dict) else {}
     limits = {} if ("limits",) in wrong else data.get("limits") or {}
     keys = {path[:3] for path in wrong}
-    entries = {
-        metric: Entry.model_construct(
-            **{key: value for key, value in entry.items() if isinstance(key, str) and ("limits", metric, key) not in keys}
-        )
-        for metric, entry in limits.items()
-        if ("limits", metric) not in keys and isinstance(entry, dict)
-    }
+    entries = {}
+    for metric, entry in limits.items():
+        if ("limits", metric) in keys or not isinstance(entry, dict):
+            continue
+        right: dict[str, Any] = {key: one for key, one in entry.items() if isinstance(key, str) and ("limits", metric, key) not in keys}
+        for name in right.keys() & BY_SIZE:
+            if isinstance(right[name], dict) and "nodes" in right[name]:
+                right[name] = ByNodesEntry.model_validate(right[name])
+        entries[metric] = Entry.model_construct(**right)
     figures = {} if any(path[:1] == ("figures",) for path in wrong) else data.get("figures") or {}
     return Content.model_construct(limits=entries, figures=figures)
 

@@ -263,16 +263,14 @@ def _unit_problems(entry: Entry) -> Iterator[str]:
 
 
 def _order_problems(entry: Entry) -> Iterator[str]:
-    numbers = {name: _by_size(getattr(entry, name)) for name in ("at_least", "at_most")}
-    values = entry.equals if isinstance(entry.equals, list) else [entry.equals]
-    for value in values:
+    low, high = _by_size(entry.at_least), _by_size(entry.at_most)
+    for name, bounds in (("at_least", low), ("at_most", high)):
+        for size, number in bounds.items():
+            yield from _impossible(f"{name}{_at(size)} is {number:.10g}", number, entry)
+    for value in entry.equals if isinstance(entry.equals, list) else [entry.equals]:
         if isinstance(value, int | float) and not isinstance(value, bool):
-            numbers["equals"] = {"": float(value)}
-    numbers["floor"] = {"": entry.floor}
-    for name, bounds in numbers.items():
-        for size, value in bounds.items():
-            yield from _impossible(f"{name}{_at(size)} is {value:.10g}", value, entry)
-    low, high = numbers["at_least"], numbers["at_most"]
+            yield from _impossible(f"equals is {value:.10g}", value, entry)
+    yield from _impossible(f"floor is {entry.floor:.10g}", entry.floor, entry)
     for size in low | high:
         least, most = low.get(size, low.get("")), high.get(size, high.get(""))
         if least is not None and most is not None and least > most:

@@ -41,7 +41,6 @@ def assert_refused(finished, text):
         (["--zzz"], "ERROR: --zzz: unknown option; --help lists all"),
         (["--gpus"], "ERROR: --gpus: no value; write --gpus=VALUE"),
         (["--localise=yes"], "ERROR: --localise takes no value"),
-        (["--level=quik"], "ERROR: --level=quik: allowed: health, quick, full, soak; did you mean 'quick'?"),
         (["--level=quick", "--level=full"], "ERROR: --level is given 2 times (quick, full); allowed: once"),
         (["--hardware=cqu"], "ERROR: --hardware=cqu: unknown profile; profiles: cpu; did you mean 'cpu'?"),
         (

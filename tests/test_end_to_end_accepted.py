@@ -46,7 +46,7 @@ def accepted(tmp_path_factory):
     return run(command, suite, cwd=elsewhere, reports=elsewhere / "all my runs")
 
 
-def test_accepted_and_what_weakens_it_is_in_the_line(accepted):
+def test_what_weakens_it_is_in_the_line_and_the_best_run_says_that_no_gpu_was_tested(accepted):
     assert accepted.returncode == 0, accepted.output
     assert accepted.record.conclusion.exit_code == 0
     assert accepted.verdict_line == "ACCEPTED (cpu profile: no GPU was tested, 1 waived, 1 limit loosened by overlay agreed limits.yaml)"
@@ -54,7 +54,10 @@ def test_accepted_and_what_weakens_it_is_in_the_line(accepted):
     assert accepted.verdict_line in accepted.terminal_of(1)
 
 
-def test_its_last_line_is_the_digest_of_a_manifest_over_all_its_files(accepted, capsys):
+def test_it_lies_where_it_was_asked_for_and_its_last_line_is_the_digest_of_a_manifest_over_all_its_files(accepted, capsys):
+    assert accepted.folder.name == accepted.record.plan.run_id == "first"
+    assert accepted.folder.parent.name == "all my runs"
+    assert not (accepted.suite / "reports").exists()
     (digest,) = re.findall(rf"^manifest: {re.escape(str(accepted.folder))}/SHA256SUMS, sha256 (\w+)$", accepted.output, re.MULTILINE)
     assert main(["report", "verify", f"--sha256={digest}", str(accepted.folder)]) == 0
     assert "\nVERIFIED by --sha256: " in capsys.readouterr().out
@@ -62,9 +65,6 @@ def test_its_last_line_is_the_digest_of_a_manifest_over_all_its_files(accepted, 
     assert {"junit.xml", "report.html", "results.json", "journal/rank-00001.jsonl", "logs/rank-00001.pytest.txt"} < set(named)
     assert any(name.startswith("tensorboard/") for name in named)
     assert f"SHA-256 <code>{named['results.json']}</code>" in (accepted.folder / "report.html").read_text()
-
-
-def test_even_the_best_run_says_that_no_gpu_was_tested(accepted):
     assert accepted.alone("passes").line == "ACCEPTED (cpu profile: no GPU was tested)"
 
 
@@ -110,7 +110,7 @@ def test_unstable_once_is_repeated_and_passes_with_both_attempts_in_the_record(a
     assert [record.figures[0].spread_percent for attempt in row.attempts for record in attempt.ranks if record.rank == 1] == [30.0, 1.0]
 
 
-def test_a_worker_of_its_own_has_its_variable_and_the_next_validation_does_not(accepted):
+def test_a_worker_of_its_own_has_its_variable_and_the_next_has_not_and_every_rank_gathers_one_value_of_each(accepted):
     values = {
         record.rank: [figure.value for figure in record.figures]
         for name in ("test_fresh", "test_own_worker.py::test_next")
@@ -120,9 +120,6 @@ def test_a_worker_of_its_own_has_its_variable_and_the_next_validation_does_not(a
     assert values == {0: ["none"], 1: ["none"]}  # of the later one
     generations = [accepted.row(name).attempts[0].ranks[0].generation for name in ("test_loosened.py::test_value", "test_fresh")]
     assert generations[0] < generations[1] < accepted.row("test_own_worker.py::test_next").attempts[0].ranks[0].generation
-
-
-def test_every_rank_gathers_one_value_of_every_rank(accepted):
     row = accepted.row("test_gathers.py::test_value")
     assert row.outcome == "passed"
     assert {record.figures[0].value for record in row.attempts[0].ranks} == {5}
@@ -139,12 +136,6 @@ def test_ranks_of_a_host_that_take_turns_never_work_at_the_same_time(accepted):
     assert [len(pair) for pair in moments] == [2] * 4
     assert all(end_s - begin_s >= 0.2 for begin_s, end_s in moments)
     assert all(earlier[1] <= later[0] for earlier, later in pairwise(moments))  # rank 0, rank 1, and once more
-
-
-def test_the_run_lies_where_it_was_asked_for_and_under_its_name(accepted):
-    assert accepted.folder.name == accepted.record.plan.run_id == "first"
-    assert accepted.folder.parent.name == "all my runs"
-    assert not (accepted.suite / "reports").exists()
 
 
 def test_what_is_in_their_place_costs_the_event_files_and_nothing_else(tmp_path):

@@ -26,7 +26,7 @@ def missed(tmp_path_factory):
     return torchrun(suite, "--contract=annex b.yaml")
 
 
-def test_a_line_beyond_the_limits_rejects_on_every_rank_and_says_why(missed):
+def test_a_line_beyond_the_limits_rejects_on_every_rank_and_stands_on_the_page(missed):
     conclusion = missed.record.conclusion
     assert missed.rank_exit_codes == {0: 1, 1: 1}
     assert missed.verdict_line == (
@@ -36,9 +36,6 @@ def test_a_line_beyond_the_limits_rejects_on_every_rank_and_says_why(missed):
     assert missed.reasons == WHY
     assert "contract annex b.yaml: 3 lines: 1 met, 1 missed, 1 not tested" in missed.output
     assert "\nMISSED contract line 8.2: twice as fast: passes.value = 2 GB/s, the contract asks for >= 2.5 GB/s" in missed.output
-
-
-def test_the_contract_counts_into_the_digest_and_stands_on_the_page(missed):
     record = missed.record
     assert list(record.plan.profile.digests) == ["base.yaml", "cpu.yaml", "annex b.yaml"]
     assert record.conclusion.contract.sha256 == record.plan.profile.digests["annex b.yaml"]

@@ -38,13 +38,9 @@ def faults(tmp_path_factory):
 
 
 @pytest.mark.parametrize("one", HANGS, ids=str)
-def test_a_hang_names_the_rank_that_did_not_arrive_and_the_place(faults, one, seen):
+def test_a_hang_names_the_rank_that_did_not_arrive_and_where_the_others_wait(faults, one, seen):
     seen.row(one, faults)
     assert faults.outcomes_by_rank(one.row) == {rank: "stuck" if rank in one.culprits else "victim" for rank in range(3)}
-
-
-@pytest.mark.parametrize("one", HANGS, ids=str)
-def test_of_the_others_it_says_where_they_wait(faults, one):
     place = rf"waits for rank {one.culprits[0]} in all_reduce, at test_.*\.py:\d+ in test_fault"
     assert re.search(rf"^ranks .*: victim: {place}$", faults.row(one.row).message, re.MULTILINE)
 

@@ -47,10 +47,7 @@ def test_one_good_attempt_clears_a_slow_rank(four):
     assert four.alone("slow_once").line == "ACCEPTED (cpu profile: no GPU was tested)"
 
 
-def test_a_listed_world_size_has_its_limit(four):
+def test_a_listed_world_size_has_its_limit_and_what_asks_for_as_many_ranks_runs(four):
     assert four.row("test_unlisted_world.py::test_value").outcome == "passed"
     assert four.alone("unlisted_world").line == "ACCEPTED (cpu profile: no GPU was tested)"
-
-
-def test_a_world_that_is_large_enough_runs_what_asks_for_it(four):
     assert four.row("test_needs_four.py::test_value").outcome == "passed"

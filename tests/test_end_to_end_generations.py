@@ -97,11 +97,8 @@ def test_without_its_fork_server_a_rank_starts_its_worker_anew(eight, seen):
     seen.told(KILLED, second[0], 0)
 
 
-def test_no_descriptor_is_left_open(eight):
+def test_no_descriptor_is_left_open_and_no_key_in_the_store(eight):
     assert eight.sights[7].num_descriptors == eight.sights[1].num_descriptors
-
-
-def test_no_key_is_left_in_the_store(eight):
     assert eight.sights[7].num_keys == eight.sights[1].num_keys
 
 

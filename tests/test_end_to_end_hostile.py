@@ -42,29 +42,17 @@ def test_faults(one, hostile, seen):
     seen.row(one, hostile)
 
 
-def test_all_ranks_exit_alike(hostile):
+def test_all_ranks_exit_alike_and_each_file_and_terminal_is_what_it_is_without_them(hostile):
     assert hostile.rank_exit_codes == {0: 6, 1: 6}, hostile.output[-3000:]
-
-
-def test_what_was_too_large_to_send_is_whole_in_the_journal(hostile):
     (line,) = [line for line in hostile.journal_of(1) if line.get("nodeid", "").endswith("yields_too_much.py::test_fault")]
     assert len(line["figures"]) == 1201
-
-
-def test_the_page_does_not_hold_it_unescaped(hostile):
     text = (hostile.folder / "report.html").read_bytes()
     assert b"<script>alert" not in text
     assert b"\x1b" not in text
     assert len(text) < 3_000_000
-
-
-def test_junit_is_still_xml(hostile):
     (suite,) = ET.parse(hostile.suite / "junit of ours.xml").getroot()
     assert len(suite.findall("testcase")) == len(hostile.record.rows) + 1
     assert (hostile.suite / "junit of ours.xml").read_bytes() == (hostile.folder / "junit.xml").read_bytes()
-
-
-def test_no_terminal_gets_it(hostile):
     for text in (hostile.output, hostile.terminal_of(1)):
         assert "\x1b[31m" not in text
         assert "\x07" not in text

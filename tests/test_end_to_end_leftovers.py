@@ -102,7 +102,7 @@ def test_what_goes_wrong_in_a_teardown_is_told_of_the_teardown(tmp_path):
     assert ended.row("test_next").outcome == "passed"
 
 
-def test_a_process_left_behind_is_an_error_and_gone_before_the_next(left):
+def test_a_process_left_behind_is_gone_before_the_next_and_a_worker_that_reads_nothing_holds_no_supervisor(left):
     assert left.row("test_leaves").outcome == "error"
     assert "sleep 4321)" in left.row("test_leaves").message
     assert left.row("leaves_a_process.py::test_next").outcome == "passed"
@@ -129,9 +129,6 @@ def test_what_a_conftest_started_beside_the_run_lives_until_its_end(tmp_path):
     assert ended.row("leaves_a_process.py::test_next").outcome == "passed"
     assert set((suite / "monitored").read_text().split()) == {"None"}
     assert_nothing_left(suite)
-
-
-def test_a_worker_that_reads_nothing_does_not_hold_its_supervisor(left):
     assert left.row("test_stopped").outcome == "stuck"
     assert left.outcomes_by_rank("test_stopped")[0] == "stuck"
     assert left.row("stops_reading.py::test_next").outcome == "passed"

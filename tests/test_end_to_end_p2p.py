@@ -54,18 +54,12 @@ def test_a_gpu_that_is_slow_both_ways_is_named_and_no_other(ended):
     assert ended.outcomes()["test_latency"] == ended.outcomes()["test_bandwidth[bidirectional]"] == "passed"
 
 
-def test_each_rank_tells_its_row_of_the_matrix(ended):
+def test_each_rank_tells_its_row_of_the_matrix_which_the_first_one_measures(ended):
     told = [ended.values("test_p2p.py::test_bandwidth[unidirectional]", rank) for rank in range(3)]
     rates = [{int(metric[-1]): value for metric, value in values.items() if ".to_rank_" in metric} for values in told]
     assert rates == [{1: 2.0, 2: 4.0}, {0: 2.0, 2: 2.0}, {0: 4.0, 1: 2.0}]
-
-
-def test_only_the_first_rank_of_the_node_measures(ended):
     logs = [(ended.folder / "logs" / f"rank-{rank:05d}.log").read_text() for rank in range(3)]
     assert ["PLANTED by 0" in log for log in logs] == [True, False, False]
-
-
-def test_what_goes_between_nodes_does_not_apply_to_one(ended):
     row = ended.row("test_nic.py::test_share")
     assert (row.outcome, row.message, row.attempts) == ("not applicable", "needs at least 2 nodes, this job has 1", ())
 
@@ -132,7 +126,7 @@ def nodes(tmp_path_factory):
     return first
 
 
-def test_the_card_without_its_share_is_named_with_its_node_and_collective(nodes):
+def test_the_card_without_its_share_is_named_and_a_node_of_one_rank_has_no_rate_of_its_own(nodes):
     row = nodes.row("test_nic.py::test_share")
     assert sorted(nodes.missed("test_nic.py::test_share")) == ["nic.share.received", "nic.share.sent"], nodes.output
     assert re.search(
@@ -141,8 +135,5 @@ def test_the_card_without_its_share_is_named_with_its_node_and_collective(nodes)
         row.message,
     )
     assert nodes.verdict_line.startswith("REJECTED: 2 limits missed in 1 of 2 validations (")
-
-
-def test_what_all_nodes_reach_is_recorded_and_a_node_of_one_rank_has_no_rate_of_its_own(nodes):
     for rank in (0, 1):
         assert [*nodes.figures("test_efficiency", rank)] == [f"{name}.busbw_all" for name in ("all_gather", "all_reduce", "reduce_scatter")]

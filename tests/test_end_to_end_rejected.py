@@ -57,15 +57,12 @@ def test_faults(one, rejected, seen):
     seen.row(one, rejected)
 
 
-def test_the_verdict_is_in_the_terminal_and_in_the_launchers_own_words(rejected):
+def test_the_verdict_is_in_the_terminal_in_the_launchers_own_words_and_told_to_github(rejected):
     assert rejected.verdict_line.startswith("REJECTED: 2 of 13 validations died, 1 of 13 validations stuck, ")
     first, *more = rejected.rank_errors[0].split("\n")
     assert rejected.rank_errors[1] == first == rejected.verdict_line, "rank 1 leaves one line"
     assert more[-1].startswith("manifest: "), "rank 0 leaves the last screen, which torchrun prints last"
     assert rejected.verdict_line in rejected.terminal_of(1)
-
-
-def test_github_is_told_once(rejected):
     told = [line for line in rejected.output.splitlines() if line.startswith("::")]
     assert told == list(annotations(rejected.record))
     assert (rejected.suite / "job.md").read_text() == job_summary(rejected.record)
@@ -126,37 +123,28 @@ def test_what_a_bad_rank_measured_is_thrown_away(rejected):
     assert [limit.status for limit in rejected.alone("segfaults").limits] == ["not measured"]
 
 
-def test_a_rank_that_poisons_three_generations_ends_the_run_by_name(rejected):
+def test_a_rank_that_poisons_three_generations_ends_the_run_and_each_formation_is_an_attempt_of_row_0(rejected):
     for name in ("segfaults.py::test_next", "test_unlisted_world.py::test_value"):
         assert rejected.row(name).outcome == "not run"
     assert rejected.alone("unlisted_world").verdict == "INCOMPLETE"
-
-
-def test_each_formation_of_the_run_is_an_attempt_of_row_0(rejected):
     row = rejected.record.rows[0]
     assert row.nodeid == "world_formation"
     assert [record.generation for attempt in row.attempts for record in attempt.ranks if record.rank == 0] == [1, 2, 3, 4]
 
 
-def test_the_files_of_a_run_are_there_and_rank_1_wrote_none_of_rank_0(rejected):
+def test_the_files_of_a_run_are_there_and_no_file_changes_after_its_manifest(rejected):
     names = {path.name for path in rejected.folder.iterdir()}
     assert names >= {"results.json", "report.html", *EXPORTS, "junit.xml", "journal", "logs"}
     assert {path.name for path in (rejected.folder / "journal").iterdir()} == {"rank-00000.jsonl", "rank-00001.jsonl"}
-
-
-def test_no_file_changes_after_its_manifest_and_no_process_is_left(rejected):
     assert_whole(rejected)
 
 
-def test_junit_carries_the_counts_and_the_figures(rejected):
+def test_junit_and_the_page_carry_the_counts_the_figures_and_every_validation(rejected):
     """Rejections are failures, rows without proof are errors."""
     (suite,) = ET.parse(rejected.folder / "junit.xml").getroot()
     assert [suite.get(name) for name in ("tests", "failures", "errors", "skipped")] == ["15", "8", "2", "0"]
     (case,) = [case for case in suite if case.get("classname") == "acceptance.test_checked_twice"]
     assert case.findtext("system-out") == "checked_twice.value at_least: 0.5 GB/s, need >= 1: missed"
-
-
-def test_the_page_shows_the_verdict_and_every_validation(rejected):
     page = (rejected.folder / "report.html").read_text()
     names = ["REJECTED", *(row.nodeid.rsplit("/", 1)[-1] for row in rejected.record.rows[1:])]
     assert [name for name in names if name not in page] == []

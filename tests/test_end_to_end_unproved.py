@@ -84,27 +84,21 @@ def test_what_is_no_value_is_an_error(unproved, kind, said):
     assert row.message.endswith("and 1 more: rank 1")
 
 
-def test_a_required_limit_without_a_figure_is_named(unproved):
+def test_a_required_limit_without_a_figure_or_with_a_deselected_metric_is_named(unproved):
     row = unproved.row("test_never_measures.py::test_value")
     assert (row.outcome, row.message) == ("error", "no figure: it passed on all ranks, and none checked or recorded anything")
     assert "never measured: never_measures.value" in unproved.alone("never_measures").reasons
-
-
-def test_a_deselected_metric_of_a_required_subject_is_named(unproved):
     assert unproved.row("test_first").outcome == "passed"
     assert "test_second" not in unproved.outcomes()
     assert unproved.alone("two_metrics").reasons == ("never measured: two_metrics.second",)
     assert re.search(r"^never measured: .*two_metrics\.second", unproved.reasons, re.MULTILINE)
 
 
-def test_no_rank_enters_the_call_when_one_set_up_fails(unproved):
+def test_no_rank_enters_the_call_when_one_set_up_fails_and_one_skip_is_a_skip_for_all(unproved):
     assert unproved.outcomes_by_rank("test_set_up_raises_on_one_rank.py::test_value") == {0: "not run", 1: "error"}
     assert "not entered: the set-up of rank 1 did not succeed" in unproved.row("test_set_up_raises_on_one_rank.py::test_value").message
     (attempt,) = unproved.row("test_set_up_raises_on_one_rank.py::test_value").attempts
     assert all(record.figures == () for record in attempt.ranks)
-
-
-def test_one_skip_is_a_skip_for_all(unproved):
     assert unproved.outcomes_by_rank("test_skips_on_one_rank.py::test_skips") == {0: "skipped", 1: "skipped"}
 
 

@@ -77,6 +77,7 @@ def processes(*found: tuple[int, int]) -> Function:
     return function
 
 
+UUIDS = tuple(f"GPU-0000000{n}-0000-4000-8000-00000000000{n}" for n in (1, 2))
 NUM_LINKS, ALL_LINKS = 18, 0xFFFFFFFF
 
 

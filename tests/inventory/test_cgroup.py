@@ -101,25 +101,32 @@ def test_a_kernel_without_a_controller(node):
     assert found.cpuset_cpu_list.missing is Why.NOT_SUPPORTED
 
 
-@pytest.mark.parametrize("path", ["/gone", "/../other/unit", "/system.slice/x (deleted)"])
-def test_a_cgroup_that_no_mount_shows_is_never_without_bounds(node, path):
-    found = cgroup.read_cgroup(fill(node, {"proc/self/cgroup": f"0::{path}\n"}))
-    assert found.memory_bytes == Missing(Why.NOT_THERE, f"no mount shows the cgroup '{path}'")
+OWN = "proc/self/cgroup"
+
+
+@pytest.mark.parametrize(
+    ("files", "field", "why"),
+    [
+        *(
+            ({OWN: f"0::{path}\n"}, "memory_bytes", Missing(Why.NOT_THERE, f"no mount shows the cgroup '{path}'"))
+            for path in ("/gone", "/../other/unit", "/system.slice/x (deleted)")
+        ),
+        *(({OWN: text}, "memory_bytes", Why.UNREADABLE) for text in ("rubbish", "0::relative", "x::/a", "0:/a", "0::/a\0b", "")),
+        *(
+            ({f"{TOP}{CGROUP}/cpu.max": text}, "cpu_quota_cpus", Why.UNREADABLE)
+            for text in ("max", "100000 0", "-1 100000", "lots 100000", "")
+        ),
+        # Another, readable one on the way up may be wider.
+        ({f"{TOP}{CGROUP}/memory.max": "garbage\n", f"{TOP}/system.slice/memory.max": "1073741824\n"}, "memory_bytes", Why.UNREADABLE),
+    ],
+)
+def test_what_cannot_be_read_is_never_without_bounds(node, files, field, why):
+    found = getattr(cgroup.read_cgroup(fill(node, files)), field)
+    assert found == why or found.missing is why
 
 
 def test_a_mount_that_starts_elsewhere_does_not_show_it(v1):
     assert cgroup.read_cgroup(fill(v1, {"proc/self/cgroup": "4:memory:/docker/other\n"})).memory_bytes.missing is Why.NOT_THERE
-
-
-@pytest.mark.parametrize("text", ["max", "100000 0", "-1 100000", "lots 100000", ""])
-def test_a_quota_of_another_form_never_counts_as_no_bound(node, text):
-    assert cgroup.read_cgroup(fill(node, {f"{TOP}{CGROUP}/cpu.max": text})).cpu_quota_cpus.missing is Why.UNREADABLE
-
-
-def test_a_bound_that_cannot_be_read_is_never_skipped(node):
-    """Another, readable one on the way up may be wider."""
-    fill(node, {f"{TOP}{CGROUP}/memory.max": "garbage\n", f"{TOP}/system.slice/memory.max": "1073741824\n"})
-    assert cgroup.read_cgroup(node).memory_bytes.missing is Why.UNREADABLE
 
 
 def test_a_quota_without_a_period_is_unreadable_and_without_both_files_there_is_no_bound(v1):
@@ -133,11 +140,6 @@ def test_a_quota_without_a_period_is_unreadable_and_without_both_files_there_is_
 def test_no_cpuset_file_anywhere(v1):
     (v1 / TOP / "cpuset/cpuset.effective_mems").unlink()
     assert cgroup.read_cgroup(v1).cpuset_node_list == Missing(Why.NOT_THERE, str(v1 / TOP / "cpuset/cpuset.effective_mems"))
-
-
-@pytest.mark.parametrize("text", ["rubbish", "0::relative", "x::/a", "0:/a", "0::/a\0b", ""])
-def test_lines_of_another_form(node, text):
-    assert cgroup.read_cgroup(fill(node, {"proc/self/cgroup": text})).memory_bytes.missing is Why.UNREADABLE
 
 
 @pytest.mark.parametrize("file", ["cgroup", "mountinfo"])

@@ -5,7 +5,7 @@ import threading
 import pynvml
 import pytest
 from host_root import fill
-from inventory.fake_nvml import COUNTERS, FIELDS, EventQueue, fails, fields, install
+from inventory.fake_nvml import COUNTERS, FIELDS, UUIDS, EventQueue, fails, fields, install
 
 from gpu_acceptance.inventory import counters
 from gpu_acceptance.inventory.answer import Missing, Why
@@ -13,15 +13,12 @@ from gpu_acceptance.inventory.counters import GPU_NAMES, GpuCounters, read_traff
 from gpu_acceptance.inventory.infiniband import LINK_ERRORS
 from gpu_acceptance.inventory.nvml import Asker
 
-UUID = "GPU-00000001-0000-4000-8000-000000000001"
-
-
 ALL_FIELDS = {**FIELDS, **COUNTERS}
 
 
 def opened(monkeypatch, **changes):
     install(monkeypatch, **changes)
-    return GpuCounters(pynvml, UUID)
+    return GpuCounters(pynvml, UUIDS[0])
 
 
 def read(monkeypatch, each_link=False, **changes):
@@ -132,7 +129,7 @@ def test_two_threads_never_ask_for_fields_at_once(monkeypatch):
         inside.pop()
         return fields(ALL_FIELDS)(device, count, array)
 
-    one, other = opened(monkeypatch, nvmlDeviceGetFieldValues=slow), GpuCounters(pynvml, UUID)
+    one, other = opened(monkeypatch, nvmlDeviceGetFieldValues=slow), GpuCounters(pynvml, UUIDS[0])
     threads = [threading.Thread(target=lambda watched=watched: watched.read(each_link=True)) for watched in (one, other) * 4]
     for thread in threads:
         thread.start()
@@ -175,7 +172,7 @@ def test_without_a_reading_every_counter_is_missing():
 def test_more_links_than_any_gpu_has_are_unreadable(monkeypatch, number):
     told = fields({**ALL_FIELDS, "NVML_FI_DEV_NVLINK_LINK_COUNT": number})
     install(monkeypatch, nvmlDeviceGetFieldValues=told)
-    links = Asker(pynvml).num_links(pynvml.nvmlDeviceGetHandleByUUID(UUID))
+    links = Asker(pynvml).num_links(pynvml.nvmlDeviceGetHandleByUUID(UUIDS[0]))
     assert links == Missing(Why.UNREADABLE, f"NVML_FI_DEV_NVLINK_LINK_COUNT: {number} links, more than any GPU has")
     assert links_of(read(monkeypatch, nvmlDeviceGetFieldValues=told)) == []
 
@@ -187,7 +184,7 @@ def test_a_value_of_an_unknown_type_is_unreadable(monkeypatch):
         return 0
 
     install(monkeypatch, nvmlDeviceGetFieldValues=odd)
-    value = Asker(pynvml).field(pynvml.nvmlDeviceGetHandleByUUID(UUID), "NVML_FI_DEV_MEMORY_TEMP")
+    value = Asker(pynvml).field(pynvml.nvmlDeviceGetHandleByUUID(UUIDS[0]), "NVML_FI_DEV_MEMORY_TEMP")
     assert value == Missing(Why.UNREADABLE, "NVML_FI_DEV_MEMORY_TEMP: a value of type 99")
 
 

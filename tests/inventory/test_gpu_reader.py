@@ -4,7 +4,7 @@ import dataclasses
 
 import pynvml
 import pytest
-from inventory.fake_nvml import FIELDS, MiB, by, fails, fields, fill, install, out, processes
+from inventory.fake_nvml import FIELDS, UUIDS, MiB, by, fails, fields, fill, install, out, processes
 
 from gpu_acceptance.inventory import gpu, gpu_reader
 from gpu_acceptance.inventory.answer import Missing, Why
@@ -106,8 +106,15 @@ def test_an_error_of_nvml_is_a_reason_and_leaves_the_other_values(monkeypatch, c
     assert (found.pcie.num_replays, found.pcie.width) == (why, 16)
 
 
-def test_values_that_come_together_are_missing_together(monkeypatch):
-    gone = missing_in(read_gpu(monkeypatch, nvmlDeviceGetMigMode=fails(pynvml.NVML_ERROR_UNKNOWN)))
+def test_values_that_come_together_are_asked_once_and_missing_together(monkeypatch):
+    asked = []
+
+    def unknown(device, *_modes):
+        asked.append(device)
+        return pynvml.NVML_ERROR_UNKNOWN
+
+    gone = missing_in(read_gpu(monkeypatch, nvmlDeviceGetMigMode=unknown))
+    assert len(asked) == 2  # GPUs
     assert [path for path, why in gone.items() if why is Why.UNREADABLE] == [".mig_is_on", ".mig_is_on_after_reset"]
 
 
@@ -154,9 +161,6 @@ def test_a_fabric_that_is_not_ready_says_so(monkeypatch):
     fabric = read_gpu(monkeypatch, nvmlDeviceGetGpuFabricInfoV=info).fabric
     assert (fabric.state, fabric.health) == ("in progress", "unhealthy")
     assert fabric.status != "success"
-
-
-UUIDS = [f"GPU-0000000{n}-0000-4000-8000-00000000000{n}" for n in (1, 2)]
 
 
 def test_only_the_names_of_other_ranks_gpus_are_read(monkeypatch):

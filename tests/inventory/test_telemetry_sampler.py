@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pynvml
 import pytest
-from inventory.fake_nvml import FIELDS, MiB, by, fails, fields, install, out
+from inventory.fake_nvml import FIELDS, UUIDS, MiB, by, fails, fields, install, out
 from waiting import wait_until
 
 from gpu_acceptance.inventory import telemetry_sampler
@@ -19,10 +19,10 @@ from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.inventory.telemetry import GAP_PERIODS, SOURCES
 from gpu_acceptance.inventory.telemetry_sampler import RARE_S, Sampler, open_reader
 
-UUID = "GPU-00000001-0000-4000-8000-000000000001"
 NVLINK = ("NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX", "NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX")
 PCIE = ("NVML_FI_DEV_PCIE_COUNT_TX_BYTES", "NVML_FI_DEV_PCIE_COUNT_RX_BYTES")
 NOT_SUPPORTED = Missing(Why.NOT_SUPPORTED)
+FIRST, SECOND = UUIDS
 
 
 class Clock:
@@ -49,7 +49,7 @@ def clock(monkeypatch):
 def opened(monkeypatch, clock):
     """A reader over a library with these changes."""
 
-    def make(uuid=UUID, **changes):
+    def make(uuid=FIRST, **changes):
         install(monkeypatch, **changes)
         return open_reader(uuid)
 
@@ -210,7 +210,6 @@ def test_without_the_gpu_every_source_is_missing(opened):
     assert reader.failures == dict.fromkeys(SOURCES, 1)
 
 
-FIRST, SECOND = (f"GPU-0000000{n}-0000-4000-8000-00000000000{n}" for n in (1, 2))
 PERIOD_S = 0.01
 
 

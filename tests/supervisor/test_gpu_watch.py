@@ -7,7 +7,7 @@ import time
 
 import pynvml
 import pytest
-from inventory.fake_nvml import COUNTERS, FIELDS, EventQueue, fields, install
+from inventory.fake_nvml import COUNTERS, FIELDS, UUIDS, EventQueue, fields, install
 from waiting import wait_until
 
 from gpu_acceptance.inventory import counters as read_counters
@@ -18,7 +18,7 @@ from gpu_acceptance.record.gpu_telemetry import GpuSeries, GpuTelemetry
 from gpu_acceptance.supervisor import gpu_watch
 from gpu_acceptance.supervisor.gpu_watch import CounterWatch, TelemetryWatch, kept_series, telemetry_of
 
-FIRST, SECOND = (f"GPU-0000000{n}-0000-4000-8000-00000000000{n}" for n in (1, 2))
+FIRST, SECOND = UUIDS
 REPLAYS = frozenset({"counters.pcie.replays", "counters.xids"})
 
 

@@ -147,7 +147,7 @@ def test_a_text_of_another_form_is_no_value(form, text):
         form(text)
 
 
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
+@pytest.mark.parametrize("form", FORMS)
 @given(text=st.one_of(st.text(), st.text("0123456789-,. kB[]almwaysnever_\n", max_size=30)))
 def test_any_text_is_a_value_or_a_value_error(form, text):
     with contextlib.suppress(ValueError):

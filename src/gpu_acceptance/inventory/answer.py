@@ -199,29 +199,13 @@ def parser(pattern: str, make: Callable[..., T]) -> Callable[[str], T]:
     return lambda text: make(*_matched(pattern, text).groups())
 
 
-def whole_number(text: str) -> int:
-    """Parse `8388608`; int() alone would also accept `+1`, `1_0` and the digits of other alphabets."""
-    return int(_matched(r"[0-9]{1,19}", text)[0])
-
-
-def signed_number(text: str) -> int:
-    """Parse `-1`, which the kernel writes for an unknown number or no bound."""
-    return int(_matched(r"-?[0-9]{1,19}", text)[0])
-
-
-def decimal(text: str) -> float:
-    """Parse `350735.47`."""
-    return float(_matched(r"[0-9]{1,15}(\.[0-9]{1,9})?", text)[0])
-
-
-def zero_or_one(text: str) -> bool:
-    """Parse a switch of the kernel."""
-    return _matched("[01]", text)[0] == "1"
-
-
-def kib_in_bytes(text: str) -> int:
-    """Parse `24684092 kB`: the kernel writes kB and means 1024 bytes (Documentation/filesystems/proc.rst, meminfo)."""
-    return int(_matched(r"([0-9]{1,15}) kB", text)[1]) * 1024
+whole_number = parser("([0-9]{1,19})", int)  # int() alone would also accept `+1`, `1_0` and the digits of other alphabets
+signed_number = parser("(-?[0-9]{1,19})", int)  # the kernel writes -1 for an unknown number or no bound
+decimal = parser(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)", float)  # `350735.47`
+zero_or_one = parser("([01])", lambda digit: bool(int(digit)))  # a switch of the kernel
+# `24684092 kB`: the kernel writes kB and means 1024 bytes (Documentation/filesystems/proc.rst, meminfo).
+kib_in_bytes = parser("([0-9]{1,15}) kB", lambda digits: int(digits) * 1024)
+choice_in_brackets = parser(r"(?:[a-z_]+ )*\[([a-z_]+)\](?: [a-z_]+)*", str)  # `madvise` of `always [madvise] never`
 
 
 def one_line(text: str) -> str:
@@ -238,11 +222,6 @@ def words(text: str) -> tuple[str, ...]:
     if not found:
         raise ValueError("no words")
     return found
-
-
-def choice_in_brackets(text: str) -> str:
-    """Return `madvise` of `always [madvise] never`."""
-    return _matched(r"(?:[a-z_]+ )*\[([a-z_]+)\](?: [a-z_]+)*", text)[1]
 
 
 def cpus_in(text: str) -> tuple[int, ...]:

@@ -269,5 +269,5 @@ def test_asked_to_it_goes_on_and_the_verdict_line_says_so(busy_suite):
 def test_the_other_gpu_alone_is_free(busy_suite):
     """It goes on to its worker, which finds that torch sees no GPU."""
     found = plain_pytest(busy_suite, "--gpus=1", env=WITH_GPUS)
-    assert "somebody else" not in found.output
+    assert "another program uses" not in found.output
     assert "this node has GPUs, but torch" in found.output

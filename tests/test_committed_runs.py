@@ -48,16 +48,17 @@ def assert_it_says(page, record):
 
 
 @each_run
-def test_a_committed_run_can_be_read_and_its_page_built(run):
+def test_a_committed_run_can_be_read_its_page_says_what_its_results_say_and_its_names_are_stand_ins(run):
+    """If the committed page does not, `make docs` builds it anew."""
     record = read_results(run)
     assert_it_says(build_page(record), record)
-
-
-@each_run
-def test_a_committed_page_says_what_its_results_say(run):
-    """If it does not, `make docs` builds it anew."""
     if (run / REPORT).exists():
-        assert_it_says((run / REPORT).read_text(encoding="utf-8"), read_results(run))
+        assert_it_says((run / REPORT).read_text(encoding="utf-8"), record)
+    for identity in record.ranks:
+        assert re.fullmatch(r"node-\d\d", identity.host)
+        for gpu in identity.gpus:
+            assert re.fullmatch(r"16500000\d{4}", gpu.serial)
+            assert gpu.uuid.startswith("GPU-00000000-0000-0000-")
 
 
 @pytest.mark.parametrize(
@@ -166,15 +167,6 @@ def test_a_limit_of_site_nvls_off_comes_from_readings_that_would_be_judged(compa
     assert lowest <= min(stable)
     assert lowest not in figures(present) - stable
     assert limit.at_least[num_gpus] == int(0.95 * lowest)
-
-
-@each_run
-def test_hosts_and_gpus_are_stand_ins(run):
-    for identity in read_results(run).ranks:
-        assert re.fullmatch(r"node-\d\d", identity.host)
-        for gpu in identity.gpus:
-            assert re.fullmatch(r"16500000\d{4}", gpu.serial)
-            assert gpu.uuid.startswith("GPU-00000000-0000-0000-")
 
 
 NAMES = {

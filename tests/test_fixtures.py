@@ -6,11 +6,8 @@ from fixtures.ranks import on_this_rank
 from fixtures.slurm import seen_together
 
 
-def test_no_fault_is_planted_unless_a_profile_says_so():
+def test_a_fault_is_planted_on_one_rank_and_none_unless_a_profile_says_so():
     assert [on_this_rank("a.b", 0, 99, rank=rank, world_size=2) for rank in range(2)] == [0, 0]
-
-
-def test_a_fault_is_planted_on_one_rank():
     assert [on_this_rank("a.b", 1000, 1, rank=rank, world_size=3) for rank in range(3)] == [0, 1000, 0]
 
 

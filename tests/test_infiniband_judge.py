@@ -145,21 +145,23 @@ def test_equal_ports_need_no_name_and_two_halves_are_both_named(num_down, said, 
     assert f"infiniband.ports.state = {said}" in rows["ports"].message
 
 
-def test_no_device_is_rejected(judged):
-    rows, conclusion = judged(changed(HEALTHY, "node.infiniband.devices", []))
-    assert bad_rows(rows) == {"devices", "ports", "counters"}
-    assert conclusion.exit_code == 1
-    assert "infiniband.devices.per_gpu = 0 count, need >= 1 count [" in rows["devices"].message
-    assert "infiniband.ports.state has no value: not there (no RDMA device that the job uses has a port), need " in rows["ports"].message
+NO_PORT = "has no value: not there (no RDMA device that the job uses has a port), need "
+NO_DRIVER = "has no value: not there (no RDMA driver is loaded: no /sys/class/infiniband), need "
 
 
-def test_no_rdma_driver_is_incomplete(judged):
-    rows, conclusion = judged(changed(HEALTHY, "node.infiniband.devices", NOWHERE))
-    assert bad_rows(rows) == {"devices", "ports", "counters"}
-    assert conclusion.exit_code == 6
-    said = "has no value: not there (no RDMA driver is loaded: no /sys/class/infiniband), need "
-    assert f"infiniband.devices.per_gpu {said}>= 1 count [base.yaml: " in rows["devices"].message
-    assert f"infiniband.ports.state {said}== ACTIVE [base.yaml: " in rows["ports"].message
+@pytest.mark.parametrize(
+    ("devices", "code", "per_gpu", "state"),
+    [
+        ([], 1, "= 0 count, need >= 1 count [", NO_PORT),
+        (NOWHERE, 6, f"{NO_DRIVER}>= 1 count [base.yaml: ", f"{NO_DRIVER}== ACTIVE [base.yaml: "),
+    ],
+    ids=["no device is rejected", "no RDMA driver is incomplete"],
+)
+def test_a_node_without_devices(devices, code, per_gpu, state, judged):
+    rows, conclusion = judged(changed(HEALTHY, "node.infiniband.devices", devices))
+    assert (bad_rows(rows), conclusion.exit_code) == ({"devices", "ports", "counters"}, code)
+    assert f"infiniband.devices.per_gpu {per_gpu}" in rows["devices"].message
+    assert f"infiniband.ports.state {state}" in rows["ports"].message
 
 
 def test_a_site_that_requires_infiniband_must_give_its_rate(tmp_path):
@@ -173,9 +175,11 @@ def test_a_site_that_requires_infiniband_must_give_its_rate(tmp_path):
 def test_the_network_is_judged_only_where_a_site_requires_it():
     profile = load_profile("h200-sxm", shipped_dir())
     assert "infiniband" not in profile.requires
-    _, rows, conclusion = judge_snapshot(snapshot_of(changed(HEALTHY, f"{PORT}.state", "DOWN")), profile)
-    assert {row.subject for row in rows} == {"gpu_health"}
-    assert conclusion.verdict == "ACCEPTED"
+    without_rdma = changed(healthy_h200(), "node.infiniband.devices", [])  # a virtual machine with 8 H200: the class is there, and empty
+    for plain in (changed(HEALTHY, f"{PORT}.state", "DOWN"), without_rdma):
+        _, rows, conclusion = judge_snapshot(snapshot_of(plain), profile)
+        assert {row.subject for row in rows} == {"gpu_health"}
+        assert conclusion.verdict == "ACCEPTED"
 
 
 def test_devices_of_other_uses_are_left_out(judged):
@@ -269,10 +273,3 @@ def test_a_gpu_of_unknown_place(judged):
     rows, conclusion = judged(changed(HEALTHY, "node.gpu_places", HEALTHY["node"]["gpu_places"][1:]))
     assert (bad_rows(rows), conclusion.verdict) == ({"devices"}, "INCOMPLETE")
     assert "infiniband.devices.distance has no value: not there (the PCI bus was not asked for it), need " in rows["devices"].message
-
-
-def test_the_machine_without_rdma_that_was_read_is_not_asked_for_it():
-    """As on a virtual machine with 8 H200: the class is there, and empty."""
-    plain = changed(healthy_h200(), "node.infiniband.devices", [])
-    _, _, conclusion = judge_snapshot(snapshot_of(plain), load_profile("h200-sxm", shipped_dir()))
-    assert conclusion.verdict == "ACCEPTED"

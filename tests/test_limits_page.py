@@ -26,13 +26,10 @@ def cells_of(page: str) -> dict[str, list[str]]:
     return {cells[0].strip(" `"): [cell.strip() for cell in cells[1:]] for cells in tables}
 
 
-def test_every_metric_with_a_limit_stands_in_one_row():
+def test_every_metric_with_a_limit_stands_in_one_row_and_every_name_explains_one():
     found = [metric for subject in (*SUBJECTS, "counters") for metrics in rows_of(subject).values() for metric in metrics]
     assert sorted(set(found)) == sorted(found)
     assert limits_by_file().keys() <= set(found)
-
-
-def test_every_name_explains_a_metric_that_no_earlier_one_does():
     assert [pattern for pattern in patterns() if pattern not in explained().values()] == []
 
 
@@ -58,16 +55,12 @@ def test_a_row_has_the_bound_and_the_file_of_each_limit():
     assert rows["environment.torch.version"] == ["", "same on all, rank, policy (`base`)"]
 
 
-def test_the_page_says_what_to_do_and_where_a_metric_does_not_apply():
+def test_every_subject_has_its_section_with_what_to_do_and_where_a_metric_does_not_apply():
+    assert [subject for subject in (*SUBJECTS, "counters") if f"\n## `{subject}`\n" not in limits_page()] == []
     section = limits_page().split("\n## `gpu_health`\n")[1].split("\n## ")[0]
     assert "- `gpu_health.ecc.on`: switch ECC on (nvidia-smi -e 1) and reboot the node\n" in section
     assert "- `gpu_health.peers.without_read`: look at nvidia-smi topo -p2p r;" in section  # not of the whole row
     assert "- `gpu_health.fabric*`: a PCIe card without a fabric (`a100-pcie`, `a10g`, `h100-pcie`)\n" in section
-
-
-@pytest.mark.parametrize("subject", [*SUBJECTS, "counters"])
-def test_every_subject_has_its_section(subject):
-    assert f"\n## `{subject}`\n" in limits_page()
 
 
 def test_an_entry_of_several_subjects_stands_in_each_with_its_own_names():
@@ -83,6 +76,5 @@ def test_the_methods_name_no_metric_that_is_none():
     assert [name for name in names if not shipped.matching(name) and shipped.unit_of(name) is None and f"`{name}`" not in parameters] == []
 
 
-@pytest.mark.parametrize("document", ["README.md", "thresholds/README.md"])
-def test_it_is_linked(document):
-    assert "docs/limits.md)" in (ROOT / document).read_text(encoding="utf-8")
+def test_it_is_linked():
+    assert all("docs/limits.md)" in (ROOT / document).read_text(encoding="utf-8") for document in ("README.md", "thresholds/README.md"))

@@ -11,21 +11,15 @@ def calls_of(line):
     return [call["function"] for message in line["messages"] for call in message.get("tool_calls", ())]
 
 
-def test_the_same_seed_makes_the_same_and_another_makes_others():
+def test_the_same_seed_makes_the_same_of_which_no_two_are_alike_and_between_a_quarter_and_a_third_need_no_call():
     assert made(600, seed=3) == LINES
     assert made(30, seed=3) == LINES[:30]
     assert made(30, seed=4) != LINES[:30]
-
-
-def test_no_two_have_the_same_prompt():
     assert len({line["messages"][0]["content"] for line in LINES}) == 600
-
-
-def test_between_a_quarter_and_a_third_need_no_call():
     assert 0.25 < sum(not calls_of(line) for line in LINES) / 600 < 0.33
 
 
-def test_each_function_is_called_with_values_that_stand_in_the_request_and_that_its_schema_allows():
+def test_each_function_is_called_with_values_of_the_request_that_its_schema_allows_and_some_go_on():
     called = set()
     for line in LINES:
         words = line["messages"][0]["content"].split()
@@ -39,9 +33,6 @@ def test_each_function_is_called_with_values_that_stand_in_the_request_and_that_
             kinds = {name: {"integer": int, "string": str}[one["type"]] for name, one in schema["properties"].items()}
             assert all(isinstance(value, kinds[name]) for name, value in call["arguments"].items())
     assert len(called) == 8
-
-
-def test_some_go_on_with_what_the_function_answers():
     roles = {tuple(message["role"] for message in line["messages"]) for line in LINES}
     assert roles == {("user", "assistant"), ("user", "assistant", "tool", "assistant")}
 

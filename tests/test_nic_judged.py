@@ -178,10 +178,12 @@ def of_two_nodes(profile, of_node_1, tmp_path):
     return judged(profile, [good] * NUM_GPUS + [of_node_1] * NUM_GPUS)
 
 
-def test_equal_shares_of_all_that_must_pass_hold(profile, tmp_path):
+def test_equal_shares_of_all_that_must_pass_hold_and_without_traffic_each_is_missed(profile, tmp_path):
     found = of_two_nodes(profile, moved(tmp_path / "node-1"), tmp_path)
     names = ["share.sent", "share.received", "share.carried"]
     assert {name: status for name, (status, _) in found.items()} == dict.fromkeys(names, Status.HELD)
+    silent = of_two_nodes(profile, moved(tmp_path / "silent", **dict.fromkeys(CARDS, (0, 0))), tmp_path)
+    assert {status for status, _ in silent.values()} == {Status.MISSED}
 
 
 @pytest.mark.parametrize("way", ["sent", "received"])
@@ -204,11 +206,6 @@ def test_bytes_that_went_past_the_cards_are_missed(collective, least, profile, t
     status, message = of_two_nodes(profile, moved(tmp_path / "node-2", collective, **less), tmp_path)["share.carried"]
     assert status is Status.MISSED
     assert f"({least - 4} bytes in {collective}, of at least {least}), need >= 100 % [base.yaml: derived: " in message
-
-
-def test_without_traffic_every_share_is_missed(profile, tmp_path):
-    found = of_two_nodes(profile, moved(tmp_path / "node-1", **dict.fromkeys(CARDS, (0, 0))), tmp_path)
-    assert {status for status, _ in found.values()} == {Status.MISSED}
 
 
 def damaged(root, damage):

@@ -58,13 +58,10 @@ def figures_of(plain):
     return tuple(make_figure(f"environment.node.{name}", what, "text", judged=True) for name, what in facts)
 
 
-def test_three_nodes_alike():
+def test_three_nodes_alike_also_where_one_is_at_work():
     row = row_of([LIKE_ITS_NEIGHBOURS] * NODES)
     assert row.outcome is Outcome.PASSED
     assert {judgement.status for judgement in row.judgements} == {Status.HELD}
-
-
-def test_a_node_at_work_is_like_one_at_rest():
     assert row_of([real("h200x8-loaded"), LIKE_ITS_NEIGHBOURS, LIKE_ITS_NEIGHBOURS]).outcome is Outcome.PASSED
 
 

@@ -36,12 +36,9 @@ def test_a_block_is_replaced_and_nothing_else():
         with_block(text, "none", "new\n")
 
 
-def test_an_option_has_a_heading_its_form_and_its_details():
+def test_an_option_and_a_command_have_their_form_and_their_details():
     form = "`--waive=METRIC-GLOB=reason`: accept without these limits; shown in the verdict. May be given several times."
     assert f"\n### --waive\n\n{form}\n\nExample: `--waive=" in options_page()
-
-
-def test_a_command_has_its_form_and_its_arguments():
     page = commands_page()
     assert "\n## report merge\n" in page
     assert "\n```text\ngpu-acceptance report merge OUT DIR...\n```\n" in page

@@ -35,17 +35,11 @@ def test_nccl_writes_to_stdout_wherever_the_user_sent_it():
     assert environment()["NCCL_DEBUG_FILE"] == ""
 
 
-def test_a_worker_that_reads_the_log_of_nccl_starts_with_the_whole_log():
+def test_a_worker_that_reads_it_starts_with_the_whole_log_asks_no_hub_and_sets_nothing_that_nccl_chooses_by():
     started = environment(**{"NCCL_DEBUG_SUBSYS": "COLL", **nccl_log.ENVIRONMENT})
     assert started["NCCL_DEBUG"] == "INFO"
     assert set(started["NCCL_DEBUG_SUBSYS"].split(",")) >= {"INIT", "NET", "P2P", "SHM", "TUNING"}
-
-
-def test_no_hub_is_asked_for_a_model_whatever_the_user_set():
     assert environment()["HF_HUB_OFFLINE"] == environment(HF_HUB_OFFLINE="0")["HF_HUB_OFFLINE"] == "1"
-
-
-def test_nothing_that_nccl_chooses_by_is_set():
     ours = {"NCCL_DEBUG", "NCCL_DEBUG_FILE"}
     assert {name for name in environment() if name.startswith("NCCL_")} == ours
     assert environment(NCCL_NVLS_ENABLE="0", NCCL_P2P_DISABLE="1")["NCCL_P2P_DISABLE"] == "1"

@@ -221,22 +221,22 @@ def cut(plain, *path):
     return changed
 
 
-@pytest.mark.parametrize("path", [("status",), ("status", "capacity"), ("status", "allocatable"), ("status", "conditions"), ("metadata",)])
-def test_a_node_of_another_form_is_unreadable(api, path):
-    api.node = cut(api.node, *path)
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        *(
+            (lambda api, path=path: setattr(api, "node", cut(api.node, *path)), f"KeyError: '{path[-1]}'")
+            for path in (("status",), ("status", "capacity"), ("status", "allocatable"), ("status", "conditions"), ("metadata",))
+        ),
+        *((set_condition("Ready", reason=reason), "") for reason in (["a"], 5, "a\nb", "x" * 300)),
+        (lambda api: api.node["status"]["capacity"].update({"nvidia.com/gpu": "-1"}), "no number of devices: '-1'"),
+    ],
+)
+def test_a_node_of_another_form_is_unreadable(api, change, said):
+    change(api)
     node = found(api)["kubernetes.node.ready"][0]
-    assert node == Missing(Why.UNREADABLE, f"node of the API: KeyError: '{path[-1]}'")
-
-
-@pytest.mark.parametrize("reason", [["a"], 5, "a\nb", "x" * 300])
-def test_a_reason_of_another_form_is_unreadable(api, reason):
-    condition(api, "Ready")["reason"] = reason
-    assert found(api)["kubernetes.node.ready"][0].missing is Why.UNREADABLE
-
-
-def test_a_number_of_another_form_is_unreadable(api):
-    api.node["status"]["capacity"]["nvidia.com/gpu"] = "-1"
-    assert found(api)["kubernetes.devices.gpus"][0] == Missing(Why.UNREADABLE, "node of the API: no number of devices: '-1'")
+    assert node.missing is Why.UNREADABLE
+    assert node.detail.startswith(f"node of the API: {said}")
 
 
 def test_a_list_that_goes_on_is_not_all(api):

@@ -5,7 +5,7 @@ Also: GPUDirect RDMA.
 
 import pytest
 
-from gpu_acceptance.inventory import gpu_health, infiniband, infiniband_health, node
+from gpu_acceptance.inventory import fabric_reader, gpu_health, infiniband, infiniband_health, node
 
 pytestmark = pytest.mark.no_group
 
@@ -31,6 +31,11 @@ def test_devices(judge, gpu, gpus):
     """There is a device for each GPU, and each GPU has its own equally near."""
     place = infiniband.place_of(gpu_health.gpu_of(gpus, gpu.gpu_uuid), node.places_of(gpus))
     judge(infiniband_health.devices, gpus.gpus, place)
+
+
+def test_network(network, gpus, check_all):
+    """Every node has the same network beside its GPUs: as many ports, of one kind and rate."""
+    check_all(fabric_reader.network(network.devices, node.places_of(gpus)))
 
 
 def test_ports(judge):

@@ -1,11 +1,11 @@
 """Reads the network beside the GPUs of this node: from sysfs, within a bounded time."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from gpu_acceptance.inventory import infiniband, pci_topology
-from gpu_acceptance.inventory.answer import Answer, Missing, known, names_in, then
-from gpu_acceptance.inventory.fabric import FabricPort, Link, NodeFabric
+from gpu_acceptance.inventory.answer import Answer, Missing, detail_of, known, names_in, then
+from gpu_acceptance.inventory.fabric import FabricPort, Link, NodeFabric, class_of, detail_of_ports
 from gpu_acceptance.inventory.gpu import Gpu
 from gpu_acceptance.inventory.infiniband import RdmaDevice, near_gpus
 from gpu_acceptance.inventory.nvml import Patience
@@ -35,7 +35,7 @@ def _read(gpus: Sequence[Gpu], root: Path) -> NodeFabric:
 
 
 def of_devices(devices: Answer[tuple[RdmaDevice, ...]], places: Sequence[Place]) -> Answer[tuple[FabricPort, ...]]:
-    """Return the ports of the RDMA devices nearest to these places; none where no RDMA driver is loaded."""
+    """Return the ports of the RDMA devices that are nearest to these places of GPUs; none where no RDMA driver is loaded."""
     near = near_gpus(places, devices)
     return then(near, lambda near: tuple(port for device in near for port in _ports(device)))
 
@@ -58,3 +58,10 @@ def _gvnics(places: Sequence[Place], root: Path) -> tuple[FabricPort, ...]:
     numa = {name: pci_topology.numa_node(folder / name / "device") for name in paths}
     near = infiniband.names_near(places, paths, numa)
     return tuple(FabricPort(name=name, link="gVNIC") for name in known(near))
+
+
+def network(devices: Answer[tuple[RdmaDevice, ...]], places: Sequence[Place]) -> Iterator[tuple[str, Answer[str], str, str]]:
+    """Yield the class of network that this node shows, as a finding: metric, value, unit, and the ports that differ from most."""
+    ports = of_devices(devices, places)
+    node = then(ports, lambda ports: NodeFabric(num_gpus=len(places), ports=ports))
+    yield "infiniband.network.kind", then(node, lambda node: str(class_of([node]))), "text", detail_of(node, detail_of_ports)

@@ -26,7 +26,7 @@ from gpu_acceptance.thresholds.limit import (
 )
 from gpu_acceptance.thresholds.parameter_relations import contradictions
 from gpu_acceptance.thresholds.parameters import PARAMETERS
-from gpu_acceptance.thresholds.schema import json_schema
+from gpu_acceptance.thresholds.schema import Match, json_schema
 
 _SHORTEST = "soak.min_duration_s"  # a parameter
 _LASTED = "soak.load.fraction"
@@ -139,14 +139,19 @@ def select_profile(device_name: str | None, directory: Path) -> str:
 
 def fabric_names(directory: Path) -> list[str]:
     """The networks between nodes that have a file: `8x400-ib`."""
-    return list(_fabric_paths(directory))
+    return [name for name in _fabric_paths(directory) if not name.startswith(BASE)]
+
+
+def fabric_match(name: str, directory: Path) -> Match | None:
+    """What a network is chosen by; None for one that is chosen by --fabric alone."""
+    return match_of(_fabric_paths(directory)[name])
 
 
 def select_fabric(link: str, ports: int, gbit_per_s: float | None, gpus: int, profile: str, directory: Path) -> str:
     """The fabric whose `match` is this network beside this profile; empty if there is none."""
     found = []
-    for name, path in _fabric_paths(directory).items():
-        match = match_of(path)
+    for name in fabric_names(directory):
+        match = fabric_match(name, directory)
         if match and match.fabric and profile in (match.profiles or [profile]):
             wanted, seen = match.fabric, {"link": link, "ports": ports, "gbit_per_s": gbit_per_s, "gpus": gpus}
             if all(getattr(wanted, key) in (None, value) for key, value in seen.items()):

@@ -1,0 +1,317 @@
+"""A job of several nodes on a simulated network, judged as a run is: sysfs trees and NCCL logs through the readers, rates as numbers."""
+
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from inventory.rdma_trees import CONNECTX_7, COUNTERS, HW_COUNTERS, NDR_PORT
+from inventory.trees import fill
+
+from gpu_acceptance.inventory import fabric_reader, infiniband, infiniband_health, nccl_log, nccl_physics
+from gpu_acceptance.inventory.fabric import FabricClass, class_of
+from gpu_acceptance.inventory.gpu import Gpu
+from gpu_acceptance.inventory.pci_topology import nvml_bus_id, place
+from gpu_acceptance.record.figure import make_figure
+from gpu_acceptance.record.job import Job
+from gpu_acceptance.record.row import Attempt, Row
+from gpu_acceptance.record.run_record import Conclusion
+from gpu_acceptance.thresholds.limit import Profile, allowed_values, bound_at, matching_reason
+from gpu_acceptance.thresholds.profile import at_level, fabric_match, load_profile, select_fabric, shipped_dir
+from gpu_acceptance.verdict.coverage import applying_limits
+from gpu_acceptance.verdict.rows import make_row
+from gpu_acceptance.verdict.verdict import conclude
+from tests.judging import make_job, make_plan, make_record
+
+GPUS = 8
+NETWORK = frozenset({"connectivity", "infiniband", "nic", "nccl", "nccl_ring", "nccl_sizes", "nccl_scaling"})
+SMALL, LARGE = 2**27, 2**32
+_RATES = {
+    400: "400 Gb/sec (4X NDR)",
+    200: "200 Gb/sec (4X HDR)",
+    100: "100 Gb/sec (4X EDR)",
+    50: "50 Gb/sec (2X EDR)",
+    800: "800 Gb/sec (4X XDR)",
+}
+_LAYERS = {"IB": "InfiniBand", "RoCE": "Ethernet", "EFA": "Unspecified"}
+_PLUGINS = {"IB": "IB", "RoCE": "IB", "EFA": "AWS Libfabric"}
+_OF_RATE = ("busbw_internode", "busbw_internode_medium", "busbw_pair", "busbw_node", "throughput_internode")
+MODELS = {"h100-sxm": "NVIDIA H100 80GB HBM3", "h200-sxm": "NVIDIA H200", "a100-sxm": "NVIDIA A100-SXM4-80GB", "b200": "NVIDIA B200"}
+
+
+@dataclass(frozen=True)
+class Network:
+    """What a node has beside its GPUs, and how NCCL goes from node to node."""
+
+    link: str
+    ports: int
+    gbit_per_s: int
+    via: str = ""  # in place of the plug-in of its link: `Socket`
+    gpudirect: bool = True
+    sharp: bool = False
+    down: tuple[int, ...] = ()
+    slow: tuple[int, ...] = ()  # ports at half rate
+    gone: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A job on this network. `odd`: nodes with another one. `factors`: (metric, node or -1 for all) -> part of a sound rate."""
+
+    profile: str
+    network: Network
+    num_nodes: int
+    odd: dict[int, Network] = field(default_factory=dict)
+    factors: dict[tuple[str, int], float] = field(default_factory=dict)
+    asked: str = ""  # --fabric
+    whole: bool = False  # all limits of the profile; else those of what goes between GPUs and nodes
+
+
+def network_of(name: str) -> Network:
+    """The network that a shipped fabric is for. One that nothing shows is that of its parent."""
+    found = fabric_match(name, shipped_dir())
+    match = found.fabric if found else None
+    if match is None:
+        return Network("none", 0, 0, via="Socket", gpudirect=False) if name == "ethernet" else replace(network_of("8x400-ib"), sharp=True)
+    if match.link == "gVNIC":
+        return Network("gVNIC", match.ports, 0, via="FasTrak" if match.ports == 8 else "GPUDirectTCPX_v7")
+    return Network(match.link, match.ports, int(match.gbit_per_s or 100))
+
+
+def judge(cluster: Cluster) -> Conclusion:
+    """Judge a run at level full in which all else is sound."""
+    job = _job(cluster)
+    seen = job.fabric_class
+    key = (seen.link, seen.ports, seen.gbit_per_s, seen.gpus) if seen else ("none", 0, None, GPUS)
+    fabric = cluster.asked or select_fabric(*key, cluster.profile, shipped_dir())
+    profile = profile_on(cluster.profile, fabric, cluster.whole)
+    shown = _figures(cluster, profile, job)
+    beside = [limit.metric for limit in applying_limits(profile, job) if matching_reason(limit.metric, profile.not_applicable) is None]
+    rows = [_sound_row(profile, cluster.profile, cluster.num_nodes, metric) for metric in beside if metric not in shown]
+    rows += [_row(metric, by_rank, profile, job) for metric, by_rank in sorted(shown.items())]
+    return conclude(make_plan(profile), job, rows)
+
+
+@cache
+def profile_on(name: str, fabric: str, whole: bool) -> Profile:
+    profile = at_level(load_profile(name, shipped_dir(), fabric=fabric), "full")
+    if whole:
+        return profile
+    limits = {metric: limit for metric, limit in profile.limits.items() if limit.subject in NETWORK}
+    return replace(profile, limits=limits, requires=profile.requires & NETWORK)
+
+
+_SOUND: dict[tuple, Row] = {}
+
+
+def _sound_row(profile: Profile, name: str, num_nodes: int, metric: str) -> Row:
+    key = (name, profile.fabric, len(profile.limits), num_nodes, metric)
+    if key not in _SOUND:
+        _SOUND[key] = _make_sound_row(profile, name, num_nodes, metric)
+    return _SOUND[key]
+
+
+def _make_sound_row(profile: Profile, name: str, num_nodes: int, metric: str) -> Row:
+    job = _job(Cluster(name, Network("none", 0, 0), num_nodes))
+    value = _sound(profile.limits[metric], num_nodes)
+    return _row(metric, dict.fromkeys(range(job.world_size), (value, profile.limits[metric].unit, "")), profile, job)
+
+
+def _row(metric: str, by_rank: dict[int, tuple], profile: Profile, job: Job) -> Row:
+    limit = profile.limits.get(metric)
+    spread = bound_at(limit.spread_at_most, GPUS, job.num_nodes) if limit else None
+    records = [
+        make_record(rank, figures=(_other(rank), *([_figure(metric, by_rank[rank], spread)] if rank in by_rank else [])))
+        for rank in range(job.world_size)
+    ]
+    subject = "launch" if metric.startswith("counters") else metric.split(".")[0]
+    attempt = Attempt(number=1, ranks=tuple(records))
+    return make_row(f"acceptance/test_{subject}.py::test_it[{metric}]", (attempt,), profile, job, {}, 60.0)
+
+
+def _figure(metric, shown, spread):
+    value, unit, detail = shown
+    return make_figure(metric, value, unit, judged=True, spread_percent=spread, detail=detail)
+
+
+def _other(rank):
+    return make_figure("launch.kernels.round_trip", 1.0 + rank, "us", judged=False)
+
+
+def _sound(limit, num_nodes):
+    """A value that a sound machine has: 5 % above a floor that was set 5 % below a reading, on any other bound."""
+    shape = GPUS, num_nodes
+    if limit.at_least is not None:
+        floor = bound_at(limit.at_least, *shape)
+        return min(floor / 0.95, limit.ceiling or floor / 0.95) if limit.unit.endswith("/s") else floor
+    if limit.equals is not None:
+        return allowed_values(limit.equals)[0]
+    return bound_at(limit.at_most, *shape) if limit.at_most is not None else (limit.ceiling or 2.0) / 2 if limit.peers else "the same"
+
+
+def _job(cluster: Cluster) -> Job:
+    job = make_job(GPUS * cluster.num_nodes, GPUS)
+    identities = []
+    for identity in job.ranks:
+        seen = _seen(cluster.odd.get(identity.node, cluster.network))
+        gpus = tuple(gpu.model_copy(update={"name": MODELS[cluster.profile]}) for gpu in identity.gpus)
+        identities.append(identity.model_copy(update={"gpus": gpus, "fabric": seen.fabric if identity.local_rank == 0 else None}))
+    return Job(tuple(identities))
+
+
+def _figures(cluster: Cluster, profile: Profile, job: Job) -> dict[str, dict[int, tuple]]:
+    """Metric -> rank -> value, unit and detail, of what the network shows and of the rates between nodes."""
+    found: dict[str, dict[int, tuple]] = {}
+
+    def show(rank, findings):
+        for metric, value, unit, detail, *_ in findings:
+            if matching_reason(metric, profile.not_applicable) is None:
+                found.setdefault(metric, {})[rank] = (value, unit, detail)
+
+    nodes = [identity.node for identity in job.ranks]
+    told = []
+    for identity in job.ranks:
+        network = cluster.odd.get(identity.node, cluster.network)
+        seen, log = _seen(network), _log(network, identity.rank, job.world_size)
+        told.append(nccl_physics.told_reduction(log))
+        show(identity.rank, nccl_physics.findings(log, LARGE, nodes, identity.rank))
+        if "infiniband" in profile.requires:
+            show(identity.rank, infiniband_health.devices(seen.used, tuple(range(GPUS)), seen.places[identity.local_rank]))
+            show(identity.rank, seen.findings if identity.local_rank == 0 else ())
+        if "nic" in profile.requires:
+            of_node = [f"mlx5_{port}" for port in range(network.ports) if port not in network.gone]
+            loop = _loop(network, identity.local_rank)
+            show(identity.rank, nccl_physics.loopback(loop, [0] * GPUS, [", ".join(of_node)], seen.used.devices))
+    show(0, nccl_physics.reduction(told, nodes))
+    for limit in applying_limits(profile, job):
+        if limit.metric.split(".")[-1] in _OF_RATE and matching_reason(limit.metric, profile.not_applicable) is None:
+            sound = _sound(limit, cluster.num_nodes)
+            for identity in job.ranks:
+                factor = cluster.factors.get((limit.metric, identity.node), cluster.factors.get((limit.metric, -1), 1.0))
+                found.setdefault(limit.metric, {})[identity.rank] = (sound * factor, limit.unit, "")
+    return found
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What the readers make of one node."""
+
+    fabric: object
+    used: infiniband.InfiniBand
+    places: list
+    findings: tuple
+
+
+@cache
+def _seen(network: Network) -> _Seen:
+    with TemporaryDirectory() as name:
+        root = Path(name)
+        addresses = [_add_gpu(root, network, index) for index in range(GPUS)]
+        for port in range(network.ports):
+            if port not in network.gone:
+                _add_port(root, network, port)
+        if network.link != "gVNIC":
+            _add_storage(root)
+        gpus = [Gpu(index=index, name="", pci_bus_id=nvml_bus_id(address)) for index, address in enumerate(addresses)]
+        places = [place(gpu.pci_bus_id, root) for gpu in gpus]
+        fabric, reading = fabric_reader.read(gpus, root), infiniband.read(root)
+        used = infiniband_health.chosen(reading, infiniband.globs_of_job(infiniband.NEAREST, fabric.devices))
+        topics = (infiniband_health.ports, infiniband_health.counters, infiniband_health.roce, infiniband_health.gpudirect)
+        findings = [*fabric_reader.network(reading.devices, places), *(one for topic in topics for one in topic(used))]
+    return _Seen(fabric, used, places, tuple(findings))
+
+
+def _switch(network: Network, index: int) -> tuple[str, int]:
+    """The PCIe switch of this GPU, and its bus. Where there are fewer ports than GPUs, GPUs share a switch with a port."""
+    bus = 0x10 * (index * min(network.ports or GPUS, GPUS) // GPUS + 1)
+    return f"pci0000:{bus:02x}/0000:{bus:02x}:01.0/0000:{bus + 1:02x}:00.0", bus
+
+
+def _add_gpu(root: Path, network: Network, index: int) -> str:
+    switch, bus = _switch(network, index)
+    address = f"0000:{bus + 8 + index % 2:02x}:00.0"
+    folder = root / "sys/devices" / f"{switch}/0000:{bus + 2:02x}:{0x10 + index % 2:02x}.0/{address}"
+    fill(folder, {"numa_node": index * 2 // GPUS})
+    link = root / "sys/bus/pci/devices" / address
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(folder)
+    fill(root, {"proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04"})
+    fill(root, {"proc/sys/kernel/osrelease": "6.8.0-45-generic", "sys/module/nvidia_peermem/version": "1"})
+    return address
+
+
+def _add_port(root: Path, network: Network, port: int) -> None:
+    gpu = port * GPUS // network.ports
+    switch, bus = _switch(network, gpu)
+    slot = port - (gpu * network.ports + GPUS - 1) // GPUS  # of the ports of this GPU
+    path = f"{switch}/0000:{bus + 2:02x}:{slot + 1:02x}.0/0000:{bus + 4 + slot:02x}:00.0"
+    if network.link == "gVNIC":
+        folder = fill(root / "sys/devices" / path, {"numa_node": gpu * 2 // GPUS}) / "net" / f"eth{port + 1}"
+        _link(root, folder, path, f"sys/class/net/eth{port + 1}", "gve", "../..")
+        return
+    rate = network.gbit_per_s // 2 if port in network.slow else network.gbit_per_s
+    clean = {"counters": dict.fromkeys(COUNTERS, 0), "hw_counters": dict.fromkeys(HW_COUNTERS, 0)}
+    state = {"state": "1: DOWN", "phys_state": "2: Polling", "rate": "10 Gb/sec (4X SDR)"} if port in network.down else {}
+    files = {**NDR_PORT, **clean, "link_layer": _LAYERS[network.link], "rate": _RATES[rate], **state}
+    _add_device(root, f"mlx5_{port}", path, files, gpu * 2 // GPUS, "efa" if network.link == "EFA" else "mlx5_core")
+
+
+def _add_storage(root: Path) -> None:
+    """A card below a host bridge of its own, with a port that nobody uses."""
+    files = {**NDR_PORT, "state": "1: DOWN", "phys_state": "3: Disabled", "rate": "10 Gb/sec (4X SDR)"}
+    _add_device(root, "mlx5_storage", "pci0000:f0/0000:f0:01.0/0000:f1:00.0", files, 0, "mlx5_core")
+
+
+def _add_device(root: Path, name: str, path: str, port: dict, numa: int, driver: str) -> None:
+    pci = root / "sys/devices" / path
+    fill(pci, {"numa_node": numa})
+    folder = fill(pci / "infiniband" / name, {**CONNECTX_7, "ports": {"1": port}})
+    _link(root, folder, path, f"sys/class/infiniband/{name}", driver, "../..")
+
+
+def _link(root: Path, folder: Path, path: str, name: str, driver: str, up: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "device").symlink_to(up)
+    pci = root / "sys/devices" / path
+    (pci / "driver").symlink_to(f"/sys/bus/pci/drivers/{driver}")
+    for link, target in ((root / "sys/bus/pci/devices" / pci.name, pci), (root / name, folder)):
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(target)
+
+
+def _log(network: Network, rank: int, world_size: int) -> nccl_log.NcclLog:
+    """NCCL's log of a rank in a ring, which goes on to the next node from the last rank of each."""
+    following, device = (rank + 1) % world_size, rank % GPUS
+    way = "P2P/CUMEM" if following // GPUS == rank // GPUS else f"NET/{_via(network, device)}"
+    lines = [*_head(network), f"AllReduce: {LARGE} Bytes -> Algo NVLS_TREE proto SIMPLE channel{{Lo..Hi}}={{0..15}}"]
+    lines += [f"Channel 00/0 : {rank}[{device}] -> {following}[{following % GPUS}] [send] via {way}"]
+    if network.sharp:
+        lines.append(f"CollNet 00/0 : {rank} [send] via COLLNET/SHARP/{device}/GDRDMA")
+    return _parse(lines)
+
+
+def _loop(network: Network, local_rank: int) -> nccl_log.NcclLog:
+    partner = local_rank ^ 1
+    return _parse([*_head(network), f"Channel 00/1 : {local_rank}[0] -> {partner}[0] [send] via NET/{_via(network, local_rank)}"])
+
+
+def _via(network: Network, device: int) -> str:
+    plugin = network.via or _PLUGINS[network.link]
+    number = device * max(network.ports, 1) // GPUS
+    return f"{plugin}/{number}{'/GDRDMA' if network.gpudirect else ''}"
+
+
+def _head(network: Network) -> list[str]:
+    if network.link == "EFA":
+        return ["NET/OFI Selected provider is efa, fabric is efa-direct (found 16 nics)"]
+    devices = " ".join(f"[{port}]mlx5_{port}:1/{network.link}" for port in range(network.ports))
+    return [f"NET/IB : Using {devices} [RO]; OOB eth0:192.0.2.2<0>"] if network.link in ("IB", "RoCE") else []
+
+
+def _parse(lines: list[str]) -> nccl_log.NcclLog:
+    return nccl_log.parse("\n".join(f"n:1:7 [0] NCCL INFO {line}" for line in lines), 1)
+
+
+def kind_of(network: Network) -> FabricClass:
+    """The class that the inventory sees in a node with this network."""
+    return class_of([_seen(network).fabric])

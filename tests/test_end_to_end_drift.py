@@ -34,24 +34,19 @@ def test_of_three_ranks_the_odd_one_is_named_with_both_values(tmp_path):
     assert platform.release() in (run.folder / "report.html").read_text()
 
 
-def test_between_two_ranks_neither_is_the_odd_one_and_both_are_named(tmp_path):
-    run = torchrun(environment_suite(tmp_path, ODD_VARIABLE))
-    assert run.returncode == 1, run.output
-    (judgement,) = run.missed("test_node").values()
-    assert (judgement.metric, judgement.ranks) == ("environment.node.variables", (0, 1))
-    assert "without a majority" in judgement.message
-    assert "NCCL_ALGO=Ring" in judgement.message
-    assert "NCCL_ALGO=Tree" in judgement.message
-
-
-def test_a_node_with_another_suite_and_other_limits_is_found_by_their_digests(tmp_path):
-    suites = [environment_suite(tmp_path / name) for name in ("first", "second")]
+def test_of_two_nodes_that_differ_both_are_named_and_another_suite_and_other_limits_are_found_by_their_digests(tmp_path):
+    """Where no --site says which nodes there must be, nothing is asked of that, and it is declared."""
+    suites = [environment_suite(tmp_path / name, ODD_VARIABLE) for name in ("first", "second")]
     changed = suites[1] / "acceptance" / "test_environment.py"
     changed.write_text(f"{changed.read_text()}# a later version\n")
     overlay = tmp_path / "agreed.yaml"
     overlay.write_text("reason: agreed\nparameters: {gemm.size: 512}\n")
     run, other = two_nodes((suites[0], (), {}), (suites[1], (f"--limits={overlay}",), {}))
     assert (run.returncode, other.returncode) == (1, 1), run.output + other.output
+    (judgement,) = run.missed("test_node").values()
+    assert (judgement.metric, judgement.ranks) == ("environment.node.variables", (0, 1))
+    for said in ("without a majority", "NCCL_ALGO=Ring", "NCCL_ALGO=Tree"):
+        assert said in judgement.message
     missed = run.missed("test_versions")
     assert sorted(missed) == ["environment.profile.digest", "environment.suite.digest"]
     profile = missed["environment.profile.digest"]
@@ -60,6 +55,8 @@ def test_a_node_with_another_suite_and_other_limits_is_found_by_their_digests(tm
     assert profile.message.count("agreed.yaml ") == 1
     assert run.record.plan.profile.digest[:12] in profile.message
     assert "without a majority" in missed["environment.suite.digest"].message
+    assert run.row("test_site").outcome == "not applicable"
+    assert run.record.plan.profile.not_applicable["environment.site*"] == "no --site=FILE says which nodes there must be"
 
 
 HOST_BY_NODE = """
@@ -115,13 +112,6 @@ def test_what_is_not_as_declared_is_named_and_so_is_a_node_without_the_file(tmp_
     assert "on rank 0 (node-00, rack B2) and 1 more: rank 1" in digest.message
     assert "node-07, rack B9" in (run.folder / "report.html").read_text()
     assert "! NO RANK" in (run.folder / "report.html").read_text()
-
-
-def test_without_the_option_nothing_is_asked_and_that_is_declared(tmp_path):
-    run, _ = run_with(tmp_path, None, None)
-    assert run.returncode == 0, run.output
-    assert run.row("test_site").outcome == "not applicable"
-    assert run.record.plan.profile.not_applicable["environment.site*"] == "no --site=FILE says which nodes there must be"
 
 
 def test_a_copy_that_cannot_be_read_refuses_the_run_on_all_nodes_and_names_the_node(tmp_path):

@@ -84,8 +84,9 @@ def measure(works: Mapping[str, Work], *, duration_s: float, agree: Callable[[bo
     wants one. `alarm` is asked after each round and answers all ranks the same: a reason to end the load, or nothing.
     """
     rounds, reason = list[Mapping[str, Done]](), ""
-    begin_s = end_s = time.monotonic()
+    begin_s = end_s = 0.0
     while agree(len(rounds) < MIN_ROUNDS or not (reason or end_s - begin_s >= duration_s)):
+        begin_s = begin_s or time.monotonic()  # once all ranks are there
         rounds.append({name: work() for name, work in works.items()})
         end_s = time.monotonic()
         reason = alarm() or reason

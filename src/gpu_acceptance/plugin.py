@@ -53,20 +53,18 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
         declare(options, group.addoption)
     config = pluginmanager.get_plugin("pytestconfig")
     assert isinstance(config, pytest.Config)
-    config.add_cleanup(_write_out)  # the last one
-    config.add_cleanup(partial(_retell_usage_error, parser))
+    config.add_cleanup(partial(_end, parser))  # the last one
 
 
-def _write_out() -> None:
-    """Flush the output of pytest. Python does so only once all threads have ended, which threads of a conftest may never do."""
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):
-            stream.flush()
-
-
-def _retell_usage_error(parser: pytest.Parser) -> None:
-    if mistakes := usage_mistakes(parser):
-        refuse_usage(*mistakes)
+def _end(parser: pytest.Parser) -> None:
+    """Tell usage errors of pytest in our words, and flush. Python flushes once all threads have ended; those of a conftest may never."""
+    try:
+        if mistakes := usage_mistakes(parser):
+            refuse_usage(*mistakes)
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -117,8 +115,7 @@ def _say_at_start(config: pytest.Config, line: str) -> None:
 def find_problem(config: pytest.Config, settings: Settings, place: Rank) -> RefusedError | None:
     """Return a reason to refuse the run that only this rank can see."""
     missing = find_missing() if settings.tensorboard and place.rank == 0 else None
-    debugging = find_debugging()
-    of_node = debugging or find_unusable()
+    of_node = find_debugging() or find_unusable()
     refusal = find_refusal(config, place.world_size) or missing or (of_node and f"{place.node_name}: {of_node}")
     if refusal:
         return RefusedError(refusal)
@@ -131,10 +128,10 @@ def refuse(error: RefusedError, place: Rank) -> NoReturn:
     text = "\n".join([str(error), *getattr(error, "__notes__", ())])
     if error.exit_code == USAGE:
         refuse_usage(text)
-    speaks = place.local_rank == 0
-    write_error_file(visible(str(error)), visible(str(error)).split("\n") if speaks else ())
+    shown = visible(str(error))
+    write_error_file(shown, shown.split("\n") if place.local_rank == 0 else ())
     end_process_within(REFUSED_ENDS_WITHIN_S, error.exit_code)
-    pytest.exit(visible(text) if speaks else "", returncode=error.exit_code)
+    pytest.exit(visible(text) if place.local_rank == 0 else "", returncode=error.exit_code)
 
 
 def refuse_usage(*texts: str) -> NoReturn:

@@ -98,27 +98,27 @@ def empty(junit: Path) -> None:
 def find_unwritable(config: pytest.Config) -> str | None:
     """Return why the file of `--junitxml` could not be written at the end, or None."""
     name = config.option.xmlpath
-    problem = _why_unwritable(_path(name)) if name else None
+    if not name:
+        return None
+    path, problem = _path(name), None
+    try:
+        parent = next(parent for parent in path.parents if parent.exists())
+        if path.is_dir():
+            problem = "is a folder"
+        elif path.exists():
+            problem = None if os.access(path, os.W_OK) else "not writable"
+        elif not parent.is_dir():
+            problem = f"{parent} is not a folder"
+        elif not os.access(parent, os.W_OK | os.X_OK):
+            problem = f"{parent} is not writable"
+    except OSError as error:
+        problem = error.strerror
     return f"--junitxml={name}: {problem}; name a file that can be written" if problem else None
 
 
 def _path(name: str) -> Path:
     """Return the path as pytest reads it."""
     return Path(os.path.expandvars(name)).expanduser().absolute()
-
-
-def _why_unwritable(path: Path) -> str | None:
-    try:
-        if path.is_dir():
-            return "is a folder"
-        if path.exists():
-            return None if os.access(path, os.W_OK) else "not writable"
-        parent = next(parent for parent in path.parents if parent.exists())
-        if not parent.is_dir():
-            return f"{parent} is not a folder"
-        return None if os.access(parent, os.W_OK | os.X_OK) else f"{parent} is not writable"
-    except OSError as error:
-        return error.strerror
 
 
 def _open_terminal(path: Path) -> TextIO:

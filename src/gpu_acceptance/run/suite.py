@@ -255,7 +255,9 @@ def _foreign_fixtures(root: Path, items: Sequence[pytest.Item]) -> set[tuple[str
     own = {name for _, name, definitions in used if any(_is_below(folder, _file_of(one)) for one in definitions)}
     last = ((item, name, _file_of(definitions[-1])) for item, name, definitions in used if name in own)
     others = [(item, name, file) for item, name, file in last if not _is_below(folder, file)]
-    return {(name, _name(root, item.path if _is_of_pytest(file) else file)) for item, name, file in others}
+    of_pytest = Path(pytest.Item.__init__.__code__.co_filename).parent  # which has the fixture of a parameter
+    is_parameter = {file: not file or Path(file).is_relative_to(of_pytest) for _, _, file in others}
+    return {(name, _name(root, item.path if is_parameter[file] else file)) for item, name, file in others}
 
 
 @lru_cache(maxsize=1024)
@@ -266,11 +268,6 @@ def _is_below(folder: str, file: str) -> bool:
 def _file_of(definition: object) -> str:
     code = getattr(getattr(definition, "func", None), "__code__", None)
     return str(code.co_filename) if code else ""
-
-
-def _is_of_pytest(file: str) -> bool:
-    """Return True for the fixture of a parameter."""
-    return not file or Path(file).is_relative_to(Path(pytest.Item.__init__.__code__.co_filename).parent)
 
 
 def _hidden(root: Path, seen: Mapping[str, Path], made: Mapping[str, int], *, is_whole: bool) -> Iterator[str]:

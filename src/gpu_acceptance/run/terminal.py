@@ -40,7 +40,7 @@ class RunTerminal:
         reporter.summary_stats = lambda: None  # type: ignore[method-assign]
         shown = getattr(reporter, "_get_progress_information_message", None)  # pytest has no hook for it
         if callable(shown) and self._run.place.rank == 0:
-            reporter._get_progress_information_message = lambda: self._with_time_left(shown())  # type: ignore[method-assign]
+            reporter._get_progress_information_message = lambda: self._time_left + shown()  # type: ignore[method-assign]
 
     def pytest_report_collectionfinish(self) -> list[str]:
         return list(header_lines(self._run)) if self._run.leader else []
@@ -81,9 +81,9 @@ class RunTerminal:
             self._reporter.ensure_newline()
             self._reporter.write_line(visible(line))
 
-    def _with_time_left(self, shown: str) -> str:
-        left = self._run.leader.time_left if self._run.leader else ""
-        return f" {left}{shown}" if left else shown
+    @property
+    def _time_left(self) -> str:
+        return f" {self._run.leader.time_left}" if self._run.leader and self._run.leader.time_left else ""
 
     @property
     def _reporter(self) -> pytest.TerminalReporter | None:

@@ -104,26 +104,21 @@ def read_validated(path: Path, model: type[M], what: Callable[[Any, tuple[Key, .
 
 def _read_document(path: Path) -> tuple[FileDigest, Document]:
     name = file_name(path)
-    content = _read_bytes(path, name)
     try:
+        if not path.is_file():  # a pipe would wait for ever
+            problem = "is not a regular file" if path.exists() else "there is no such file"
+            raise LimitsError(f"{name}: {problem}: {shown(str(path), MAX_PATH)}")
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
         return FileDigest(name, hashlib.sha256(content).hexdigest()), parse(content)
+    except OSError as error:
+        raise LimitsError(f"{name}: cannot be read: {error.strerror}") from None
     except StrictYamlError as error:
         raise LimitsError(f"{name}: {error}") from None
 
 
 def file_name(path: Path) -> str:
     return path.name if path.name.isprintable() and len(path.name) < 100 else shown(path.name)
-
-
-def _read_bytes(path: Path, name: str) -> bytes:
-    try:
-        if not path.is_file():  # a pipe would wait for ever
-            problem = "is not a regular file" if path.exists() else "there is no such file"
-            raise LimitsError(f"{name}: {problem}: {shown(str(path), MAX_PATH)}")
-        with path.open("rb") as file:
-            return file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise LimitsError(f"{name}: cannot be read: {error.strerror}") from None
 
 
 _FIELDS = {name: info for model in (Content, Entry, PeersEntry, Match, FabricMatch) for name, info in model.model_fields.items()}

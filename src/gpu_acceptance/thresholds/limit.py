@@ -291,12 +291,9 @@ def plural(count: int, singular: str) -> str:
 
 
 def level_text(level: str, parameters: Mapping[str, Value]) -> str:
-    """Return the level for people: `quick`, `soak of 4 h`."""
+    """Return the level for people: `quick`; a soak with its time in the largest unit of which it is a whole number: `soak of 4 h`."""
     seconds = parameters.get(SOAK_DURATION)
-    return f"{level} of {_duration(seconds)}" if level == SOAK and isinstance(seconds, int | float) else level
-
-
-def _duration(seconds: float) -> str:
-    """In the largest unit of which it is a whole number: `4 h`, `90 min`, `45 s`."""
+    if level != SOAK or not isinstance(seconds, int | float):
+        return level
     size, unit = next(((size, unit) for size, unit in ((3600, "h"), (60, "min")) if seconds % size == 0), (1, "s"))
-    return f"{seconds / size:g} {unit}"
+    return f"{level} of {seconds / size:g} {unit}"

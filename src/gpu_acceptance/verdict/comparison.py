@@ -12,7 +12,7 @@ from gpu_acceptance.record.row import Judgement
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.thresholds.limit import is_number, plural, show, subject_of
 from gpu_acceptance.verdict import slots
-from gpu_acceptance.verdict.slots import Differing, Failures, Slots
+from gpu_acceptance.verdict.slots import Differing, Failure, Failures, Slots
 
 SIGMAS = 3.0
 LEAST_PERCENT = 2.0
@@ -107,31 +107,20 @@ def _moved(nodeid: str, place: str, old: Figure, new: Figure, sides: Set[str]) -
     return Moved(nodeid, new.metric, unit, before, after, percent, noise, place, 1, direction)
 
 
-@dataclass(frozen=True)
-class Lost:
-    """A validation, or one bound of a limit, and its fate in the later run."""
-
-    what: str
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.what}: {self.reason}"
-
-
-def _find_lost(before: RunRecord, after: RunRecord) -> Iterator[Lost]:
+def _find_lost(before: RunRecord, after: RunRecord) -> Iterator[Failure]:
     """Yield validations that passed, then limits that held, without those of a validation that is already named."""
     outcomes = {row.nodeid: row.outcome for row in after.rows}
     untested = slots.tested(before) - slots.tested(after)
     passed = [row for row in before.rows if row.outcome is Outcome.PASSED and row.nodeid in untested]
     for row in passed:
         has_row = row.nodeid in outcomes
-        yield Lost(row.nodeid, f"passed, then {outcomes[row.nodeid]}" if has_row else "passed, and the later run does not have it")
+        yield Failure(row.nodeid, f"passed, then {outcomes[row.nodeid]}" if has_row else "passed, and the later run does not have it")
     named = {(one.metric, one.bound) for row in passed for one in row.judgements}
     later = {(one.metric, one.bound): one for one in after.conclusion.limits}
     for limit in before.conclusion.limits:
         key = limit.metric, limit.bound
         if limit.status is Status.HELD and key not in named and (reason := _why_lost(limit, later.get(key))):
-            yield Lost(f"{limit.metric} {limit.need}", reason)
+            yield Failure(f"{limit.metric} {limit.need}", reason)
 
 
 def _why_lost(limit: Judgement, later: Judgement | None) -> str:
@@ -156,7 +145,7 @@ class Comparison:
     after: RunRecord
     differing: list[Differing]
     failures: Failures = field(default_factory=Failures)
-    lost: tuple[Lost, ...] = ()
+    lost: tuple[Failure, ...] = ()
     figures: tuple[Moved, ...] = ()  # that moved, the largest change first
     num_figures: int = 0  # that were compared
     num_compared: int = 0  # validations that both runs tested

@@ -161,11 +161,11 @@ def _tables(what: str, before: Mapping[str, str], after: Mapping[str, str]) -> I
 
 @dataclass(frozen=True)
 class Failure:
-    """One failure in these slots: `message` of the run that has it, and `reason` why it is not compared."""
+    """One failure in these slots: `message` of the run that has it, and `reason` why it is not compared. Or a proof that was lost."""
 
-    nodeid: str
+    nodeid: str  # of a lost proof also the bound of a limit
     message: str
-    places: tuple[str, ...]  # empty for a failure of the whole job
+    places: tuple[str, ...] = ()  # empty for a failure of the whole job
     reason: str = ""
 
     @property

@@ -5,8 +5,7 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from inventory.rdma_trees import CONNECTX_7, COUNTERS, HW_COUNTERS, NDR_PORT
-from inventory.trees import fill
+from inventory.rdma_trees import CONNECTX_7, COUNTERS, HW_COUNTERS, NDR_PORT, fill
 
 from gpu_acceptance.inventory import fabric_reader, infiniband, infiniband_health, nccl_log, nccl_physics
 from gpu_acceptance.inventory.fabric import FabricClass, class_of
@@ -41,7 +40,7 @@ MODELS = {"h100-sxm": "NVIDIA H100 80GB HBM3", "h200-sxm": "NVIDIA H200", "a100-
 
 @dataclass(frozen=True)
 class Network:
-    """What a node has beside its GPUs, and how NCCL goes from node to node."""
+    """The network beside the GPUs of a node, and the way by which NCCL goes from node to node."""
 
     link: str
     ports: int
@@ -64,6 +63,7 @@ class Cluster:
     odd: dict[int, Network] = field(default_factory=dict)
     factors: dict[tuple[str, int], float] = field(default_factory=dict)
     asked: str = ""  # --fabric
+    limits: tuple[Path, ...] = ()  # --limits
     whole: bool = False  # all limits of the profile; else those of what goes between GPUs and nodes
 
 
@@ -84,7 +84,7 @@ def judge(cluster: Cluster) -> Conclusion:
     seen = job.fabric_class
     key = (seen.link, seen.ports, seen.gbit_per_s, seen.gpus) if seen else ("none", 0, None, GPUS)
     fabric = cluster.asked or select_fabric(*key, cluster.profile, shipped_dir())
-    profile = profile_on(cluster.profile, fabric, cluster.whole)
+    profile = profile_on(cluster.profile, fabric, cluster.limits, cluster.whole)
     shown = _figures(cluster, profile, job)
     beside = [limit.metric for limit in applying_limits(profile, job) if matching_reason(limit.metric, profile.not_applicable) is None]
     rows = [_sound_row(profile, cluster.profile, cluster.num_nodes, metric) for metric in beside if metric not in shown]
@@ -93,8 +93,8 @@ def judge(cluster: Cluster) -> Conclusion:
 
 
 @cache
-def profile_on(name: str, fabric: str, whole: bool) -> Profile:
-    profile = at_level(load_profile(name, shipped_dir(), fabric=fabric), "full")
+def profile_on(name: str, fabric: str, overlays: tuple[Path, ...], whole: bool) -> Profile:
+    profile = at_level(load_profile(name, shipped_dir(), overlays, fabric=fabric), "full")
     if whole:
         return profile
     limits = {metric: limit for metric, limit in profile.limits.items() if limit.subject in NETWORK}
@@ -105,7 +105,7 @@ _SOUND: dict[tuple, Row] = {}
 
 
 def _sound_row(profile: Profile, name: str, num_nodes: int, metric: str) -> Row:
-    key = (name, profile.fabric, len(profile.limits), num_nodes, metric)
+    key = (name, profile.digest, len(profile.limits), num_nodes, metric)
     if key not in _SOUND:
         _SOUND[key] = _make_sound_row(profile, name, num_nodes, metric)
     return _SOUND[key]
@@ -194,7 +194,7 @@ def _figures(cluster: Cluster, profile: Profile, job: Job) -> dict[str, dict[int
 
 @dataclass(frozen=True)
 class _Seen:
-    """What the readers make of one node."""
+    """One node as the readers see it."""
 
     fabric: object
     used: infiniband.InfiniBand

@@ -35,7 +35,7 @@ def test_of_three_ranks_the_odd_one_is_named_with_both_values(tmp_path):
 
 
 def test_of_two_nodes_that_differ_both_are_named_and_another_suite_and_other_limits_are_found_by_their_digests(tmp_path):
-    """Where no --site says which nodes there must be, nothing is asked of that, and it is declared."""
+    """Without --site no node must be there, and that is declared."""
     suites = [environment_suite(tmp_path / name, ODD_VARIABLE) for name in ("first", "second")]
     changed = suites[1] / "acceptance" / "test_environment.py"
     changed.write_text(f"{changed.read_text()}# a later version\n")

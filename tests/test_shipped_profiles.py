@@ -9,7 +9,6 @@ import torch
 
 from fixtures.training import workload as read_workload
 from gpu_acceptance.base.strict_yaml import parse
-from gpu_acceptance.measure.collectives import NAMES
 from gpu_acceptance.measure.corruption import kernels
 from gpu_acceptance.measure.gemm.operands import DTYPES, allowed_error, unsupported
 from gpu_acceptance.measure.gemm.rates import CANDIDATES
@@ -17,8 +16,16 @@ from gpu_acceptance.measure.train import models, throughput
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.run_record import PlannedValidation
 from gpu_acceptance.thresholds.file import LimitsError
-from gpu_acceptance.thresholds.limit import matching_reason
-from gpu_acceptance.thresholds.profile import json_schema, load_profile, profile_names, select_profile, shipped_dir
+from gpu_acceptance.thresholds.limit import ByNodes, matching_reason
+from gpu_acceptance.thresholds.profile import (
+    fabric_match,
+    fabric_names,
+    json_schema,
+    load_profile,
+    profile_names,
+    select_profile,
+    shipped_dir,
+)
 from gpu_acceptance.verdict.attempts import bare_row, too_small
 from gpu_acceptance.verdict.rows import make_row
 from gpu_acceptance.verdict.verdict import conclude
@@ -58,12 +65,14 @@ README = (DIRECTORY / "README.md").read_text()
 
 
 def numbers(bound):
+    if isinstance(bound, ByNodes):
+        return [number for number in bound.nodes.values() if number is not None]
     return list(bound.values()) if isinstance(bound, Mapping) else [] if bound is None else [bound]
 
 
 def test_these_profiles_are_shipped():
     assert set(profile_names(DIRECTORY)) == {*DEVICES, "cpu"}
-    assert {path.stem for path in DIRECTORY.glob("site-*.yaml")} == {"site-kubernetes", "site-ndr", "site-nvls-off", "site-slurm"}
+    assert {path.stem for path in DIRECTORY.glob("site-*.yaml")} == {"site-kubernetes", "site-nvls-off", "site-slurm"}
 
 
 @pytest.mark.parametrize(("name", "device_name"), DEVICES.items())
@@ -116,8 +125,9 @@ def test_a_rate_of_training_that_was_read_inside_a_node_holds_there_alone(name):
         for metric, limit in load_profile(name, DIRECTORY).limits.items()
         if ".throughput" in metric and limit.subject != "connectivity"
     ]
+    where = {"train_single": "any"}
     assert {limit.metric: limit.nodes for limit in rates} == {
-        limit.metric: "any" if limit.subject == "train_single" else "one" for limit in rates
+        limit.metric: "several" if limit.metric.endswith("_internode") else where.get(limit.subject, "one") for limit in rates
     }
 
 
@@ -282,23 +292,6 @@ def test_nvls_off_brings_the_rings_and_says_what_it_loosened():
     assert not {one for one in profile.not_applicable if one.startswith("nccl.")}  # the rings of 128 MiB were measured
 
 
-@pytest.mark.parametrize("name", ["h100-sxm", "h200-sxm", "b200"])
-def test_ndr_judges_or_declares_every_rate_between_nodes(name):
-    profile = load_profile(name, DIRECTORY, [Path("site-ndr")])
-    rates = {f"nccl.{one}.busbw_internode{size}" for one in COLLECTIVES for size in ("", "_medium")}
-    rates |= {"nccl_ring.all_reduce.busbw_internode", *(f"nccl_sizes.{one}.busbw_internode" for one in NAMES)}
-    judged = {metric for metric in rates if metric in profile.limits}
-    assert judged == {"nccl.all_reduce.busbw_internode"}
-    assert {metric for metric in rates if matching_reason(metric, profile.not_applicable)} == rates - judged
-    assert matching_reason("nccl.all_reduce.algorithm_internode", profile.not_applicable)
-    assert not matching_reason("nccl.all_reduce.algorithm", profile.not_applicable)  # of one node: it is asked for as before
-    for one in (*WITH_DDP, "fsdp.llama"):
-        assert matching_reason(f"{one}.throughput_internode", profile.not_applicable)
-    assert "infiniband" in profile.requires
-    assert profile.limits["nccl.transport.internode"].equals == "IB"
-    assert {change.kind for change in profile.changes} <= {"added", "not applicable", "required"}
-
-
 def test_an_overlay_for_a_gpu_does_not_fit_a_machine_without_one():
     with pytest.raises(LimitsError, match=r"this overlay is for 'NVIDIA H200', and profile cpu is for no GPU$"):
         load_profile("cpu", DIRECTORY, [Path("site-nvls-off")])
@@ -307,11 +300,16 @@ def test_an_overlay_for_a_gpu_does_not_fit_a_machine_without_one():
 LESS = re.compile(r"(?P<reference>[\d.]+)(?:-[\d.]+)?[^\d]*; (?:lowest )?less (?P<percent>\d+) %")
 
 
-@pytest.mark.parametrize("name", DEVICES)
-def test_a_floor_is_its_reference_less_what_the_source_says(name):
+FABRICS = [
+    (profile, name) for name in fabric_names(DIRECTORY) for profile in getattr(fabric_match(name, DIRECTORY), "profiles", ["h200-sxm"])
+]
+
+
+@pytest.mark.parametrize(("name", "fabric"), [*((name, "") for name in DEVICES), *FABRICS])
+def test_a_floor_is_its_reference_less_what_the_source_says(name, fabric):
     """A source such as `...: 4295; less 5 %` (or `652-666; lowest less 10 %`) must agree with the number above it."""
     checked = 0
-    for limit in load_profile(name, DIRECTORY).limits.values():
+    for limit in load_profile(name, DIRECTORY, fabric=fabric).limits.values():
         match = LESS.search(limit.source)
         if match and limit.source.startswith(("measured", "published")):
             wanted = float(match["reference"]) * (1 - int(match["percent"]) / 100)

@@ -11,12 +11,15 @@ from typing import Any
 
 from gpu_acceptance.cli.verbs import make_parser
 from gpu_acceptance.folder.files import read_results
+from gpu_acceptance.inventory.fabric import FabricClass
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.ending import last_screen, where_it_is
 from gpu_acceptance.report.summary_text import summary_lines
 from gpu_acceptance.run import own_files
 from gpu_acceptance.run.settings import OPTIONS, Option
 from gpu_acceptance.thresholds import contract_file, schema
+from gpu_acceptance.thresholds.limit import ByNodes
+from gpu_acceptance.thresholds.profile import fabric_match, fabric_names, load_profile, shipped_dir
 from tools.limits_page import limits_page
 from tools.markdown import MADE_BY, cell, escaped, with_block
 from tools.nfs_block import nfs_block
@@ -155,6 +158,25 @@ def _packages_imported(folder: Path) -> set[str]:
     return {module.split(".")[1] for module in modules if module.startswith("gpu_acceptance.")}
 
 
+def fabrics_block() -> str:
+    """One row per network between nodes: by what it is chosen, beside which GPUs, and all_reduce by the number of nodes."""
+    rows = [_fabric_row(name) for name in fabric_names(shipped_dir())]
+    head = "| fabric | chosen by | beside | `nccl.all_reduce.busbw_internode`, 4 GiB |\n|---|---|---|---|\n"
+    return head + "".join(rows)
+
+
+def _fabric_row(name: str) -> str:
+    match = fabric_match(name, shipped_dir())
+    profiles = (match.profiles if match else None) or ["h100-sxm", "h200-sxm"]
+    keys = match.fabric if match else None
+    chosen = str(FabricClass(keys.link, keys.ports or 0, keys.gbit_per_s, keys.gpus or 8)) if keys else "`--fabric` alone"
+    limit = load_profile(profiles[0], shipped_dir(), fabric=name).limits.get("nccl.all_reduce.busbw_internode")
+    bound = limit.at_least if limit else None
+    by_nodes = bound.nodes if isinstance(bound, ByNodes) else {"any number": bound}
+    floors = [f"{text} nodes: {f'{number:g} GB/s' if isinstance(number, float) else 'recorded'}" for text, number in by_nodes.items()]
+    return f"| `{name}` | {chosen} | {', '.join(profiles)} | {cell('; '.join(floors).replace('any number nodes', 'any'))} |\n"
+
+
 def results_schema() -> str:
     """The JSON schema of `results.json`, for whoever reads it with other tools."""
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **RunRecord.model_json_schema()}
@@ -164,6 +186,7 @@ def results_schema() -> str:
 ONE_BLOCK: dict[Path, tuple[str, Callable[[], str]]] = {
     Path("CONTRIBUTING.md"): ("fixtures", fixtures_block),
     Path("docs/how-it-works.md"): ("packages", packages_block),
+    Path("docs/fabrics.md"): ("fabrics", fabrics_block),
     Path("docs/shared-fs.md"): ("nfs", nfs_block),
 }
 

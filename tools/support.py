@@ -38,8 +38,7 @@ come from, and how many of them our own runs have judged on such hardware. `make
 - **run**: the committed run that judged most, an ACCEPTED one if there is one. What it was, and on what, is beside it.
 
 A GPU that no profile names is refused; `--measure-only` records its figures without judging.
-No shipped profile limits the rates between nodes: a run on several nodes is INCOMPLETE for `nccl` and for the rates of training until
-the site adds its own limits ([nccl](methods.md#nccl)).
+The rates between nodes are those of the network, whose limits are published or derived: [Several nodes](fabrics.md).
 All committed runs on 2 nodes were two hosts on one machine. On arm64 nothing was run.
 
 | NVIDIA | nodes x GPUs | limits | judged by us | measured | published | derived | policy | run |

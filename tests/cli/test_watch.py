@@ -85,7 +85,7 @@ def test_tables_one_below_the_other(environment):
 
 
 def test_traffic_is_shown_from_the_first_table_on(environment):
-    ended = run(environment(TRAFFIC), "--interval=0.2", "--count=1")
+    ended = run(environment(TRAFFIC), "--interval=1", "--count=1")
     assert ended.returncode == 0, ended.stderr
     (told,) = {float(line.split()[-6]) for line in ended.stdout.splitlines() if line.startswith("  0 ")}
     assert told == pytest.approx(18 * 4.096, rel=0.2)

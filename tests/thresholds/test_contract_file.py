@@ -158,9 +158,9 @@ def test_what_it_can_answer_is_not(tmp_path):
 
 
 def test_the_questions_of_a_bring_up_name_limits_that_are_there():
-    """Over what nodes are connected, and how fast, a site says."""
+    """Over what nodes are connected, and how fast, the network between them says."""
     questions = read_contract(BRING_UP_FILE)
-    refuse_unanswerable(questions, load_profile("h200-sxm", shipped_dir(), [Path("site-ndr")]))
+    refuse_unanswerable(questions, load_profile("h200-sxm", shipped_dir(), fabric="8x400-ib"))
     with pytest.raises(LimitsError) as caught:
         refuse_unanswerable(questions, load_profile("h200-sxm", shipped_dir()))
     unanswered = re.findall(r": (\S+) matches no limit", str(caught.value))

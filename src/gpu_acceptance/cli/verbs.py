@@ -21,7 +21,7 @@ from pathlib import Path
 
 from gpu_acceptance import __version__
 from gpu_acceptance.base.text import did_you_mean, one_line
-from gpu_acceptance.cli import limits, machine, meet, report, run_folder
+from gpu_acceptance.cli import fabric, limits, machine, meet, report, run_folder
 from gpu_acceptance.cli.arguments import INTERRUPTED, UNREADABLE, USAGE, Parser, add_verb, fail
 from gpu_acceptance.folder.files import RecordError
 from gpu_acceptance.folder.journal import NothingRanError
@@ -119,6 +119,7 @@ def make_parser() -> Parser:
     kind = "a kind of failure, such as repair_pending"
     add_verb(verbs, "remedy", _remedy).add_argument("kind", metavar="KIND", nargs="?", help=kind)
     limits.add_verbs(verbs)
+    fabric.add_verb(verbs)
     add_verb(verbs, "profiles", _profiles)
     return parser
 

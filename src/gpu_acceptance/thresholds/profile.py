@@ -143,7 +143,7 @@ def fabric_names(directory: Path) -> list[str]:
 
 
 def fabric_match(name: str, directory: Path) -> Match | None:
-    """What a network is chosen by; None for one that is chosen by --fabric alone."""
+    """The key by which the inventory chooses a network; None for one that --fabric alone chooses."""
     return match_of(_fabric_paths(directory)[name])
 
 

@@ -358,6 +358,8 @@ def json_schema() -> dict[str, Any]:
             value = {"$ref": f"#/$defs/{name}"}
             by_name = {"type": "object", "minProperties": 1, "propertyNames": {"pattern": NAMES}, "additionalProperties": value}
             properties[name] = {"anyOf": [value, by_name]}
+    by_nodes = definitions["ByNodesEntry"]["properties"]["nodes"]
+    by_nodes["additionalProperties"] = {"anyOf": [{"type": "number"}, {"const": WITHDRAWN}]}
     for name in CAN_BE_WITHDRAWN:
         properties[name] = {"anyOf": [properties[name], {"const": WITHDRAWN}]}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

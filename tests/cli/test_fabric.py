@@ -1,0 +1,49 @@
+"""`gpu-acceptance fabric`: the network of this machine, and derived limits for one that has none."""
+
+import pytest
+from fabrics import Cluster, Network, judge, kind_of, network_of
+
+from gpu_acceptance.cli import fabric
+from gpu_acceptance.cli.verbs import main
+from gpu_acceptance.inventory.fabric import FabricClass
+from gpu_acceptance.thresholds.profile import load_profile, select_fabric, shipped_dir
+
+ODD = [
+    ("h200-sxm", Network("IB", 4, 400)),
+    ("h100-sxm", Network("RoCE", 8, 200)),
+    ("a100-sxm", Network("RoCE", 8, 100)),
+    ("b200", Network("IB", 8, 800)),
+]
+
+
+@pytest.mark.parametrize(("profile", "network"), ODD)
+@pytest.mark.parametrize("num_nodes", [2, 4])
+def test_a_draft_makes_a_network_without_a_fabric_judgeable(profile, network, num_nodes, tmp_path):
+    seen = kind_of(network)
+    assert select_fabric(seen.link, seen.ports, seen.gbit_per_s, seen.gpus, profile, shipped_dir()) == ""
+    assert judge(Cluster(profile, network, num_nodes)).verdict == "INCOMPLETE"
+    overlay = tmp_path / "site-network.yaml"
+    overlay.write_text(fabric.drafted(seen, profile))
+    sound = judge(Cluster(profile, network, num_nodes, limits=(overlay,)))
+    assert sound.verdict == "ACCEPTED", sound.reasons
+    slow = {("nccl.all_reduce.busbw_internode", -1): 0.9}
+    assert judge(Cluster(profile, network, num_nodes, limits=(overlay,), factors=slow)).verdict == "REJECTED"
+
+
+def test_floors_of_a_draft_are_below_what_published_ones_ask(tmp_path):
+    overlay = tmp_path / "site-network.yaml"
+    overlay.write_text(fabric.drafted(kind_of(network_of("8x400-ib")), "h200-sxm"))
+    drafted = load_profile("h200-sxm", shipped_dir(), [overlay]).limits
+    published = load_profile("h200-sxm", shipped_dir(), fabric="8x400-ib").limits
+    for metric in ("nccl.all_reduce.busbw_internode", "nccl.all_gather.busbw_internode", "nccl_sizes.all_to_all.busbw_internode"):
+        assert drafted[metric].at_least.at(2) <= published[metric].at_least.at(2), metric
+
+
+def test_without_a_rate_nothing_can_be_derived():
+    with pytest.raises(ValueError, match=r"32 EFA beside 8 GPUs: no rate of its ports is known"):
+        fabric.drafted(FabricClass("EFA", 32, None, 8), "h100-sxm")
+
+
+def test_a_machine_without_a_gpu_has_no_network_between_gpus(capsys):
+    assert main(["fabric"]) == 4
+    assert "this machine has no GPU that NVML shows" in capsys.readouterr().err

@@ -107,6 +107,9 @@ def test_a_process_left_behind_is_gone_before_the_next_and_a_worker_that_reads_n
     assert "sleep 4321)" in left.row("test_leaves").message
     assert left.row("leaves_a_process.py::test_next").outcome == "passed"
     assert [process for process in processes_in(left.suite) if process.endswith("sleep 4321")] == []
+    assert left.row("test_stopped").outcome == "stuck"
+    assert left.outcomes_by_rank("test_stopped")[0] == "stuck"
+    assert left.row("stops_reading.py::test_next").outcome == "passed"
 
 
 MONITORS = """
@@ -129,9 +132,6 @@ def test_what_a_conftest_started_beside_the_run_lives_until_its_end(tmp_path):
     assert ended.row("leaves_a_process.py::test_next").outcome == "passed"
     assert set((suite / "monitored").read_text().split()) == {"None"}
     assert_nothing_left(suite)
-    assert left.row("test_stopped").outcome == "stuck"
-    assert left.outcomes_by_rank("test_stopped")[0] == "stuck"
-    assert left.row("stops_reading.py::test_next").outcome == "passed"
 
 
 def test_an_import_that_changes_what_all_run_in(tmp_path):

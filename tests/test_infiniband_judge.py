@@ -1,6 +1,5 @@
 """The network of a snapshot: one thing is wrong with one port or device, and exactly that row fails and names it."""
 
-import re
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from gpu_acceptance.inventory import infiniband_health
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
 
-PAGE = (Path(__file__).parents[1] / "docs" / "methods.md").read_text(encoding="utf-8")
+OVERLAY = Path(__file__).with_name("site_network.yaml")
 HEALTHY = healthy_network()
 BAD = 3
 PORT = f"node.infiniband.devices.{BAD}.ports.0"
@@ -25,10 +24,8 @@ NODE = "on node 0 (node-07)"
 
 @pytest.fixture(scope="session")
 def overlay(tmp_path_factory):
-    """The example of the page, word for word."""
-    (text,) = re.findall(r"```yaml\n(# site-.*?)```", PAGE, re.DOTALL)
     path = tmp_path_factory.mktemp("site") / "site-network.yaml"
-    path.write_text(text)
+    path.write_text(OVERLAY.read_text(encoding="utf-8"))
     return path
 
 

@@ -1,6 +1,5 @@
-"""Network cards under the overlay of docs/methods.md: from lines of NCCL's log, and from counters in a tree like sysfs."""
+"""Network cards under an overlay as a site writes one: from lines of NCCL's log, and from counters in a tree like sysfs."""
 
-import re
 import tempfile
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from gpu_acceptance.thresholds.file import LimitsError
 from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
 from tests.judging import judge_findings
 
-PAGE = (Path(__file__).parents[1] / "docs" / "methods.md").read_text(encoding="utf-8")
+OVERLAY = Path(__file__).with_name("site_network.yaml")
 NUM_GPUS, NUM_BYTES = 8, 4 * 2**30
 CARDS = [f"mlx5_{card}" for card in range(NUM_GPUS)]
 USING = f"NET/IB : Using {' '.join(f'[{index}]{name}:1/IB' for index, name in enumerate(CARDS))} [RO]; OOB eth0:192.0.2.2<0>"
@@ -24,10 +23,8 @@ DEVICES = "mlx5_[0-7]"
 
 @pytest.fixture(scope="module")
 def profile(tmp_path_factory):
-    """The example of the page, word for word."""
-    (text,) = re.findall(r"```yaml\n(# site-.*?)```", PAGE, re.DOTALL)
     overlay = tmp_path_factory.mktemp("site") / "site-nic.yaml"
-    overlay.write_text(text)
+    overlay.write_text(OVERLAY.read_text(encoding="utf-8"))
     return load_profile("h200-sxm", shipped_dir(), [overlay])
 
 

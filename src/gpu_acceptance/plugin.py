@@ -171,7 +171,7 @@ class Dry:
         validations = [read_validation(item, profile.deadline_s, profile.parameters) for item in items]
         shape = self._shape
         yield from missing_lines(profile, validations, self._identity)
-        yield from network_lines(profile, Job((self._identity,)), shape.num_nodes)
+        yield from (f"network: {line}" for line in network_lines(profile, Job((self._identity,)), shape.num_nodes))
         yield from plan_lines(profile, shape, validations, waivers, datetime.now().astimezone(), *self._trained)
         if self._own.contract:
             yield from contract_lines(self._own.contract, profile, shape, waivers)

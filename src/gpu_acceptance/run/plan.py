@@ -113,11 +113,11 @@ def network_lines(profile: Profile, job: Job, num_nodes: int) -> Iterator[str]:
         return
     seen = job.network or "nothing that the inventory shows"
     if num_nodes < 2:
-        yield f"network {seen}; it is judged on several nodes"
+        yield f"{seen}; judged on several nodes"
     elif profile.fabric:
         yield f"{fabric_text(profile.fabric)}: {seen} (--fabric=NAME names another one)"
     elif job.is_one_machine:
-        yield f"network {seen}"
+        yield seen
     else:
         yield f"no fabric is known for {seen}: nothing between nodes can pass; `gpu-acceptance fabric --draft` writes limits to agree on"
 

@@ -27,10 +27,7 @@ BASE = load_profile("base", shipped_dir()).parameters
 BLOCK_S = "a number from 0.001 to 60 s (starting a block must not count, and all of them must end before the deadline)"
 DEVICES = "words with a blank between them: nearest, or globs of RDMA devices, without the `,`, `=`, `^` and `:` of NCCL_IB_HCA"
 OF_NCCL = "nccl.large_bytes, nccl.medium_bytes, nccl.block_s, nccl.latency_block_s, nccl.latency_reference"
-SUBJECTS = (
-    "timing, gemm, gemm_dtypes, hbm, memory, p2p, pcie, corruption, infiniband, nccl, nccl_exact, nccl_sizes, nic, train, lora, "
-    "lora_modes, shared_fs, connectivity, lora_model, ddp_short, parity, checkpoint, sampler, failure_propagation, localise, soak"
-)
+SUBJECTS = ", ".join(dict.fromkeys(name.split(".")[0] for name in PARAMETERS))
 
 
 def overlay(folder, *lines):

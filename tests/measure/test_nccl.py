@@ -79,14 +79,14 @@ def test_nobody_is_late_where_a_rank_may_be_done_before_another_has_come(answers
 @pytest.mark.parametrize(
     ("nodes", "pairs"),
     [
-        ([0, 0, 1, 1], [0, 0, 0, 0]),
-        ([0, 0, 3, 3, 5, 5, 9], [0, 0, 0, 0, 1, 1, 1]),
-        ([0, 1, 2, 2], [0, 0, 5, 6]),  # the third node has no neighbour: each of its ranks is alone
-        ([4, 4], [1, 2]),
+        ([0, 0, 1, 1], [[0, 0, 0, 0]]),
+        ([0, 0, 3, 3, 5, 5, 9], [[0, 0, 0, 0, 1, 1, 1]]),
+        ([0, 1, 2, 2], [[0, 0, 5, 6], [3, 0, 0, 0]]),  # the third node has no partner but one that has been in a pair
+        ([4, 4], []),
     ],
 )
-def test_neighbours_are_two_nodes(nodes, pairs):
-    assert nccl.neighbours(nodes) == pairs
+def test_each_node_is_in_a_pair(nodes, pairs):
+    assert list(nccl.pairings(nodes)) == pairs
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ import re
 import shutil
 import statistics
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -149,11 +149,16 @@ def group_of(places: Sequence[int], rank: int) -> Group:
     return group if dist.get_world_size(group) > 1 else None
 
 
-def neighbours(nodes: Sequence[int]) -> list[int]:
-    """Return the pair that each rank is in, from its node: nodes pair up in order; ranks of an odd last node are alone."""
+def pairings(nodes: Sequence[int]) -> Iterator[list[int]]:
+    """Yield the pair that each rank is in, from its node, until each node has been in one; a rank without a pair is alone.
+
+    Nodes pair up in order. The last of an odd number is then paired with the one before it.
+    """
     order = sorted(set(nodes))
-    paired = {node: place // 2 for place, node in enumerate(order[: len(order) // 2 * 2])}
-    return [paired.get(node, len(order) + rank) for rank, node in enumerate(nodes)]
+    used = [order[: len(order) // 2 * 2], *([order[-2:]] if len(order) % 2 else [])]
+    for chosen in used if len(order) > 1 else []:
+        paired = {node: place // 2 for place, node in enumerate(chosen)}
+        yield [paired.get(node, len(order) + rank) for rank, node in enumerate(nodes)]
 
 
 def parts(nodes: Sequence[int], size: int) -> list[int]:

@@ -166,8 +166,8 @@ def _find_caveats(plan: RunPlan, job: Job, coverage: Coverage, limits: Sequence[
         yield level_text(profile.level, profile.parameters)
     if not coverage.gpus_tested:
         yield f"{profile.name} profile: no GPU was tested"
-    if job.num_nodes > 1 and job.network and not job.is_one_machine:  # what all ports of all nodes trained to nothing else tells
-        yield f"{fabric_text(profile.fabric)}: {job.network}"
+    if job.num_nodes > 1 and (profile.fabric or job.network) and not job.is_one_machine:
+        yield ": ".join(filter(None, (fabric_text(profile.fabric), job.network)))  # what all ports trained to nothing else tells
     yield from _nodes_left_out(rows)
     judgements = [*limits, *(judgement for row in rows for judgement in row.judgements)]
     if waived := {judgement.metric for judgement in judgements if judgement.status is Status.WAIVED}:

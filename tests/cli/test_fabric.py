@@ -23,7 +23,7 @@ def test_a_draft_makes_a_network_without_a_fabric_judgeable(profile, network, nu
     assert select_fabric(seen.link, seen.ports, seen.gbit_per_s, seen.gpus, profile, shipped_dir()) == ""
     assert judge(Cluster(profile, network, num_nodes)).verdict == "INCOMPLETE"
     overlay = tmp_path / "site-network.yaml"
-    overlay.write_text(fabric.drafted(seen, profile))
+    overlay.write_text(fabric.drafted(seen, load_profile(profile, shipped_dir())))
     sound = judge(Cluster(profile, network, num_nodes, limits=(overlay,)))
     assert sound.verdict == "ACCEPTED", sound.reasons
     slow = {("nccl.all_reduce.busbw_internode", -1): 0.9}
@@ -32,7 +32,7 @@ def test_a_draft_makes_a_network_without_a_fabric_judgeable(profile, network, nu
 
 def test_floors_of_a_draft_are_below_what_published_ones_ask(tmp_path):
     overlay = tmp_path / "site-network.yaml"
-    overlay.write_text(fabric.drafted(kind_of(network_of("8x400-ib")), "h200-sxm"))
+    overlay.write_text(fabric.drafted(kind_of(network_of("8x400-ib")), load_profile("h200-sxm", shipped_dir())))
     drafted = load_profile("h200-sxm", shipped_dir(), [overlay]).limits
     published = load_profile("h200-sxm", shipped_dir(), fabric="8x400-ib").limits
     for metric in ("nccl.all_reduce.busbw_internode", "nccl.all_gather.busbw_internode", "nccl_sizes.all_to_all.busbw_internode"):
@@ -41,7 +41,7 @@ def test_floors_of_a_draft_are_below_what_published_ones_ask(tmp_path):
 
 def test_without_a_rate_nothing_can_be_derived():
     with pytest.raises(ValueError, match=r"32 EFA beside 8 GPUs: no rate of its ports is known"):
-        fabric.drafted(FabricClass("EFA", 32, None, 8), "h100-sxm")
+        fabric.drafted(FabricClass("EFA", 32, None, 8), load_profile("h100-sxm", shipped_dir()))
 
 
 def test_a_machine_without_a_gpu_has_no_network_between_gpus(capsys):

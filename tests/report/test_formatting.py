@@ -2,6 +2,7 @@
 
 import pytest
 
+from gpu_acceptance.base.text import plural
 from gpu_acceptance.report import words
 from gpu_acceptance.report.words import innermost_frame, judged_figure, reproduce
 from tests.report import sample_rows
@@ -27,7 +28,7 @@ def test_values_as_people_read_them(name, value, text):
 
 
 def test_count_and_elapsed():
-    assert [words.count(1, "GPU"), words.count(0, "GPU"), words.count(2, "entry", "entries")] == ["1 GPU", "0 GPUs", "2 entries"]
+    assert [plural(1, "GPU"), plural(0, "GPU"), plural(2, "entry", "entries")] == ["1 GPU", "0 GPUs", "2 entries"]
     assert words.elapsed("2026-11-20T07:00:00+00:00", "2026-11-20T07:21:40Z") == "21 min 40 s"
     assert words.elapsed("2026-11-20T08:00:00+00:00", "2026-11-20T07:21:40Z") == ""
     assert words.elapsed("", "2026-11-20T07:21:40Z") == ""

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_acceptance.thresholds.limit import is_number, plural, show, show_apart, typed, with_unit
+from gpu_acceptance.base.text import plural
+from gpu_acceptance.thresholds.limit import is_number, show, show_apart, typed, with_unit
 
 numbers = st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(10**20), 10**20)
 

@@ -13,6 +13,8 @@ import time
 from dataclasses import dataclass
 from types import FrameType
 
+from gpu_acceptance.base.text import plural
+
 _UNSET = 3
 _LOST_OUTPUT = 120  # Python's own exit code when it cannot write its output
 _FILES = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
@@ -47,8 +49,8 @@ class ExitStatus:
         if not self.signal:
             return f"exit code {self.returncode}"
         if self.is_want_of_memory:
-            kills = f"{self.num_oom_kills} {'process' if self.num_oom_kills == 1 else 'processes'} on this machine for lack of memory (OOM)"
-            return f"signal SIGKILL; since it started the kernel has killed {kills}"
+            killed = plural(self.num_oom_kills, "process", "processes")
+            return f"signal SIGKILL; since it started the kernel has killed {killed} on this machine for lack of memory (OOM)"
         known = self.signal in set(signal.Signals)
         return f"signal {signal.Signals(self.signal).name if known else self.signal}"
 

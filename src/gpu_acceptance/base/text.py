@@ -40,6 +40,11 @@ def _escaped(text: str, kept: str = "") -> str:
     return "".join(char if char in kept or char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
 
 
+def plural(number: int, one: str, many: str = "") -> str:
+    """Return `1 node`, `2 nodes`; `many`: the word for several where it is not `one` with an s."""
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
 def first_few(texts: Sequence[str], most: int, rest: str = "{} more") -> list[str]:
     """Return the first `most` texts and, where there are others, how many: `["a", "b", "3 more"]`."""
     return [*texts[:most], *([rest.format(len(texts) - most)] if len(texts) > most else [])]

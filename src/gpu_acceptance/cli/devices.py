@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Generic, TypeVar
 
-from gpu_acceptance.base.text import first_few, one_line
+from gpu_acceptance.base.text import first_few, one_line, plural
 from gpu_acceptance.inventory.answer import Answer, Missing, Why, all_of, as_cpu_list, combine, known, then
 from gpu_acceptance.inventory.gpu import GpuReading, GpusReading, NvLink, Pcie, PeerLink
 from gpu_acceptance.inventory.infiniband import InfiniBand, Port, PortName, RdmaDevice, nearest_devices, place_of
 from gpu_acceptance.inventory.node import NodeReading
 from gpu_acceptance.inventory.pci_topology import Place
 from gpu_acceptance.inventory.system import NONE
-from gpu_acceptance.report.words import count
 
 T = TypeVar("T")
 
@@ -150,13 +149,7 @@ _GPU_COLUMNS: tuple[Column[GpuReading], ...] = (
     Column("MIG", 3, lambda gpu: then(gpu.mig_is_on, on_off)),
     Column("power limit", 11, lambda gpu: then(gpu.power.enforced_limit_w, "{:g} W".format)),
     Column("temp", 6, lambda gpu: then(gpu.temperature.gpu_c, "{} C".format)),
-    Column(
-        "NVLinks",
-        8,
-        lambda gpu: then(
-            then(gpu.nvlinks, lambda links: all_of(link.is_active for link in links)), lambda active: f"{sum(active)} of {len(active)}"
-        ),
-    ),
+    Column("NVLinks", 8, lambda gpu: then(gpu.nvlinks, _active)),
     Column("PCIe gen", 14, lambda gpu: _pcie(gpu.pcie)),
     Column("procs", 5, lambda gpu: then(gpu.processes, lambda found: str(len(found)))),
 )
@@ -179,7 +172,7 @@ _NO_PORT = Missing(Why.NOT_THERE, "the device has no port")
 def gpu_lines(node: NodeReading) -> list[str]:
     """Return facts that all GPUs share, a line for each GPU, then links that are down and running processes."""
     gpus, bus = node.gpus.gpus, node.bus
-    unreadable = f", {count(len(bus.unreadable), 'device')} unreadable" if bus.unreadable else ""
+    unreadable = f", {plural(len(bus.unreadable), 'device')} unreadable" if bus.unreadable else ""
     on_the_bus = f"{len(bus.gpus)} on the PCI bus{unreadable}"
     if isinstance(gpus, Missing):
         return section("GPUs", f"{say_why(gpus)}; {on_the_bus}")
@@ -207,7 +200,7 @@ def peer_lines(gpus: GpusReading) -> list[str]:
         return section("peers", "no pair of GPUs")
     answers = {name: [getattr(link, name) for link in gpus.peers] for name in ("read", "write", "nvlink")}
     if all(answer == "ok" for named in answers.values() for answer in named):
-        return section("peers", f"read, write and nvlink ok in all {count(len(gpus.peers), 'pair')}")
+        return section("peers", f"read, write and nvlink ok in all {plural(len(gpus.peers), 'pair')}")
     return section("peers", *(_peer_text(name, gpus.peers, named) for name, named in answers.items()))
 
 
@@ -236,7 +229,7 @@ def rdma_lines(infiniband: InfiniBand) -> list[str]:
     rows: list[tuple[RdmaDevice, Answer[Port]]] = []
     for device in devices:
         rows += [(device, port) for port in ((device.ports,) if isinstance(device.ports, Missing) else device.ports or (_NO_PORT,))]
-    head = section("RDMA", f"{count(len(devices), 'device')}; {gpudirect}")
+    head = section("RDMA", f"{plural(len(devices), 'device')}; {gpudirect}")
     return [*head, *table(_RDMA_COLUMNS, rows, lambda row: _port_name(*row))] if rows else head
 
 
@@ -250,11 +243,11 @@ def _peer_text(name: str, links: tuple[PeerLink, ...], answers: list[Answer[str]
     for link, answer in zip(links, answers, strict=True):
         targets.setdefault(say(answer), {}).setdefault(link.source, []).append(link.target)
     if len(targets) == 1:
-        return f"{name}: {next(iter(targets))} (all {count(len(links), 'pair')})"
+        return f"{name}: {next(iter(targets))} (all {plural(len(links), 'pair')})"
     texts = []
     for answer, by_source in targets.items():
         pairs = ", ".join(f"GPU {source} to {as_cpu_list(reached)}" for source, reached in by_source.items())
-        texts.append(f"{answer} ({count(sum(map(len, by_source.values())), 'pair') if answer == 'ok' else pairs})")
+        texts.append(f"{answer} ({plural(sum(map(len, by_source.values())), 'pair') if answer == 'ok' else pairs})")
     return f"{name}: {'; '.join(texts)}"
 
 

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import yaml
 
-from gpu_acceptance.base.text import visible
+from gpu_acceptance.base.text import plural, visible
 from gpu_acceptance.cli import arguments
 from gpu_acceptance.cli.arguments import Verbs
 from gpu_acceptance.inventory import fabric_reader, nvml
 from gpu_acceptance.inventory.fabric import FabricClass, NodeFabric, class_of
 from gpu_acceptance.run.suite import profiles_of, suite_for
 from gpu_acceptance.thresholds.fabric_draft import draft
-from gpu_acceptance.thresholds.limit import plural
-from gpu_acceptance.thresholds.profile import fabric_match, fabric_names, select_fabric, select_profile
+from gpu_acceptance.thresholds.limit import Profile
+from gpu_acceptance.thresholds.profile import fabric_match, fabric_names, load_profile, select_fabric, select_profile
 
 _WIDTH = 118
 
@@ -40,14 +40,14 @@ def _fabric(options: argparse.Namespace) -> int:
         raise ValueError(node.problem)
     seen = class_of([node])
     if options.draft:
-        print(drafted(seen, profile), end="")
+        print(drafted(seen, load_profile(profile, directory)), end="")
     else:
         key = (seen.link, seen.ports, seen.gbit_per_s, seen.gpus)
         print(visible("\n".join(_lines(node, seen, select_fabric(*key, profile, directory), profile, directory))))
     return 0
 
 
-def drafted(seen: FabricClass, profile: str) -> str:
+def drafted(seen: FabricClass, profile: Profile) -> str:
     """Return an overlay for a network of this class. Raises ValueError where its ports do not tell a rate."""
     if not seen.ports or not seen.gbit_per_s:
         raise ValueError(f"{seen}: no rate of its ports is known, and nothing can be derived from it; write limits by hand")

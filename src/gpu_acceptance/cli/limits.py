@@ -18,11 +18,10 @@ from typing import Any
 
 import yaml
 
-from gpu_acceptance.base.text import clip, did_you_mean, visible
+from gpu_acceptance.base.text import clip, did_you_mean, plural, visible
 from gpu_acceptance.cli.arguments import Verbs, add_overlays, add_verb
 from gpu_acceptance.inventory import nvml
 from gpu_acceptance.report.remedies import kinds_of_metric, table
-from gpu_acceptance.report.words import count
 from gpu_acceptance.run.suite import FOLDER, profiles_of, suite_for
 from gpu_acceptance.thresholds.changes import limit_differences
 from gpu_acceptance.thresholds.families import stated
@@ -92,7 +91,7 @@ def policy(profile: Profile) -> Iterator[str]:
     speeds = Counter(source_kind(limit.source) for limit in applying if is_of_speed(limit))
     kinds = ", ".join(f"{number} {kind}" for kind, number in speeds.most_common())
     yield f"{profile.name} ({profile.device_name or 'no GPU'}): {', '.join(file.file for file in profile.files)}"
-    yield f"{count(len(applying), 'limit')}; {count(sum(speeds.values()), 'speed limit')}{': ' if kinds else ''}{kinds}"
+    yield f"{plural(len(applying), 'limit')}; {plural(sum(speeds.values()), 'speed limit')}{': ' if kinds else ''}{kinds}"
     subjects = sorted({limit.subject for limit in applying})
     for subject in subjects:
         yield f"\n{subject}{'' if subject in profile.requires else ' (not required)'}"

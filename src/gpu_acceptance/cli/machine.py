@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
 
-from gpu_acceptance.base.text import one_line, visible
+from gpu_acceptance.base.text import one_line, plural, visible
 from gpu_acceptance.cli.arguments import (
     INCOMPLETE,
     INTERRUPTED,
@@ -38,7 +38,6 @@ from gpu_acceptance.inventory.gpu import event_reasons_of, text, watts
 from gpu_acceptance.inventory.nvml import Asker, NoNvmlError, Patience, library
 from gpu_acceptance.inventory.telemetry import Sample
 from gpu_acceptance.inventory.telemetry_sampler import Sampler
-from gpu_acceptance.report.words import count
 from gpu_acceptance.run.suite import FOLDER, suite_for
 from gpu_acceptance.thresholds.profile import load_profile, select_profile, shipped_dir
 
@@ -151,7 +150,7 @@ def watch(out: TextIO, *, interval_s: float, most_frames: int | None, root: Path
         for _ in _ticks(interval_s, most_frames):
             ports_now = ports.call(lambda: counters.read_traffic(root))
             rows = [_row(board, samplers.get(board.index), interval_s, begin_s) for board in boards]
-            head = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC, {count(len(boards), 'GPU')}"
+            head = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC, {plural(len(boards), 'GPU')}"
             _show(out, [head, *gpu_lines(rows), *port_lines(ports_before, ports_now)])
             ports_before = ports_now
     finally:

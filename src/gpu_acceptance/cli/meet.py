@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from gpu_acceptance.base.text import one_line
+from gpu_acceptance.base.text import one_line, plural
 from gpu_acceptance.cli.arguments import INCOMPLETE, INTERRUPTED, Verbs, add_verb, fail, matching, not_allowed, seconds, whole_number
 from gpu_acceptance.control.meeting import Place, meet
 from gpu_acceptance.control.rank import JOIN_S
@@ -18,7 +18,6 @@ from gpu_acceptance.inventory import kubernetes
 from gpu_acceptance.inventory.answer import Answer, Missing, Why, join_names
 from gpu_acceptance.inventory.kubernetes import DONE, RUNNING, TERMINATING, RunPod
 from gpu_acceptance.report.words import duration
-from gpu_acceptance.thresholds.limit import plural
 
 _EVERY_S = 5.0  # between two requests
 _SAY_EVERY_S = 30.0

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sized
 from typing import TypeVar
 
+from gpu_acceptance.base.text import plural
 from gpu_acceptance.cli.devices import (
     Column,
     gpu_lines,
@@ -28,7 +29,6 @@ from gpu_acceptance.inventory.mounts import Mount, Mounts
 from gpu_acceptance.inventory.node import NodeReading
 from gpu_acceptance.inventory.system import Memory
 from gpu_acceptance.inventory.xids import Remedy, meaning_of
-from gpu_acceptance.report.words import count
 
 _MOST_KINDS = 4
 T = TypeVar("T", int, float)
@@ -98,7 +98,7 @@ def _xid_texts(node: NodeReading) -> Iterator[str]:
     worst = sorted(zip(meanings, kinds.values(), strict=True), key=lambda one: -weight(one[0].remedy))
     for meaning, found in worst[:_MOST_KINDS]:
         where = say(names.get(found[0].pci_bus_id, found[0].pci_bus_id))
-        often = f"{count(len(found), 'time')}, last at {_at(found[-1].at_s, boot)}"
+        often = f"{plural(len(found), 'time')}, last at {_at(found[-1].at_s, boot)}"
         by = " (mostly the application's own mistake)" if meaning.is_application else ""
         yield f"XID {meaning.number} on {where}, {often}: {say(meaning.name)}{by}; to do: {meaning.remedy}"
     if rest := worst[_MOST_KINDS:]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from gpu_acceptance.base.files import write_atomically
-from gpu_acceptance.base.text import one_line
+from gpu_acceptance.base.text import one_line, plural
 from gpu_acceptance.cli.arguments import UNREADABLE, Verbs, add_verb, existing_file, existing_folder, fail, matching, new_file, note
 from gpu_acceptance.cli.run_folder import UsageError, add_run, find_run, read_run, refuse_another_run, say_verdict
 from gpu_acceptance.folder.corroboration import find_unlike_journals
@@ -35,7 +35,7 @@ from gpu_acceptance.report.event_files import find_missing, write_event_files
 from gpu_acceptance.report.exports import write_exports
 from gpu_acceptance.report.redaction import redact_run
 from gpu_acceptance.report.summary_text import shortened
-from gpu_acceptance.report.words import count, parse_moment
+from gpu_acceptance.report.words import parse_moment
 from gpu_acceptance.verdict.comparison import Comparison, compare
 
 CHANGED = 1
@@ -120,7 +120,7 @@ def _merge(options: argparse.Namespace) -> int:
             raise UsageError(f"{path}: the run's own reporter wrote it and lost no rank: there is nothing to join")
     sources = [*([options.out] if journal_paths(options.out) else []), *options.dirs]
     copies = only_copies(options.dirs)
-    code = _rebuild(options.out, sources, f"joined from {count(len(options.dirs) - len(copies), 'folder')}")
+    code = _rebuild(options.out, sources, f"joined from {plural(len(options.dirs) - len(copies), 'folder')}")
     for folder in copies:
         note(f"{folder}: nothing but copies of journals of the folders before it")
     return code
@@ -228,7 +228,7 @@ def _verify(options: argparse.Namespace) -> int:
     if record is None:
         return CHANGED
     print(one_line(record.conclusion.line))
-    files = f"{count(len(manifest.digests), 'file')} as {MANIFEST} names them"
+    files = f"{plural(len(manifest.digests), 'file')} as {MANIFEST} names them"
     if proofs := [*(["--sha256"] if options.sha256 else []), *([f"the signature of {signer}"] if signer else [])]:
         result = f"VERIFIED by {' and '.join(proofs)}: {files}"
     else:

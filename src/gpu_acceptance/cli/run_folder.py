@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gpu_acceptance.base.text import one_line
+from gpu_acceptance.base.text import one_line, plural
 from gpu_acceptance.cli.arguments import INCOMPLETE, INTERRUPTED, NOTHING_RAN, UNREADABLE, USAGE, Verbs, add_verb, fail, whole_number
 from gpu_acceptance.control.torchrun import TorchrunProcess
 from gpu_acceptance.folder.corroboration import find_unlike_journals
@@ -23,7 +23,7 @@ from gpu_acceptance.folder.rebuild import journal_paths
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.ending import columns_of, last_screen, takes_colour, where_it_is
 from gpu_acceptance.report.summary_text import summary_lines
-from gpu_acceptance.report.words import count, duration, parse_moment
+from gpu_acceptance.report.words import duration, parse_moment
 from gpu_acceptance.run.settings import OPTIONS, declare, given
 from gpu_acceptance.run.suite import FOLDER, suite_for
 
@@ -173,7 +173,7 @@ def how_long_ago(ended_at: str, now: datetime) -> str:
         return f"ended at {ended.isoformat(timespec='seconds')}, when this program did not exist: that node's clock was wrong"
     seconds = (now - ended).total_seconds()
     days = int(abs(seconds) // 86_400)
-    age = count(days, "day") if days else duration(abs(seconds))
+    age = plural(days, "day") if days else duration(abs(seconds))
     return f"ended {age} in the future: the clocks differ" if seconds < 0 else f"ended {age} ago"
 
 

@@ -17,7 +17,7 @@ from gpu_acceptance import __version__
 from gpu_acceptance.base.files import write_atomically
 from gpu_acceptance.base.model import first_problem
 from gpu_acceptance.base.strict_yaml import StrictYamlError, parse
-from gpu_acceptance.base.text import one_line
+from gpu_acceptance.base.text import one_line, plural
 from gpu_acceptance.folder.files import RESULTS, RecordError, read_regular
 from gpu_acceptance.inventory import declared, gpu_health, infiniband_health, kernel_log, node
 from gpu_acceptance.inventory.answer import Missing, known
@@ -30,7 +30,7 @@ from gpu_acceptance.record.job import Job, RankIdentity
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.row import Attempt, RankRecord, Row
 from gpu_acceptance.record.run_record import Conclusion, RunPlan
-from gpu_acceptance.thresholds.limit import Profile, plural
+from gpu_acceptance.thresholds.limit import Profile
 from gpu_acceptance.thresholds.profile import with_declared_nodes
 from gpu_acceptance.verdict import busy
 from gpu_acceptance.verdict.rows import make_row

@@ -20,13 +20,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from gpu_acceptance import __version__
-from gpu_acceptance.base.text import did_you_mean, one_line
+from gpu_acceptance.base.text import did_you_mean, one_line, plural
 from gpu_acceptance.cli import fabric, limits, machine, meet, report, run_folder
 from gpu_acceptance.cli.arguments import INTERRUPTED, UNREADABLE, USAGE, Parser, add_verb, fail
 from gpu_acceptance.folder.files import RecordError
 from gpu_acceptance.folder.journal import NothingRanError
 from gpu_acceptance.report.remedies import Remedy, table
-from gpu_acceptance.report.words import count
 from gpu_acceptance.run.suite import PARTS, find_suite
 from gpu_acceptance.thresholds.profile import load_profile, profile_names, shipped_dir
 
@@ -130,5 +129,5 @@ def _profiles(options: argparse.Namespace) -> int:
     profiles = [load_profile(name, directory) for name in profile_names(directory)]
     width = max((len(profile.name) for profile in profiles), default=0)
     for profile in profiles:
-        print(f"{profile.name:{width}}  {count(len(profile.limits), 'limit'):>10}  {profile.device_name or '-'}")
+        print(f"{profile.name:{width}}  {plural(len(profile.limits), 'limit'):>10}  {profile.device_name or '-'}")
     return 0

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from gpu_acceptance.base.model import Model
-from gpu_acceptance.base.text import first_few
+from gpu_acceptance.base.text import first_few, plural
 
 # IB and RoCE by the link layer of an RDMA port, EFA by its driver, gVNIC (TCPX and TCPXO) by the driver of a network interface. NVLink: one
 # domain (GB200 and GB300 racks) holds all nodes.
@@ -53,7 +53,7 @@ class FabricClass:
 
     def __str__(self) -> str:
         """Return `8 x 400 Gbit/s InfiniBand beside 8 GPUs`."""
-        gpus = f"{self.gpus} GPU{'s' if self.gpus != 1 else ''}"
+        gpus = plural(self.gpus, "GPU")
         if self.link == "none":
             return f"no network card beside {gpus}"
         rate = f" x {self.gbit_per_s:g} Gbit/s" if self.gbit_per_s else ""
@@ -88,7 +88,7 @@ def unlike(nodes: Mapping[str, NodeFabric]) -> str:
     if not odd:
         return ""
     num_others = len(nodes) - len(odd)
-    others = f"{num_others} other{'s' if num_others != 1 else ''}: {common}" if num_others else ""
+    others = f"{plural(num_others, 'other')}: {common}" if num_others else ""
     return "; ".join([*first_few([f"{host}: {own}" for host, own in sorted(odd.items())], _MOST_NAMED), *[others] * bool(others)])
 
 

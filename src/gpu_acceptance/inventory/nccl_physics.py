@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from gpu_acceptance.base.text import first_few, format_ranges
+from gpu_acceptance.base.text import first_few, named
 from gpu_acceptance.inventory.answer import MOST_TEXT, Answer, Missing, Why, all_of, detail_of, then
 from gpu_acceptance.inventory.infiniband import RdmaDevice
 from gpu_acceptance.inventory.nccl_log import Choice, Connection, NcclLog, is_unknown
@@ -140,7 +140,7 @@ def reduction(told: Sequence[str], nodes: Sequence[int]) -> Findings:
     unknown = next(filter(is_unknown, told), "")
     value = _unless_unknown("a network that reduces", unknown) if unknown else ", ".join(names)
     without = [node for node, found in by_node.items() if not found]
-    detail = f"not on {'node' if len(without) == 1 else 'nodes'} {format_ranges(without)}" if len(names) > 1 else ""
+    detail = f"not on {named('node', without)}" if len(names) > 1 else ""
     yield "nccl.network.reduction", value, "text", detail
 
 

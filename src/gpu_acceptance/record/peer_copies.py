@@ -5,9 +5,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from gpu_acceptance.base.text import plural
 from gpu_acceptance.inventory.answer import Answer, Missing, Why
 from gpu_acceptance.measure.peer_matrix import Matrix, Pair, attribution, from_text, num_wrong_of, to_text
-from gpu_acceptance.thresholds.limit import plural, show
+from gpu_acceptance.thresholds.limit import show
 
 
 def indexes_of(uuids: Mapping[int, str], visible: Mapping[str, int]) -> Answer[list[int]]:

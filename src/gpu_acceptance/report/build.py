@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from gpu_acceptance.base.files import write_atomically
 from gpu_acceptance.base.process import gc_paused
-from gpu_acceptance.base.text import visible
+from gpu_acceptance.base.text import plural, visible
 from gpu_acceptance.folder.files import RESULTS, read_regular, read_results, sha256_of
 from gpu_acceptance.record.job import by_node, clock_sentences
 from gpu_acceptance.record.run_record import RunRecord
@@ -69,7 +69,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.globals.update({module.__name__.rpartition(".")[2]: module for module in _MODULES})
-    environment.globals.update({one.__name__: one for one in (by_node, clock_sentences, essence, shlex, use_text)})
+    environment.globals.update({one.__name__: one for one in (by_node, clock_sentences, essence, plural, shlex, use_text)})
     script = environment.get_template("page.js").render()
     # A Content-Security-Policy names a script by its digest in base64 (W3C, Content Security Policy Level 3, 2.3.1)
     environment.globals["script_sha256"] = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

@@ -13,10 +13,10 @@ from typing import TypeGuard
 
 from markupsafe import Markup
 
-from gpu_acceptance.base.text import visible
+from gpu_acceptance.base.text import plural, visible
 from gpu_acceptance.record.figure import Curve
 from gpu_acceptance.record.row import Attempt, RankRecord
-from gpu_acceptance.report.words import count, ranks_text, rounded
+from gpu_acceptance.report.words import ranks_text, rounded
 from gpu_acceptance.thresholds.limit import Value, is_number
 from gpu_acceptance.thresholds.parameter_relations import reference_of
 
@@ -275,7 +275,7 @@ def _picture(name: str, curves: Mapping[int, Curve], ranks: Iterable[RankRecord]
             [(place, word) for place, word in across.ticks if "." not in word],
             up.ticks,
             [path(line.style, _broken_path(line, across, up)) for line in lines],
-            f"{name} over {count(longest.num_steps, 'step')}. {told}.",
+            f"{name} over {plural(longest.num_steps, 'step')}. {told}.",
         ),
         legend=tuple((swatch(line.style), line.label) for line in lines),
         note=" ".join(notes),
@@ -355,10 +355,10 @@ def _histogram(name: str, steps: Sequence[tuple[float, int]], num_missing: int) 
         shape += f"M{across.place(begin)} {PICTURE.floor}V{top}H{across.place(end)}V{PICTURE.floor}Z"
         rows.append((f"{begin:.6g}", f"{end:.6g}", str(len(ranks)), ranks_text(ranks)))
     name = f"Single steps of {name.removesuffix(_STEP_TIME)}"
-    without = f"; {count(num_missing, 'step')} without a time" if num_missing else ""
+    without = f"; {plural(num_missing, 'step')} without a time" if num_missing else ""
     described = (
-        f"{count(len(steps), 'step')} on {ranks_text(rank for _, rank in steps)} by how long they took: shortest {rounded(steps[0][0])} s, "
-        f"median {rounded(steps[len(steps) // 2][0])} s, longest {rounded(steps[-1][0])} s{without}."
+        f"{plural(len(steps), 'step')} on {ranks_text(rank for _, rank in steps)} by how long they took: "
+        f"shortest {rounded(steps[0][0])} s, median {rounded(steps[len(steps) // 2][0])} s, longest {rounded(steps[-1][0])} s{without}."
     )
     beneath, beside = [(place, f"{word} s") for place, word in across.ticks], [tick for tick in up.ticks if "." not in tick[1]]
     return Chart(

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 
+from gpu_acceptance.base.text import plural
 from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.record.row import Judgement
 from gpu_acceptance.record.run_record import RunPlan, RunRecord
-from gpu_acceptance.report.words import Mark, count
+from gpu_acceptance.report.words import Mark
 from gpu_acceptance.thresholds.contract import JudgedContract, JudgedLine, LineState
 from gpu_acceptance.thresholds.contract_file import read_contract
 from gpu_acceptance.thresholds.limit import LEVELS, subject_of_metric
@@ -55,7 +56,7 @@ def contract_view(record: RunRecord) -> View:
     judged = judge_contract(questions, limits, coverage.nodes, profile.not_applicable)
     answered = _lines(judged, limits, lambda one: _answer(one, limits, record.plan))
     words = Counter(line.mark.word for line in answered)
-    counts = f"{count(len(answered), 'question')}: {', '.join(f'{number} {word}' for word, number in words.items())}"
+    counts = f"{plural(len(answered), 'question')}: {', '.join(f'{number} {word}' for word, number in words.items())}"
     return View(judged, is_ours=True, counts=counts, lines=answered)
 
 

@@ -16,11 +16,11 @@ import sys
 from collections import Counter, defaultdict
 from pathlib import Path
 
-from gpu_acceptance.base.text import visible
+from gpu_acceptance.base.text import plural, visible
 from gpu_acceptance.folder.files import RecordError
 from gpu_acceptance.record.figure import Curve
 from gpu_acceptance.record.run_record import RunRecord
-from gpu_acceptance.report.words import count, parse_moment
+from gpu_acceptance.report.words import parse_moment
 
 FOLDER = "tensorboard"
 _PACKAGE = "tensorboardX"
@@ -60,7 +60,7 @@ def write_event_files(run_dir: Path, record: RunRecord) -> str:
         shutil.rmtree(making, ignore_errors=True)
         raise
     num_curves = sum(map(len, told.values()))
-    return f"{FOLDER}: {count(num_curves, 'curve')}; to look at them: tensorboard --logdir={shlex.quote(str(folder))}"
+    return f"{FOLDER}: {plural(num_curves, 'curve')}; to look at them: tensorboard --logdir={shlex.quote(str(folder))}"
 
 
 def _by_folder(record: RunRecord) -> dict[Path, Tagged]:

@@ -9,14 +9,14 @@ from typing import Literal
 
 from markupsafe import Markup
 
-from gpu_acceptance.base.text import format_ranges
+from gpu_acceptance.base.text import format_ranges, plural
 from gpu_acceptance.inventory.declared import by_declared_name
 from gpu_acceptance.inventory.gpu import Gpu
 from gpu_acceptance.record.figure import Labels
 from gpu_acceptance.record.job import Job, RankIdentity, by_node, clock_offset
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.charts import path, rect, svg, words
-from gpu_acceptance.report.words import count, ranks_text, rounded
+from gpu_acceptance.report.words import ranks_text, rounded
 
 _OWN = ("product_serial", "chassis_serial")  # each node has its own
 _NOT_TOLD = "not told"
@@ -51,7 +51,7 @@ def num_gpus(members: Sequence[RankIdentity]) -> int:
 def declared(record: RunRecord) -> list[tuple[str, str]]:
     """Return each node that --site declares, and its GPUs; nodes from which no rank came are marked."""
     names = by_declared_name((identity.host for identity in record.ranks), (node.host for node in record.plan.declared_nodes)).values()
-    return [(node.place, count(node.gpus, "GPU") + ("" if node.host in names else ": ! NO RANK")) for node in record.plan.declared_nodes]
+    return [(node.place, plural(node.gpus, "GPU") + ("" if node.host in names else ": ! NO RANK")) for node in record.plan.declared_nodes]
 
 
 def gpu_lines(record: RunRecord) -> list[GpuLine]:
@@ -234,7 +234,7 @@ def topology(record: RunRecord) -> Topology | None:
         kinds.setdefault(tuple(_place(one, told.get(one.rank, {})) for one in identities), []).append(number)
     ordered = sorted(kinds.items(), key=lambda kind: (-len(kind[1]), kind[1]))
     left_out = [number for _, numbers in ordered[_MOST_KINDS:] for number in numbers]
-    note = f"Not drawn, each unlike those above: {count(len(left_out), 'node')}, {format_ranges(left_out, ', ')}." if left_out else ""
+    note = f"Not drawn, each unlike those above: {plural(len(left_out), 'node')}, {format_ranges(left_out, ', ')}." if left_out else ""
     return Topology(tuple(_kind(found, numbers, members[numbers[0]]) for found, numbers in ordered[:_MOST_KINDS]), note)
 
 
@@ -286,8 +286,8 @@ def _described(found: Sequence[Place], num_nodes: int) -> str:
     numas, cards = {place.numa_node for place in found}, {place.card for place in found if place.distance}
     distances = Counter(place.distance for place in found)
     near = ", ".join(f"{distances[distance]} by {distance}" for distance in _STYLES if distances[distance])
-    told = f"{count(len(found), 'rank')} on {count(len(numas), 'NUMA node')}, with {count(len(cards), 'nearest network card')}"
-    return f"{count(num_nodes, 'node')}. {told}{': ' if near else ''}{near}. The table has each."
+    told = f"{plural(len(found), 'rank')} on {plural(len(numas), 'NUMA node')}, with {plural(len(cards), 'nearest network card')}"
+    return f"{plural(num_nodes, 'node')}. {told}{': ' if near else ''}{near}. The table has each."
 
 
 def _short(text: str, most: int) -> str:

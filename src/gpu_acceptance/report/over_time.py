@@ -7,12 +7,13 @@ from itertools import groupby
 
 from markupsafe import Markup
 
+from gpu_acceptance.base.text import plural
 from gpu_acceptance.inventory import gpu
 from gpu_acceptance.record.gpu_telemetry import LEAST_KNOWN, GpuSeries, GpuTelemetry, Level
 from gpu_acceptance.record.row import Attempt, RankRecord
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.charts import Axis, Chart, Frame, path, picked, rect, svg, swatch, words
-from gpu_acceptance.report.words import count, rounded
+from gpu_acceptance.report.words import rounded
 from gpu_acceptance.thresholds.limit import RESERVED_SUBJECTS
 
 _UTILISATION = "utilisation_percent"
@@ -79,7 +80,7 @@ def busy(record: RunRecord) -> str:
     shares = {rank: used[rank] / length_s for rank, length_s in lengths_s.items()}
     least = min(shares, key=lambda rank: shares[rank])
     of_all = f"{sum(shares.values()) / len(shares):.0f} % of {max(lengths_s.values()):.0f} s of validations"
-    return f"{of_all}, mean of {count(len(shares), 'GPU')}; least on rank {least}: {shares[least]:.0f} %"
+    return f"{of_all}, mean of {plural(len(shares), 'GPU')}; least on rank {least}: {shares[least]:.0f} %"
 
 
 def _level_text(level: Level) -> str:
@@ -146,7 +147,7 @@ def _chart(
     up = FRAME.up_over(value for parts in points.values() for part in parts for _, value in part)
     lines = [path(style, _broken_path(points[rank], across, up)) for rank, _, style in chosen]
     means_told = "; ".join(f"{label}: mean {rounded(round(means[rank], 1))}" for rank, label, _ in chosen)
-    described = f"{title} over {count(len(stretches), 'attempt')} of the run. {means_told}. The table has the mean of each."
+    described = f"{title} over {plural(len(stretches), 'attempt')} of the run. {means_told}. The table has the mean of each."
     legend = [(swatch(style), label) for _, label, style in chosen]
     if held_down:
         legend.append((svg("swatch", 28, 8, [rect("held", 0, 2, 28, 5)]), "clocks held down, on any GPU"))

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from gpu_acceptance.base.text import clip, first_few, one_line, visible
+from gpu_acceptance.base.text import clip, first_few, one_line, plural, visible
 from gpu_acceptance.record.job import by_node, clock_sentences
 from gpu_acceptance.record.outcome import Means, Outcome, Status
 from gpu_acceptance.record.run_record import RunRecord
@@ -16,8 +16,8 @@ from gpu_acceptance.report.machines import gpu_models, own_version, places
 from gpu_acceptance.report.problems import JOB, Fault, first_told, problems, reasons_of_the_job, suspects
 from gpu_acceptance.report.remedies import Advice, advice_on_run, kinds_by, table
 from gpu_acceptance.report.untested import caveats
-from gpu_acceptance.report.words import OUTCOME, VERDICT, by_margin, count, percent
-from gpu_acceptance.thresholds.limit import level_text, plural, subject_of_metric
+from gpu_acceptance.report.words import OUTCOME, VERDICT, by_margin, percent
+from gpu_acceptance.thresholds.limit import level_text, subject_of_metric
 from gpu_acceptance.verdict.reasons import validations
 from gpu_acceptance.verdict.rows import essence
 
@@ -97,7 +97,7 @@ def _culprits(record: RunRecord, *, rejecting_only: bool) -> Iterator[str]:
         to_do = " ".join(filter(None, [one.to_do, f"(gpu-acceptance remedy {one.kind.kind})" if one.kind else ""]))
         yield f"{who}: {_fault(one.worst)}{more}{f'. To do: {to_do}' if to_do else ''}"
     if len(found) > _MOST_CULPRITS:
-        yield f"... and {count(len(found) - _MOST_CULPRITS, 'more culprit')}, see the report"
+        yield f"... and {plural(len(found) - _MOST_CULPRITS, 'more culprit')}, see the report"
 
 
 def _fault(fault: Fault) -> str:
@@ -135,7 +135,7 @@ def also_open(record: RunRecord) -> Iterator[str]:
         most = of_subject.most_common()
         named = [f"{subject} {number}" for subject, number in most[:_MOST_SUBJECTS]]
         if rest := most[_MOST_SUBJECTS:]:
-            named.append(f"{sum(number for _, number in rest)} in {count(len(rest), 'other subject')}")
+            named.append(f"{sum(number for _, number in rest)} in {plural(len(rest), 'other subject')}")
         number, (kind, *_) = of_subject.total(), kinds_by("statuses", [Status.NOT_MEASURED])
         which = f"{number} of {plural(record.conclusion.coverage.limits_expected, 'limit')} {'was' if number == 1 else 'were'} not measured"
         yield f"{which}: {', '.join(named)}. To do: {table().remedies[kind].do}"
@@ -166,7 +166,7 @@ def build_summary(record: RunRecord) -> str:
     identity = (
         f"{plan.run_id}, {plan.started_at} to {record.ended_at}, gpu-acceptance {own_version(record)}",
         f"profile {profile.name} (digest {profile.digest or 'unknown'}), level {level_text(profile.level, profile.parameters)}",
-        f"{count(len(hosts), 'node')}, {gpu_models(record)}: {', '.join(hosts)}",
+        f"{plural(len(hosts), 'node')}, {gpu_models(record)}: {', '.join(hosts)}",
     )
     margins = [
         f"{percent(limit.margin or 0.0)}: held {limit.metric} = {words.figure_text(limit, exactly=True)}, need {limit.need}"
@@ -250,14 +250,14 @@ def annotations(record: RunRecord) -> Iterator[str]:
     """Yield an annotation for each reason of the whole run, each contract line and validation not proved, and each caveat."""
     wrong = [("what speaks against the whole run", reason) for reason in reasons_of_the_job(record)] + unanswered(record)
     for problem in problems(record):
-        more = f" and {count(len(problem.others), 'more validation')}" if problem.others else ""
+        more = f" and {plural(len(problem.others), 'more validation')}" if problem.others else ""
         wrong.append((f"{OUTCOME[problem.row.outcome].word} {problem.row.nodeid}{more}", problem.row.message))
     weak = [("what weakens this verdict", ": ".join(filter(None, [one.text, "; ".join(one.parts)]))) for one in caveats(record)]
     verdict = [(record.conclusion.verdict, record.conclusion.line)]
     for kind, found, what in (("error", wrong, "problem"), ("warning", weak, "warning"), ("notice", verdict, "verdict")):
         shown = found if len(found) <= MOST_ANNOTATIONS else found[: MOST_ANNOTATIONS - 1]
         if rest := len(found) - len(shown):
-            shown = [*shown, (f"and {count(rest, 'more ' + what)}", "see report.html")]
+            shown = [*shown, (f"and {plural(rest, 'more ' + what)}", "see report.html")]
         for title, text in shown:
             yield f"::{kind} title={_escaped(title, _PROPERTY_ESCAPES)}::{_escaped(text, _ESCAPES)}"
 

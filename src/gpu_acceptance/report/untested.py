@@ -5,12 +5,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from gpu_acceptance.base.text import clip
+from gpu_acceptance.base.text import clip, plural
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.row import Judgement
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.machines import gpu_lines
-from gpu_acceptance.report.words import count
 from gpu_acceptance.thresholds.limit import DEFAULT_LEVEL, SOAK, ChangeKind, level_text, source_kind, subject_of_metric
 from gpu_acceptance.verdict.verdict import changed_limits, suite_notes
 
@@ -50,14 +49,14 @@ def caveats(record: RunRecord) -> Iterator[Caveat]:
     plan, profile, coverage = record.plan, record.plan.profile, record.conclusion.coverage
     if profile.level not in {DEFAULT_LEVEL, SOAK}:
         absent = _not_at_level(record)
-        left_out = f": {count(len(absent), 'subject is', 'subjects are')} not part of it" if absent else ""
+        left_out = f": {plural(len(absent), 'subject is', 'subjects are')} not part of it" if absent else ""
         yield Caveat(f"level {level_text(profile.level, profile.parameters)}{left_out}", absent)
     if plan.measure_only:
         yield Caveat("measured only: nothing was judged")
     if plan.allow_busy:
         yield Caveat("GPUs that another user or process uses were allowed (--allow-busy)")
     if coverage.gpus_existing > coverage.gpus_tested:
-        yield Caveat(f"{coverage.gpus_existing - coverage.gpus_tested} of {count(coverage.gpus_existing, 'GPU')} not tested")
+        yield Caveat(f"{coverage.gpus_existing - coverage.gpus_tested} of {plural(coverage.gpus_existing, 'GPU')} not tested")
     if not coverage.gpus_existing:
         yield Caveat("no GPU was tested")
     for subject in sorted(profile.requires):
@@ -67,9 +66,9 @@ def caveats(record: RunRecord) -> Iterator[Caveat]:
     if record.conclusion.contract and (excuse := record.conclusion.contract.excuse):
         yield Caveat(f"{excuse}, as it says itself")
     if plan.waivers:
-        yield in_parts(count(len(plan.waivers), "waiver"), (f"{glob}: {reason}" for glob, reason in plan.waivers.items()))
+        yield in_parts(plural(len(plan.waivers), "waiver"), (f"{glob}: {reason}" for glob, reason in plan.waivers.items()))
     if declared := profile.not_applicable:
-        text = count(len(declared), "pattern of limits is", "patterns of limits are")
+        text = plural(len(declared), "pattern of limits is", "patterns of limits are")
         yield in_parts(f"{text} declared not applicable", (f"{glob}: {reason}" for glob, reason in declared.items()))
     if weakening := [change for change in profile.changes if change.kind != "tightened"]:
         shown = sorted(weakening, key=lambda change: _WEAKEST_FIRST.index(change.kind))
@@ -86,7 +85,7 @@ def level(record: RunRecord) -> str:
 
 def _not_at_level(record: RunRecord) -> tuple[str, ...]:
     numbers = record.plan.not_at_level.items()
-    return tuple(f"{subject} ({count(number, 'validation')})" if number else subject for subject, number in numbers)
+    return tuple(f"{subject} ({plural(number, 'validation')})" if number else subject for subject, number in numbers)
 
 
 def trust_in_limits(record: RunRecord) -> str:

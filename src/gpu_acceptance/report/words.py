@@ -105,11 +105,6 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min"
 
 
-def count(number: int, one: str, many: str = "") -> str:
-    """`1 node`, `2 nodes`."""
-    return f"{number} {one if number == 1 else many or one + 's'}"
-
-
 def gibibytes(num_bytes: int) -> str:
     return f"{num_bytes / 2**30:.0f} GiB" if num_bytes else "unknown"
 

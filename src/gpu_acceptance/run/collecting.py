@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from gpu_acceptance.base.exit import StopSignals
-from gpu_acceptance.base.text import one_line
+from gpu_acceptance.base.text import one_line, plural
 from gpu_acceptance.control.rank import RefusedError
 from gpu_acceptance.inventory.needs import COMPILER, KNOWN
 from gpu_acceptance.record.row import WORKER_END
 from gpu_acceptance.run.suite import FOLDER
 from gpu_acceptance.supervisor.leader import Validation
-from gpu_acceptance.thresholds.limit import COUNTERS, Value, first_of, plural
+from gpu_acceptance.thresholds.limit import COUNTERS, Value, first_of
 from gpu_acceptance.verdict.reasons import FORMATION
 
 # pytest takes the first answer to each of these hooks. The plugin named here gives the right one.

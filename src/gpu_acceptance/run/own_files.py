@@ -172,8 +172,10 @@ def _chosen_fabric(settings: Settings, profile: str, network: FabricClass | None
     known = [*fabric_names(settings.profiles), NO_FABRIC]
     if settings.fabric and settings.fabric not in known:
         raise RefusedError(f"--fabric={settings.fabric}: unknown; fabrics: {', '.join(known)}{did_you_mean(settings.fabric, known)}")
-    if num_nodes < 2 or settings.fabric or not network:
-        return settings.fabric or "" if num_nodes > 1 else ""
+    if num_nodes < 2:
+        return ""
+    if settings.fabric or not network:
+        return settings.fabric or ""
     return select_fabric(network.link, network.ports, network.gbit_per_s, network.gpus, profile, settings.profiles)
 
 

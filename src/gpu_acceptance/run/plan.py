@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from gpu_acceptance import __version__
+from gpu_acceptance.base.text import plural
 from gpu_acceptance.control.rank import Rank
 from gpu_acceptance.control.torchrun import RANKS_WITHOUT_GPUS, find_owner
 from gpu_acceptance.record.job import Job, RankIdentity
@@ -27,7 +28,6 @@ from gpu_acceptance.thresholds.limit import (
     bound_at,
     level_text,
     matching_reason,
-    plural,
     show,
     subject_of_metric,
 )

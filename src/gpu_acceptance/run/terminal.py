@@ -9,11 +9,11 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from gpu_acceptance.base.text import one_line, visible
+from gpu_acceptance.base.text import one_line, plural, visible
 from gpu_acceptance.report.words import duration
 from gpu_acceptance.run.plan import network_lines
 from gpu_acceptance.run.run import Run
-from gpu_acceptance.thresholds.limit import first_of, level_text, plural, subject_of
+from gpu_acceptance.thresholds.limit import first_of, level_text, subject_of
 from gpu_acceptance.verdict.coverage import judge_run, make_coverage
 from gpu_acceptance.verdict.rows import announcement
 

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from gpu_acceptance.base.exit import ExitStatus
 from gpu_acceptance.base.model import BetweenProcesses, ChannelError, Message
-from gpu_acceptance.base.text import clip
+from gpu_acceptance.base.text import clip, plural
 from gpu_acceptance.control.messages import Enter, Fence, FenceReady, Gather, Gathered, Go, PeerBad, Vote
 from gpu_acceptance.control.session import LATE_S
 from gpu_acceptance.record.outcome import Cause, Outcome
 from gpu_acceptance.record.row import RankRecord
 from gpu_acceptance.supervisor.attempt_state import GRACE_S
 from gpu_acceptance.supervisor.hang_diagnosis import LONGEST_S, HangDiagnosis
-from gpu_acceptance.thresholds.limit import plural
 from gpu_acceptance.verdict.attempts import CHANNEL, NO_WORKER, echo, may_echo
 from gpu_acceptance.worker import messages
 from gpu_acceptance.worker.session import check_gathered

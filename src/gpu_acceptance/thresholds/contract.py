@@ -3,7 +3,8 @@
 from enum import StrEnum
 
 from gpu_acceptance.base.model import Model
-from gpu_acceptance.thresholds.limit import Nodes, plural, show_whole
+from gpu_acceptance.base.text import plural
+from gpu_acceptance.thresholds.limit import Nodes, show_whole
 
 
 class LineState(StrEnum):

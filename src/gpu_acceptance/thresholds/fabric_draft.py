@@ -9,24 +9,26 @@ clusters reached, less 5 %.
 from collections.abc import Mapping
 from typing import Any
 
+from gpu_acceptance.thresholds.limit import Profile, bound_at
+
 _NVLINK = {"a100-sxm": 235.0, "h100-sxm": 370.0, "h200-sxm": 370.0, "b200": 680.0}  # GB/s, rings of one node
-_NVLS = {"h100-sxm": 440.0, "h200-sxm": 449.0, "b200": 703.0}  # GB/s, all_reduce in the switch of one node
+_OF_A_SWITCH = 8  # GPUs of a node whose NVSwitch reduces
 _SEVERAL = {"unit": "GB/s", "scope": "job", "nodes": "several"}
 _COLLECTIVES = "{nccl,nccl_sizes}"
 _SHARE = "of what sound clusters of other networks reach, less 5 %; agreed on YYYY-MM-DD"
 _TRANSPORTS = {"IB": "IB", "RoCE": "RoCE", "EFA": "EFA", "gVNIC": ["FasTrak", "GPUDirectTCPX"], "none": ["Socket", "FastSocket"]}
 
 
-def draft(link: str, ports: int, gbit_per_s: float, gpus: int, profile: str, seen: str) -> dict[str, Any]:
+def draft(link: str, ports: int, gbit_per_s: float, gpus: int, profile: Profile, seen: str) -> dict[str, Any]:
     """Return an overlay for a node with these ports of this rate beside its GPUs. `seen`: the network in words."""
     node = ports * gbit_per_s / 8
-    ring = min(node, _NVLINK.get(profile, node))
+    ring = min(node, _NVLINK.get(profile.name, node))
     return {
         "reason": f"{seen} has no fabric of its own: derived limits, to review and to sign",
         "requires": ["connectivity", *(["infiniband", "nic"] if link in ("IB", "RoCE") else [])],
         "parameters": {"nic.asked": link in ("IB", "RoCE")},
         "not_applicable": _not_applicable(link),
-        "limits": {**_transport(link, seen), **_ports(link, ports, gbit_per_s, gpus), **_rates(node, ring, gpus, profile)},
+        "limits": {**_transport(link, seen), **_ports(link, ports, gbit_per_s, gpus), **_rates(node, ring, gpus, _nvls(profile))},
     }
 
 
@@ -62,9 +64,15 @@ def _ports(link: str, ports: int, gbit_per_s: float, gpus: int) -> Mapping[str, 
     }
 
 
-def _rates(node: float, ring: float, gpus: int, profile: str) -> Mapping[str, Any]:
+def _nvls(profile: Profile) -> float | None:
+    """Return the floor of all_reduce in GB/s inside a node whose switch reduces (NVLS); None where it does not."""
+    algorithm, rate = (profile.limits.get(f"nccl.all_reduce.{name}") for name in ("algorithm", "busbw"))
+    return bound_at(rate.at_least, _OF_A_SWITCH, 1) if algorithm and rate and algorithm.equals == "NVLS" else None
+
+
+def _rates(node: float, ring: float, gpus: int, nvls: float | None) -> Mapping[str, Any]:
     ranks = 2 * gpus
-    pair = 0.8 * min(2 * node * (ranks - 1) / ranks, _NVLS[profile]) if profile in _NVLS else 0.88 * ring
+    pair = 0.8 * min(2 * node * (ranks - 1) / ranks, nvls) if nvls else 0.88 * ring
     most, all_to_all = {"ceiling": _round(2 * node)}, 0.73 * node / gpus
     return {
         f"{_COLLECTIVES}.all_reduce.busbw_internode": {

@@ -285,11 +285,6 @@ def with_unit(shown: str, unit: str) -> str:
     return shown if unit in _WITHOUT_UNIT else f"{shown} {unit}"
 
 
-def plural(count: int, singular: str) -> str:
-    """`1 limit`, `2 limits`."""
-    return f"{count} {singular}" if count == 1 else f"{count} {singular}s"
-
-
 def level_text(level: str, parameters: Mapping[str, Value]) -> str:
     """Return the level for people: `quick`; a soak with its time in the largest unit of which it is a whole number: `soak of 4 h`."""
     seconds = parameters.get(SOAK_DURATION)

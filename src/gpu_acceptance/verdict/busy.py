@@ -7,13 +7,13 @@ at all: pids are named and never compared, and memory in use is a second sign.
 from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 
-from gpu_acceptance.base.text import first_few
+from gpu_acceptance.base.text import first_few, plural
 from gpu_acceptance.inventory import gpu_health
 from gpu_acceptance.inventory.answer import Missing
 from gpu_acceptance.inventory.binding import named_devices
 from gpu_acceptance.inventory.gpu import Gpu, GpuUse
 from gpu_acceptance.record.job import RankIdentity
-from gpu_acceptance.thresholds.limit import Profile, bound_at, plural, show
+from gpu_acceptance.thresholds.limit import Profile, bound_at, show
 
 NOTE = "busy GPUs allowed"  # in the verdict line
 WAIVERS: Mapping[str, str] = {"gpu_health.processes.*": "GPUs that other programs use are allowed (--allow-busy)"}
@@ -66,6 +66,6 @@ def use_text(use: GpuUse) -> str:
     (_, number, _, named), (_, memory, unit, _) = gpu_health.processes(use)
     who = f"processes {number}" if isinstance(number, Missing) else "no process that NVML shows"
     if isinstance(number, int) and number:
-        who = f"{number} {'process' if number == 1 else 'processes'} ({named})"
+        who = f"{plural(number, 'process', 'processes')} ({named})"
     how_much = f"memory {memory}" if isinstance(memory, Missing) else f"{show(memory)} {unit} in use"
     return f"{who}, {how_much}"

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
+from gpu_acceptance.base.text import plural
 from gpu_acceptance.record.figure import Figure
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.row import Judgement
 from gpu_acceptance.record.run_record import RunRecord
-from gpu_acceptance.thresholds.limit import is_number, plural, show, subject_of
+from gpu_acceptance.thresholds.limit import is_number, show, subject_of
 from gpu_acceptance.verdict import slots
 from gpu_acceptance.verdict.slots import Differing, Failure, Failures, Slots
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from gpu_acceptance.base.text import clip, first_few, named
+from gpu_acceptance.base.text import clip, first_few, named, plural
 from gpu_acceptance.inventory.gpu import Gpu
 from gpu_acceptance.record.figure import Figure
 from gpu_acceptance.record.job import Job
@@ -12,7 +12,7 @@ from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.row import Judgement, Row
 from gpu_acceptance.record.run_record import Coverage
 from gpu_acceptance.thresholds.contract import Contract, ContractLine, JudgedContract, JudgedLine, LineState
-from gpu_acceptance.thresholds.limit import Limit, Profile, is_number, matching_reason, plural, subject_of_metric, with_unit
+from gpu_acceptance.thresholds.limit import Limit, Profile, is_number, matching_reason, subject_of_metric, with_unit
 from gpu_acceptance.verdict.bounds import Reading, bounds_of, find_beyond
 from gpu_acceptance.verdict.judge import blank, num_peer_metrics, waived, why_no_limit
 

@@ -6,7 +6,7 @@ The worst member of the scope is judged, never a mean. A figure that cannot be j
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from gpu_acceptance.base.text import clip
+from gpu_acceptance.base.text import clip, plural
 from gpu_acceptance.record.figure import Figure
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome, Status
@@ -20,7 +20,6 @@ from gpu_acceptance.thresholds.limit import (
     bound_at,
     is_number,
     matching_reason,
-    plural,
     range_of_nodes,
     show,
     subject_of_metric,

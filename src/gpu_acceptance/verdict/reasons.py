@@ -3,14 +3,14 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gpu_acceptance.base.text import clip, named
+from gpu_acceptance.base.text import clip, named, plural
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Means, Outcome, Status
 from gpu_acceptance.record.row import Judgement, Row
 from gpu_acceptance.record.run_record import ControlMessages, Coverage, RunEnd, RunPlan
 from gpu_acceptance.record.run_record import ObjectionKind as Kind
 from gpu_acceptance.thresholds.contract import JudgedContract, LineState
-from gpu_acceptance.thresholds.limit import Profile, plural
+from gpu_acceptance.thresholds.limit import Profile
 from gpu_acceptance.verdict.coverage import DECLARED, NodeGpus, gpus_by_node, gpus_of_several_nodes
 
 FORMATION = "world_formation"  # row 0

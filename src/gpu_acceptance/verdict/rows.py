@@ -5,13 +5,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpu_acceptance.base.text import clip, first_few
+from gpu_acceptance.base.text import clip, first_few, plural
 from gpu_acceptance.inventory.needs import COMPILER, OLDEST
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.row import FORMING, Attempt, Judgement, RankRecord, Row
 from gpu_acceptance.record.run_record import PlannedValidation
-from gpu_acceptance.thresholds.limit import COUNTERS, Profile, first_of, matching_reason, plural, subject_of, subject_of_metric
+from gpu_acceptance.thresholds.limit import COUNTERS, Profile, first_of, matching_reason, subject_of, subject_of_metric
 from gpu_acceptance.verdict.attempts import bare_row, too_small, where
 from gpu_acceptance.verdict.bounds import JUDGED_OUTCOMES, quantity
 from gpu_acceptance.verdict.judge import judge, settle

@@ -4,12 +4,13 @@ from collections import Counter, defaultdict
 from collections.abc import Container, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 
+from gpu_acceptance.base.text import plural
 from gpu_acceptance.record.job import RankIdentity, by_node
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.row import Judgement, Row
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.thresholds.contract import LineState
-from gpu_acceptance.thresholds.limit import level_text, plural, show, subject_of
+from gpu_acceptance.thresholds.limit import level_text, show, subject_of
 
 Nodes = Mapping[int, list[RankIdentity]]
 _ABSENT = "none"

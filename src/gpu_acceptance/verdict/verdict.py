@@ -6,14 +6,14 @@ ACCEPTED must be proved: every expected bound held on every member of its scope,
 import math
 from collections.abc import Iterator, Sequence
 
-from gpu_acceptance.base.text import clip, one_line
+from gpu_acceptance.base.text import clip, one_line, plural
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.row import Judgement, Row
 from gpu_acceptance.record.run_record import WHOLE, Conclusion, ControlMessages, Coverage, Objection, RunEnd, RunPlan, SuiteState, Verdict
 from gpu_acceptance.record.run_record import ObjectionKind as Kind
 from gpu_acceptance.thresholds.contract import LineState
-from gpu_acceptance.thresholds.limit import DEFAULT_LEVEL, Change, ChangeKind, FarBound, first_of, level_text, plural, subject_of_metric
+from gpu_acceptance.thresholds.limit import DEFAULT_LEVEL, Change, ChangeKind, FarBound, first_of, level_text, subject_of_metric
 from gpu_acceptance.verdict import busy, reasons
 from gpu_acceptance.verdict.attempts import too_small
 from gpu_acceptance.verdict.coverage import judge_contract, judge_run, left_out, make_coverage, subjects_without_limit

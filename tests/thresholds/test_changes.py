@@ -141,6 +141,10 @@ def test_overlays_lie_in_their_order(folder):
             'match: {device_name: "NVIDIA H200"}',
             "mine.yaml: match.device_name: this overlay is for 'NVIDIA H200', and profile child is for 'NVIDIA X1'",
         ),
+        (
+            "match: {fabric: {link: IB}}",
+            "mine.yaml: match.fabric: not allowed in an overlay; it lies on whatever network was chosen",
+        ),
         ("requires: [ib]", "mine.yaml: requires 'ib', but there is no limit of it; subjects with limits: environment, hbm"),
         ('not_applicable: {"ib.*": "none"}', "mine.yaml: not_applicable.ib.*: matches nothing; subjects with limits: environment, hbm"),
     ],

@@ -305,6 +305,8 @@ def _read_overlays(paths: Sequence[Path], machine: Profile, directory: Path, sui
                 own = "no GPU" if machine.device_name is None else shown(machine.device_name)
                 problem = f"this overlay is for {shown(match.device_name)}, and profile {machine.name} is for {own}"
                 raise LimitsError(f"{file_name(path)}: match.device_name: {problem}")
+            if match and match.fabric:
+                raise LimitsError(f"{file_name(path)}: match.fabric: not allowed in an overlay; it lies on whatever network was chosen")
             file = read_file(path, limits)
             limits |= {metric: entry.limit(metric, file.name) for metric, entry in file.content.limits.items()}
             files.append(file)

@@ -119,6 +119,7 @@ def two_nodes(via):
         ("NET/IB/1/GDRDMA", Status.MISSED, Status.HELD),  # RoCE
         ("NET/Socket/0", Status.MISSED, Status.MISSED),
         ("NET/NEW/0/GDRDMA", Status.MISSED, Status.HELD),
+        ("P2P/MNNVL", Status.MISSED, Status.HELD),  # NVLink between nodes
     ],
 )
 def test_the_network_between_nodes_is_what_was_bought(via, internode, staged, infiniband):

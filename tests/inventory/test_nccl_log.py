@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpu_acceptance.inventory import nccl_physics
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.inventory.nccl_log import ALGORITHMS, HARMLESS_WARNINGS, Choice, Connection, Passage, parse, unexpected_warnings
 
@@ -28,7 +29,7 @@ def log(*lines, pid=1):
 
 
 def case(name):
-    """A log of cases/nccl, after public logs of NCCL 2.20 to 2.30 and its plug-ins."""
+    """A log of cases/nccl, after public logs of NCCL 2.19 to 2.30 and its plug-ins."""
     return parse((CASES / f"{name}.txt").read_text(encoding="utf-8"), 1)
 
 
@@ -103,6 +104,7 @@ def test_the_oldest_version_that_logs_its_choice(version, tells):
         ("10_sharp", {("IB", True)}),
         ("11_data_direct", {("RoCE", True)}),
         ("12_gib", {("gIB", True)}),
+        ("14_mnnvl", {("P2P", False)}),
     ],
 )
 def test_transports_in_logs_from_the_field(name, transports):
@@ -149,6 +151,25 @@ def test_choices_devices_and_reductions_in_logs_from_the_field():
 )
 def test_a_transport(via, expected):
     assert transport(via) == (expected, via.endswith("GDRDMA"))
+
+
+TWO_NODES = (CASES / "13_two_nodes_2_19.txt").read_text(encoding="utf-8")
+NODES = [0] * 8 + [1] * 8
+
+
+@pytest.mark.parametrize("rank", range(16))
+def test_every_rank_of_two_nodes_of_8_h100(rank):
+    """All 16 processes wrote into one stream, and one line of rank 2 is torn."""
+    found = parse(TWO_NODES, 1 + rank)
+    assert (found.strange, found.no_choice.split(" logs")[0]) == ("", "NCCL version 2.19.3")
+    told = {metric: (value, unit) for metric, value, unit, _ in nccl_physics.findings(found, GiB, NODES, rank) if "algorithm" not in metric}
+    assert told == {
+        "nccl.transport.intranode": ("P2P", "text"),
+        "nccl.transport.internode": ("IB", "text"),
+        "nccl.network.staged": (0, "count"),
+    }
+    assert (found.network, found.num_channels, found.num_nvls_channels) == ("IBext", 16, 16)
+    assert nccl_physics.told_reduction(found) == "none"  # its devices can SHARP, and no connection uses it
 
 
 TORN = "Channel 06/0 : 0[0] -> 8[0] [send] via NET/IB/0/GDSetting up proxy"  # two processes wrote into one file
@@ -230,6 +251,7 @@ def test_merged_devices_are_each_of_their_parts():
     [
         ("NET/OFI Selected Provider is efa (found 4 nics)", "EFA"),
         ("NET/OFI Selected provider is efa, fabric is efa-direct (found 16 nics)", "EFA"),
+        ("NET/OFI Selected provider is efa, fabric is efa (found 1 nics)", "EFA"),
         ("NET/OFI Selected provider is sockets", "unknown (NET/AWS Libfabric of sockets)"),
         ("NET/OFI Initializing aws-ofi-nccl 1.16.2", "unknown (NET/AWS Libfabric of no provider)"),
     ],
@@ -250,8 +272,18 @@ def test_lines_of_another_process_do_not_count():
     assert found.network == Missing(Why.NOT_THERE, "NCCL names no network")
 
 
-def test_a_line_with_a_time_in_front():
-    line = "[2026-11-22 13:00:18] node-01:1:1 [0] NCCL INFO Channel 00 : 0[0] -> 1[1] via SHM/direct/direct"
+@pytest.mark.parametrize(
+    "front",
+    [
+        "[2026-11-22 13:00:18] ",
+        "  | 2026-11-22T13:00:18.222-07:00 | ",  # a cloud's log
+        "[1,3]<stdout>:",  # mpirun
+        "192.0.2.1: ",  # a parallel shell
+        "(Worker pid=1, ip=192.0.2.1) ",  # Ray
+    ],
+)
+def test_a_line_with_something_in_front(front):
+    line = f"{front}node-01:1:1 [0] NCCL INFO Channel 00 : 0[0] -> 1[1] via SHM/direct/direct"
     assert parse(line, 1).connections == (Connection(0, 1, "SHM", gpudirect=False),)
 
 

@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 from functools import cache
 
 import pytest
+from test_fabrics import CASES
 from test_repo_rules import ACCEPTANCE, ROOT, SRC, parsed
 
 from fixtures import limits
@@ -69,26 +70,30 @@ def checked_metrics():
         if not isinstance(call.args[0], ast.Name)
     }
     return sorted(
-        {*written, *prefixed_metrics(), *(found for subject, module in FINDINGS.items() for found in found_metrics(subject, module))}
+        {
+            *written,
+            *prefixed_metrics(),
+            *(found for subject, modules in FINDINGS.items() for module in modules for found in found_metrics(subject, module)),
+        }
     )
 
 
-FINDINGS = {  # subject -> the module that finds its figures
-    "binding": "inventory/binding",
-    "gpu_health": "inventory/gpu_health",
-    "infiniband": "inventory/infiniband_health",
-    "kernel_log": "inventory/kernel_log",
-    "kubernetes": "inventory/kubernetes_health",
-    "nccl": "inventory/nccl_physics",
-    "nic": "inventory/nccl_physics",
-    "slurm": "inventory/slurm",
-    "soak": "record/gpu_telemetry",
+FINDINGS = {  # subject -> the modules that find its figures
+    "binding": ("inventory/binding",),
+    "gpu_health": ("inventory/gpu_health",),
+    "infiniband": ("inventory/infiniband_health", "inventory/fabric_reader"),
+    "kernel_log": ("inventory/kernel_log",),
+    "kubernetes": ("inventory/kubernetes_health",),
+    "nccl": ("inventory/nccl_physics",),
+    "nic": ("inventory/nccl_physics",),
+    "slurm": ("inventory/slurm",),
+    "soak": ("record/gpu_telemetry",),
 }
 
 
 def found_metrics(subject, module):
     """The findings of a module: a tuple of metric, answer, unit, and more where a figure has a place. What its facts are of is recorded."""
-    others = {one for one, its in FINDINGS.items() if its == module} - {subject}
+    others = {one for one, its in FINDINGS.items() if module in its} - {subject}
     for function in parsed(SRC / f"{module}.py").body:
         if isinstance(function, ast.FunctionDef) and not function.name.endswith("facts"):
             for node in ast.walk(function):
@@ -151,11 +156,13 @@ def test_what_one_profile_limits_another_that_requires_the_subject_limits_or_dec
     assert [metric for metric in asked if not matching_reason(metric, profile.not_applicable)] == []
 
 
-@pytest.mark.parametrize("name", SHIPPED)
-def test_each_required_limit_is_checked_somewhere(name):
-    profile = PROFILES[name]
+@pytest.mark.parametrize(("fabric", "name"), [*(("", name) for name in SHIPPED), *CASES])
+def test_each_required_limit_has_a_figure_somewhere(fabric, name):
+    """A figure that is recorded for information is judged where there is a limit."""
+    profile = load_profile(name, shipped_dir(), fabric=fabric)
     globs = [
         *(metric for _, metric, _ in checked_metrics()),
+        *(glob_of(one.args[0]) for path in ACCEPTANCE for one in calls(path, "record") if isinstance(one.args[0], ast.JoinedStr)),
         f"{COUNTERS}.xids",
         *(f"{COUNTERS}.{counter}" for counter in (*counters.GPU_NAMES, *counters.PORT_NAMES)),
         *(f"{COUNTERS}.warnings.{kind}" for kind in nccl_log.WARNING_KINDS),

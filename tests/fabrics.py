@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 
 from inventory.rdma_trees import CONNECTX_7, COUNTERS, HW_COUNTERS, NDR_PORT, fill
 
-from gpu_acceptance.inventory import fabric_reader, infiniband, infiniband_health, nccl_log, nccl_physics
+from gpu_acceptance.inventory import counters, fabric_reader, infiniband, infiniband_health, nccl_log, nccl_physics
 from gpu_acceptance.inventory.fabric import FabricClass, class_of
 from gpu_acceptance.inventory.gpu import Gpu
 from gpu_acceptance.inventory.pci_topology import nvml_bus_id, place
@@ -153,7 +153,7 @@ def _job(cluster: Cluster) -> Job:
     job = make_job(GPUS * cluster.num_nodes, GPUS)
     identities = []
     for identity in job.ranks:
-        seen = _seen(cluster.odd.get(identity.node, cluster.network))
+        seen = node_with(cluster.odd.get(identity.node, cluster.network))
         gpus = tuple(gpu.model_copy(update={"name": MODELS[cluster.profile]}) for gpu in identity.gpus)
         identities.append(identity.model_copy(update={"gpus": gpus, "fabric": seen.fabric if identity.local_rank == 0 else None}))
     return Job(tuple(identities))
@@ -172,7 +172,7 @@ def _figures(cluster: Cluster, profile: Profile, job: Job) -> dict[str, dict[int
     told = []
     for identity in job.ranks:
         network = cluster.odd.get(identity.node, cluster.network)
-        seen, log = _seen(network), _log(network, identity.rank, job.world_size)
+        seen, log = node_with(network), _log(network, identity.rank, job.world_size)
         told.append(nccl_physics.told_reduction(log))
         show(identity.rank, nccl_physics.findings(log, LARGE, nodes, identity.rank))
         if "infiniband" in profile.requires:
@@ -180,7 +180,7 @@ def _figures(cluster: Cluster, profile: Profile, job: Job) -> dict[str, dict[int
             show(identity.rank, seen.findings if identity.local_rank == 0 else ())
         if "nic" in profile.requires:
             of_node = [f"mlx5_{port}" for port in range(network.ports) if port not in network.gone]
-            loop = _loop(network, identity.local_rank)
+            loop = loopback_log(network, identity.local_rank)
             show(identity.rank, nccl_physics.loopback(loop, [0] * GPUS, [", ".join(of_node)], seen.used.devices))
     show(0, nccl_physics.reduction(told, nodes))
     for limit in applying_limits(profile, job):
@@ -193,17 +193,18 @@ def _figures(cluster: Cluster, profile: Profile, job: Job) -> dict[str, dict[int
 
 
 @dataclass(frozen=True)
-class _Seen:
+class SeenNode:
     """One node as the readers see it."""
 
     fabric: object
     used: infiniband.InfiniBand
     places: list
     findings: tuple
+    counted: dict  # of the ports that the job uses
 
 
 @cache
-def _seen(network: Network) -> _Seen:
+def node_with(network: Network) -> SeenNode:
     with TemporaryDirectory() as name:
         root = Path(name)
         addresses = [_add_gpu(root, network, index) for index in range(GPUS)]
@@ -215,10 +216,11 @@ def _seen(network: Network) -> _Seen:
         gpus = [Gpu(index=index, name="", pci_bus_id=nvml_bus_id(address)) for index, address in enumerate(addresses)]
         places = [place(gpu.pci_bus_id, root) for gpu in gpus]
         fabric, reading = fabric_reader.read(gpus, root), infiniband.read(root)
-        used = infiniband_health.chosen(reading, infiniband.globs_of_job(infiniband.NEAREST, fabric.devices))
+        globs = infiniband.globs_of_job(infiniband.NEAREST, fabric.devices)
+        used, counted = infiniband_health.chosen(reading, globs), counters.read_ports(globs, root)
         topics = (infiniband_health.ports, infiniband_health.counters, infiniband_health.roce, infiniband_health.gpudirect)
         findings = [*fabric_reader.network(reading.devices, places), *(one for topic in topics for one in topic(used))]
-    return _Seen(fabric, used, places, tuple(findings))
+    return SeenNode(fabric, used, places, tuple(findings), counted)
 
 
 def _switch(network: Network, index: int) -> tuple[str, int]:
@@ -250,7 +252,7 @@ def _add_port(root: Path, network: Network, port: int) -> None:
         _link(root, folder, path, f"sys/class/net/eth{port + 1}", "gve", "../..")
         return
     rate = network.gbit_per_s // 2 if port in network.slow else network.gbit_per_s
-    clean = {"counters": dict.fromkeys(COUNTERS, 0), "hw_counters": dict.fromkeys(HW_COUNTERS, 0)}
+    clean = {"counters": dict.fromkeys((*COUNTERS, "port_xmit_data"), 0), "hw_counters": dict.fromkeys(HW_COUNTERS, 0)}
     state = {"state": "1: DOWN", "phys_state": "2: Polling", "rate": "10 Gb/sec (4X SDR)"} if port in network.down else {}
     files = {**NDR_PORT, **clean, "link_layer": _LAYERS[network.link], "rate": _RATES[rate], **state}
     _add_device(root, f"mlx5_{port}", path, files, gpu * 2 // GPUS, "efa" if network.link == "EFA" else "mlx5_core")
@@ -290,7 +292,7 @@ def _log(network: Network, rank: int, world_size: int) -> nccl_log.NcclLog:
     return _parse(lines)
 
 
-def _loop(network: Network, local_rank: int) -> nccl_log.NcclLog:
+def loopback_log(network: Network, local_rank: int) -> nccl_log.NcclLog:
     partner = local_rank ^ 1
     return _parse([*_head(network), f"Channel 00/1 : {local_rank}[0] -> {partner}[0] [send] via NET/{_via(network, local_rank)}"])
 
@@ -314,4 +316,4 @@ def _parse(lines: list[str]) -> nccl_log.NcclLog:
 
 def kind_of(network: Network) -> FabricClass:
     """The class that the inventory sees in a node with this network."""
-    return class_of([_seen(network).fabric])
+    return class_of([node_with(network).fabric])

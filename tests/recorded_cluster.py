@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
+from clean_environment import clean_environment
 from fabrics import GPUS, LARGE, Network, loopback_log, network_of, node_with
 
 from gpu_acceptance.folder.files import read_results
@@ -50,12 +51,12 @@ PUBLISHED = {
     "nccl_ring.all_reduce.busbw_internode": 330.0,  # NVLS off: NVIDIA/nccl#1221
     "nccl_sizes.all_reduce.busbw_internode": 479.3,  # 8 GiB, EFA: awslabs/awsome-distributed-training
     "nccl_sizes.all_gather.busbw_internode": 328.9,  # 8 GiB, RoCE: GoogleCloudPlatform/cluster-toolkit
-    "nccl_sizes.reduce_scatter.busbw_internode": 360.0,
+    "nccl_sizes.reduce_scatter.busbw_internode": 360.0,  # as above
     "nccl_sizes.all_to_all.busbw_internode": 79.3,  # 2 GiB, EFA: repo aws-gpu-communication-benchmark
     "nccl_sizes.send_recv.busbw_internode": 46.0,  # one card: NVIDIA/nccl-tests#290
-    "nccl_scaling.all_reduce.busbw_node": 475.0,  # one node, 4 GiB: Azure/azurehpc-health-checks
+    "nccl_scaling.all_reduce.busbw_node": 477.2,  # one node, 4 GiB: NVIDIA/dgxc-benchmarking
     "nccl_scaling.all_gather.busbw_node": 350.0,  # one node: NVIDIA/nccl#1281
-    "nccl_scaling.reduce_scatter.busbw_node": 360.0,
+    "nccl_scaling.reduce_scatter.busbw_node": 357.8,  # one node, 4 GiB: NVIDIA/nccl#1047
     "nic.loopback.bandwidth": 48.0,  # one card: NVIDIA/nccl-tests#267
     "p2p": 376.0,  # between two GPUs: NVIDIA/nccl#1264
     "fsdp.llama.throughput_internode": 6514.0,  # tokens/s of a GPU, 128 H100: torchtitan
@@ -98,7 +99,7 @@ def record_of(world: World) -> RunRecord:
 def collected() -> tuple[str, ...]:
     """Return the node ids of all validations of the suite, as pytest collects them."""
     command = [sys.executable, "-m", "pytest", "acceptance", "--collect-only", "-q"]
-    lines = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.splitlines()
+    lines = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=clean_environment()).stdout.splitlines()
     return tuple(line for line in lines if line.startswith("acceptance/") and "::" in line)
 
 

@@ -35,7 +35,7 @@ def shadowing(folder: Path, module: str, text: str) -> dict[str, str]:
 
 def test_an_earlier_run_of_the_same_name_never_answers(tmp_path):
     suite = make_suite(tmp_path / "suite", "passes")
-    first = run([*PROGRAM, "--ranks=1", "--run-id=first"], suite)
+    first = run([*PROGRAM, "--ranks=1", "--run-id=first", "--", "-k", "test"], suite)
     assert first.returncode == 0, first.output
     environment = shadowing(tmp_path / "broken", "torch", "raise ImportError('no torch today')")
     command = [*PROGRAM, "--ranks=1", "--run-id=first"]

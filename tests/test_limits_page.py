@@ -76,5 +76,13 @@ def test_the_methods_name_no_metric_that_is_none():
     assert [name for name in names if not shipped.matching(name) and shipped.unit_of(name) is None and f"`{name}`" not in parameters] == []
 
 
+def test_each_subject_has_its_method():
+    assert sections_of(METHODS) == sections_of(limits_page())
+
+
+def sections_of(page):
+    return set(re.findall(r"^## (`.*)$", page, re.MULTILINE))
+
+
 def test_it_is_linked():
     assert all("docs/limits.md)" in (ROOT / document).read_text(encoding="utf-8") for document in ("README.md", "thresholds/README.md"))

@@ -40,8 +40,10 @@ class Parser(argparse.ArgumentParser):
         self.set_defaults(parser=self, verb=self._ask_for_a_verb)  # the innermost verb replaces these
 
     def read(self, arguments: Sequence[str] | None) -> argparse.Namespace:
-        """Parse the command line. Exits with 4 over unknown arguments; a verb that `takes_rest` gets them instead."""
+        """Parse the command line. Exits with 4 over unknown arguments; a verb that `takes_rest` gets them instead, without a `--`."""
         found, rest = self.parse_known_args(arguments)
+        if "--" in rest:
+            rest.remove("--")
         if rest and not hasattr(found, "takes_rest"):
             found.parser.refuse_unknown(rest[0])
         found.rest = rest

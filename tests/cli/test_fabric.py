@@ -1,7 +1,7 @@
 """`gpu-acceptance fabric`: the network of this machine, and derived limits for one that has none."""
 
 import pytest
-from fabrics import Cluster, Network, judge, kind_of, network_of
+from fabrics import Cluster, Network, judge, kind_of, lacking_in, network_of
 
 from gpu_acceptance.cli import fabric
 from gpu_acceptance.cli.verbs import main
@@ -13,6 +13,9 @@ ODD = [
     ("h100-sxm", Network("RoCE", 8, 200)),
     ("a100-sxm", Network("RoCE", 8, 100)),
     ("b200", Network("IB", 8, 800)),
+    ("h100-sxm", Network("RoCE", 8, 100, driver="irdma")),
+    ("h200-sxm", Network("RoCE", 4, 400, driver="bnxt_re")),
+    ("h200-sxm", Network("RoCE", 8, 400, driver="irdma")),
 ]
 
 
@@ -20,10 +23,10 @@ ODD = [
 @pytest.mark.parametrize("num_nodes", [2, 4])
 def test_a_draft_makes_a_network_without_a_fabric_judgeable(profile, network, num_nodes, tmp_path):
     seen = kind_of(network)
-    assert select_fabric(seen.link, seen.ports, seen.gbit_per_s, seen.gpus, profile, shipped_dir()) == ""
+    assert select_fabric(seen.key, profile, shipped_dir()) == ""
     assert judge(Cluster(profile, network, num_nodes)).verdict == "INCOMPLETE"
     overlay = tmp_path / "site-network.yaml"
-    overlay.write_text(fabric.drafted(seen, load_profile(profile, shipped_dir())))
+    overlay.write_text(fabric.drafted(seen, load_profile(profile, shipped_dir()), shipped_dir(), lacking_in(network)))
     sound = judge(Cluster(profile, network, num_nodes, limits=(overlay,)))
     assert sound.verdict == "ACCEPTED", sound.reasons
     slow = {("nccl.all_reduce.busbw_internode", -1): 0.9}
@@ -32,7 +35,7 @@ def test_a_draft_makes_a_network_without_a_fabric_judgeable(profile, network, nu
 
 def test_floors_of_a_draft_are_below_what_published_ones_ask(tmp_path):
     overlay = tmp_path / "site-network.yaml"
-    overlay.write_text(fabric.drafted(kind_of(network_of("8x400-ib")), load_profile("h200-sxm", shipped_dir())))
+    overlay.write_text(fabric.drafted(kind_of(network_of("8x400-ib")), load_profile("h200-sxm", shipped_dir()), shipped_dir()))
     drafted = load_profile("h200-sxm", shipped_dir(), [overlay]).limits
     published = load_profile("h200-sxm", shipped_dir(), fabric="8x400-ib").limits
     for metric in ("nccl.all_reduce.busbw_internode", "nccl.all_gather.busbw_internode", "nccl_sizes.all_to_all.busbw_internode"):
@@ -41,7 +44,7 @@ def test_floors_of_a_draft_are_below_what_published_ones_ask(tmp_path):
 
 def test_without_a_rate_nothing_can_be_derived():
     with pytest.raises(ValueError, match=r"32 EFA beside 8 GPUs: no rate of its ports is known"):
-        fabric.drafted(FabricClass("EFA", 32, None, 8), load_profile("h100-sxm", shipped_dir()))
+        fabric.drafted(FabricClass("EFA", 32, None, 8), load_profile("h100-sxm", shipped_dir()), shipped_dir())
 
 
 def test_a_machine_without_a_gpu_has_no_network_between_gpus(capsys):

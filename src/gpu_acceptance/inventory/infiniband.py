@@ -17,6 +17,15 @@ Labels = dict[str, str | int]  # of figures, as record/figure.py has them
 # InfiniBand specification, PortCounters: errors that a good link does not count, and the bits of each counter, which stops at its highest
 # value. Traffic and waiting for credits are no errors.
 LINK_ERRORS = {"link_downed": 8, "link_error_recovery": 8, "symbol_error": 16, "port_rcv_errors": 16, "port_xmit_discards": 16}
+# Files of `hw_counters` in which bnxt_re counts the same event, or, as EFA does too, bytes (Linux, drivers/infiniband/hw:
+# bnxt_re/hw_counters.c, efa/efa_verbs.c). Its port_rcv_errors, where Linux is new enough to show it, is rx_roce_errors cut to 16 bits.
+OTHER_NAMES = {
+    "port_rcv_errors": "rx_roce_errors",
+    "out_of_sequence": "oos_drop_count",
+    "packet_seq_err": "seq_err_naks_rcvd",
+    "port_xmit_data": "tx_bytes",
+    "port_rcv_data": "rx_bytes",
+}
 _MOST_GIDS = 16  # entries of a port's GID table that are read; RoCE has 256, and its types are all among the first
 _OLD_SNAPSHOT = Missing(Why.NOT_THERE, "the snapshot is of an older version")
 SOFTWARE = "software"

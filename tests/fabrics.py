@@ -62,6 +62,7 @@ class Network:
     gpudirect: bool = True
     gpus: int = 8
     driver: str = "mlx5"
+    has_counters: bool = True  # the folder `counters`; bnxt_re has it on a newer Linux alone
     counted: tuple[tuple[str, int], ...] = ()  # what hw_counters of port 3 have counted
     nvlink_domain: str = ""
     sharp: bool = False
@@ -296,7 +297,7 @@ def _add_port(root: Path, network: Network, port: int) -> None:
     driver = "efa" if network.link == "EFA" else network.driver
     counted = dict(network.counted) if port == 3 else {}
     clean = {"hw_counters": dict.fromkeys(_HW_COUNTERS[driver], 0) | counted}
-    if driver == "mlx5":
+    if network.has_counters and driver in ("mlx5", "bnxt_re"):
         clean["counters"] = dict.fromkeys(COUNTERS, 0)
     state = {"state": "1: DOWN", "phys_state": "2: Polling", "rate": "10 Gb/sec (4X SDR)"} if port in network.down else {}
     bare = {name: value for name, value in NDR_PORT.items() if name != "counters"}

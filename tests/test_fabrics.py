@@ -127,6 +127,12 @@ def test_errors_that_another_driver_names_otherwise_are_judged(name, profile, co
     rejected(judge(cluster(name, profile, odd={1: network})), f"{metric} = 7 count (bnxt_re_3 port 1: 7)", "node-01")
 
 
+@pytest.mark.parametrize(("name", "profile"), BNXT)
+def test_an_older_driver_without_port_counters_is_accepted_too(name, profile):
+    network = replace(network_of(name), has_counters=False)
+    assert judge(cluster(name, profile, odd=dict.fromkeys((0, 1), network))).verdict == "ACCEPTED"
+
+
 @pytest.mark.parametrize(
     ("name", "counter"), [("8x400-roce", "out_of_sequence"), ("16x200-roce", "out_of_sequence"), ("8x400-roce-bnxt", "oos_drop_count")]
 )

@@ -89,7 +89,7 @@ def lacking(infiniband: InfiniBand) -> Iterator[str]:
     for name in _ROCE_ERRORS:
         if _is_absent(_counted(_roce_ports(found), name, lambda port: port.hw_counters)):
             yield f"infiniband.roce.{name}"
-    if _is_absent(_counted(found, "port_xmit_data", lambda port: port.counters)):
+    if _is_absent(_counted(found, "port_rcv_data", lambda port: port.counters)):
         yield "nic.share.*"
 
 

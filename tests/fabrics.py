@@ -1,9 +1,11 @@
 """A job of several nodes on a simulated network, judged as a run is: sysfs trees and NCCL logs through the readers, rates as numbers."""
 
+import atexit
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from shutil import rmtree
+from tempfile import TemporaryDirectory, mkdtemp
 
 from inventory.rdma_trees import CONNECTX_7, COUNTERS, HW_COUNTERS, NDR_PORT, fill
 
@@ -16,13 +18,12 @@ from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.row import Attempt, Row
 from gpu_acceptance.record.run_record import Conclusion
 from gpu_acceptance.thresholds.limit import Profile, allowed_values, bound_at, matching_reason
-from gpu_acceptance.thresholds.profile import at_level, fabric_match, load_profile, select_fabric, shipped_dir
+from gpu_acceptance.thresholds.profile import at_level, fabrics, load_profile, select_fabric, shipped_dir
 from gpu_acceptance.verdict.coverage import applying_limits
 from gpu_acceptance.verdict.rows import make_row
 from gpu_acceptance.verdict.verdict import conclude
 from tests.judging import make_job, make_plan, make_record
 
-GPUS = 8
 NETWORK = frozenset({"connectivity", "infiniband", "nic", "nccl", "nccl_ring", "nccl_sizes", "nccl_scaling"})
 SMALL, LARGE = 2**27, 2**32
 _RATES = {
@@ -35,7 +36,19 @@ _RATES = {
 _LAYERS = {"IB": "InfiniBand", "RoCE": "Ethernet", "EFA": "Unspecified"}
 _PLUGINS = {"IB": "IB", "RoCE": "IB", "EFA": "AWS Libfabric"}
 _OF_RATE = ("busbw_internode", "busbw_internode_medium", "busbw_pair", "busbw_node", "throughput_internode")
-MODELS = {"h100-sxm": "NVIDIA H100 80GB HBM3", "h200-sxm": "NVIDIA H200", "a100-sxm": "NVIDIA A100-SXM4-80GB", "b200": "NVIDIA B200"}
+# Profiles that fabrics name and that are not shipped yet: the B200's stands in for them.
+STAND_INS = {"b300": "NVIDIA B300 SXM6 AC", "gb200": "NVIDIA GB200", "gb300": "NVIDIA GB300", "mi300x": "AMD Instinct MI300X"}
+_FOUR_GPUS = """limits:
+  "nccl_scaling.{all_reduce,all_gather,reduce_scatter}.busbw_node": {at_least: {4: 600}, source: "derived: for the profile to come"}
+"""
+_PCI_DRIVERS = {"mlx5": "mlx5_core", "bnxt_re": "bnxt_en", "irdma": "ice"}
+# What a driver other than mlx5 counts (Linux, drivers/infiniband/hw): bnxt_re also shows `counters`, of which it fills the last two.
+_HW_COUNTERS = {
+    "mlx5": HW_COUNTERS,
+    "bnxt_re": ("seq_err_naks_rcvd", "oos_drop_count", "rx_roce_errors", "to_retransmits", "active_qps", "tx_bytes", "rx_bytes"),
+    "irdma": ("ip4InDiscards", "ip4OutOctets", "cnpHandled"),
+    "efa": ("tx_bytes", "rx_bytes", "rx_drops"),
+}
 
 
 @dataclass(frozen=True)
@@ -47,6 +60,11 @@ class Network:
     gbit_per_s: int
     via: str = ""  # in place of the plug-in of its link: `Socket`
     gpudirect: bool = True
+    gpus: int = 8
+    driver: str = "mlx5"
+    has_counters: bool = True  # the folder `counters`; bnxt_re has it on a newer Linux alone
+    counted: tuple[tuple[str, int], ...] = ()  # what hw_counters of port 3 have counted
+    nvlink_domain: str = ""
     sharp: bool = False
     down: tuple[int, ...] = ()
     slow: tuple[int, ...] = ()  # ports at half rate
@@ -66,35 +84,58 @@ class Cluster:
     limits: tuple[Path, ...] = ()  # --limits
     whole: bool = False  # all limits of the profile; else those of what goes between GPUs and nodes
 
+    @property
+    def gpus(self) -> int:
+        return self.network.gpus
+
+
+@cache
+def directory() -> Path:
+    """The shipped limits, with stand-ins for the profiles that are not shipped yet."""
+    missing = {name: model for name, model in STAND_INS.items() if not (shipped_dir() / f"{name}.yaml").exists()}
+    if not missing:
+        return shipped_dir()
+    folder = Path(mkdtemp(prefix="gpu-acceptance-test-fabrics-"))
+    atexit.register(rmtree, folder)
+    for path in shipped_dir().glob("*.yaml"):
+        (folder / path.name).symlink_to(path)
+    for name, model in missing.items():
+        (folder / f"{name}.yaml").write_text(
+            f'extends: b200\nmatch: {{device_name: "{model}"}}\n{_FOUR_GPUS if name.startswith("gb") else ""}'
+        )
+    return folder
+
 
 def network_of(name: str) -> Network:
     """The network that a shipped fabric is for. One that nothing shows is that of its parent."""
-    found = fabric_match(name, shipped_dir())
+    found = fabrics(directory())[name]
     match = found.fabric if found else None
     if match is None:
         return Network("none", 0, 0, via="Socket", gpudirect=False) if name == "ethernet" else replace(network_of("8x400-ib"), sharp=True)
     if match.link == "gVNIC":
         return Network("gVNIC", match.ports, 0, via="FasTrak" if match.ports == 8 else "GPUDirectTCPX_v7")
-    return Network(match.link, match.ports, int(match.gbit_per_s or 100))
+    gpus = match.gpus or 8
+    if match.link == "NVLink":
+        return Network("IB", gpus, 400, via="P2P/MNNVL", gpus=gpus, nvlink_domain="rack/1")
+    return Network(match.link, match.ports or gpus, int(match.gbit_per_s or 100), gpus=gpus, driver=match.driver or "mlx5")
 
 
 def judge(cluster: Cluster) -> Conclusion:
     """Judge a run at level full in which all else is sound."""
     job = _job(cluster)
     seen = job.fabric_class
-    key = (seen.link, seen.ports, seen.gbit_per_s, seen.gpus) if seen else ("none", 0, None, GPUS)
-    fabric = cluster.asked or select_fabric(*key, cluster.profile, shipped_dir())
+    fabric = cluster.asked or select_fabric((seen or FabricClass("none", 0, None, cluster.gpus)).key, cluster.profile, directory())
     profile = profile_on(cluster.profile, fabric, cluster.limits, cluster.whole)
     shown = _figures(cluster, profile, job)
     beside = [limit.metric for limit in applying_limits(profile, job) if matching_reason(limit.metric, profile.not_applicable) is None]
-    rows = [_sound_row(profile, cluster.profile, cluster.num_nodes, metric) for metric in beside if metric not in shown]
+    rows = [_sound_row(profile, job, metric) for metric in beside if metric not in shown]
     rows += [_row(metric, by_rank, profile, job) for metric, by_rank in sorted(shown.items())]
     return conclude(make_plan(profile), job, rows)
 
 
 @cache
 def profile_on(name: str, fabric: str, overlays: tuple[Path, ...], whole: bool) -> Profile:
-    profile = at_level(load_profile(name, shipped_dir(), overlays, fabric=fabric), "full")
+    profile = at_level(load_profile(name, directory(), overlays, fabric=fabric), "full")
     if whole:
         return profile
     limits = {metric: limit for metric, limit in profile.limits.items() if limit.subject in NETWORK}
@@ -104,22 +145,21 @@ def profile_on(name: str, fabric: str, overlays: tuple[Path, ...], whole: bool) 
 _SOUND: dict[tuple, Row] = {}
 
 
-def _sound_row(profile: Profile, name: str, num_nodes: int, metric: str) -> Row:
-    key = (name, profile.digest, len(profile.limits), num_nodes, metric)
+def _sound_row(profile: Profile, job: Job, metric: str) -> Row:
+    key = (profile.name, profile.digest, len(profile.limits), job.num_nodes, metric)
     if key not in _SOUND:
-        _SOUND[key] = _make_sound_row(profile, name, num_nodes, metric)
+        _SOUND[key] = _make_sound_row(profile, job, metric)
     return _SOUND[key]
 
 
-def _make_sound_row(profile: Profile, name: str, num_nodes: int, metric: str) -> Row:
-    job = _job(Cluster(name, Network("none", 0, 0), num_nodes))
-    value = _sound(profile.limits[metric], num_nodes)
+def _make_sound_row(profile: Profile, job: Job, metric: str) -> Row:
+    value = _sound(profile.limits[metric], job)
     return _row(metric, dict.fromkeys(range(job.world_size), (value, profile.limits[metric].unit, "")), profile, job)
 
 
 def _row(metric: str, by_rank: dict[int, tuple], profile: Profile, job: Job) -> Row:
     limit = profile.limits.get(metric)
-    spread = bound_at(limit.spread_at_most, GPUS, job.num_nodes) if limit else None
+    spread = bound_at(limit.spread_at_most, job.gpus_per_node, job.num_nodes) if limit else None
     records = [
         make_record(rank, figures=(_other(rank), *([_figure(metric, by_rank[rank], spread)] if rank in by_rank else [])))
         for rank in range(job.world_size)
@@ -138,9 +178,9 @@ def _other(rank):
     return make_figure("launch.kernels.round_trip", 1.0 + rank, "us", judged=False)
 
 
-def _sound(limit, num_nodes):
+def _sound(limit, job):
     """A value that a sound machine has: 5 % above a floor that was set 5 % below a reading, on any other bound."""
-    shape = GPUS, num_nodes
+    shape = job.gpus_per_node, job.num_nodes
     if limit.at_least is not None:
         floor = bound_at(limit.at_least, *shape)
         return min(floor / 0.95, limit.ceiling or floor / 0.95) if limit.unit.endswith("/s") else floor
@@ -150,11 +190,12 @@ def _sound(limit, num_nodes):
 
 
 def _job(cluster: Cluster) -> Job:
-    job = make_job(GPUS * cluster.num_nodes, GPUS)
+    job = make_job(cluster.gpus * cluster.num_nodes, cluster.gpus)
+    model = load_profile(cluster.profile, directory()).device_name
     identities = []
     for identity in job.ranks:
         seen = node_with(cluster.odd.get(identity.node, cluster.network))
-        gpus = tuple(gpu.model_copy(update={"name": MODELS[cluster.profile]}) for gpu in identity.gpus)
+        gpus = tuple(gpu.model_copy(update={"name": model}) for gpu in identity.gpus)
         identities.append(identity.model_copy(update={"gpus": gpus, "fabric": seen.fabric if identity.local_rank == 0 else None}))
     return Job(tuple(identities))
 
@@ -176,16 +217,16 @@ def _figures(cluster: Cluster, profile: Profile, job: Job) -> dict[str, dict[int
         told.append(nccl_physics.told_reduction(log))
         show(identity.rank, nccl_physics.findings(log, LARGE, nodes, identity.rank))
         if "infiniband" in profile.requires:
-            show(identity.rank, infiniband_health.devices(seen.used, tuple(range(GPUS)), seen.places[identity.local_rank]))
+            show(identity.rank, infiniband_health.devices(seen.used, tuple(range(cluster.gpus)), seen.places[identity.local_rank]))
             show(identity.rank, seen.findings if identity.local_rank == 0 else ())
         if "nic" in profile.requires:
-            of_node = [f"mlx5_{port}" for port in range(network.ports) if port not in network.gone]
+            of_node = [_name(network, port) for port in range(network.ports) if port not in network.gone]
             loop = loopback_log(network, identity.local_rank)
-            show(identity.rank, nccl_physics.loopback(loop, [0] * GPUS, [", ".join(of_node)], seen.used.devices))
+            show(identity.rank, nccl_physics.loopback(loop, [0] * cluster.gpus, [", ".join(of_node)], seen.used.devices))
     show(0, nccl_physics.reduction(told, nodes))
     for limit in applying_limits(profile, job):
         if limit.metric.split(".")[-1] in _OF_RATE and matching_reason(limit.metric, profile.not_applicable) is None:
-            sound = _sound(limit, cluster.num_nodes)
+            sound = _sound(limit, job)
             for identity in job.ranks:
                 factor = cluster.factors.get((limit.metric, identity.node), cluster.factors.get((limit.metric, -1), 1.0))
                 found.setdefault(limit.metric, {})[identity.rank] = (sound * factor, limit.unit, "")
@@ -207,13 +248,16 @@ class SeenNode:
 def node_with(network: Network) -> SeenNode:
     with TemporaryDirectory() as name:
         root = Path(name)
-        addresses = [_add_gpu(root, network, index) for index in range(GPUS)]
+        addresses = [_add_gpu(root, network, index) for index in range(network.gpus)]
         for port in range(network.ports):
             if port not in network.gone:
                 _add_port(root, network, port)
         if network.link != "gVNIC":
             _add_storage(root)
-        gpus = [Gpu(index=index, name="", pci_bus_id=nvml_bus_id(address)) for index, address in enumerate(addresses)]
+        gpus = [
+            Gpu(index=index, name="", pci_bus_id=nvml_bus_id(address), nvlink_domain=network.nvlink_domain)
+            for index, address in enumerate(addresses)
+        ]
         places = [place(gpu.pci_bus_id, root) for gpu in gpus]
         fabric, reading = fabric_reader.read(gpus, root), infiniband.read(root)
         globs = infiniband.globs_of_job(infiniband.NEAREST, fabric.devices)
@@ -225,7 +269,7 @@ def node_with(network: Network) -> SeenNode:
 
 def _switch(network: Network, index: int) -> tuple[str, int]:
     """The PCIe switch of this GPU, and its bus. Where there are fewer ports than GPUs, GPUs share a switch with a port."""
-    bus = 0x10 * (index * min(network.ports or GPUS, GPUS) // GPUS + 1)
+    bus = 0x10 * (index * min(network.ports or network.gpus, network.gpus) // network.gpus + 1)
     return f"pci0000:{bus:02x}/0000:{bus:02x}:01.0/0000:{bus + 1:02x}:00.0", bus
 
 
@@ -233,7 +277,7 @@ def _add_gpu(root: Path, network: Network, index: int) -> str:
     switch, bus = _switch(network, index)
     address = f"0000:{bus + 8 + index % 2:02x}:00.0"
     folder = root / "sys/devices" / f"{switch}/0000:{bus + 2:02x}:{0x10 + index % 2:02x}.0/{address}"
-    fill(folder, {"numa_node": index * 2 // GPUS})
+    fill(folder, {"numa_node": index * 2 // network.gpus})
     link = root / "sys/bus/pci/devices" / address
     link.parent.mkdir(parents=True, exist_ok=True)
     link.symlink_to(folder)
@@ -243,19 +287,28 @@ def _add_gpu(root: Path, network: Network, index: int) -> str:
 
 
 def _add_port(root: Path, network: Network, port: int) -> None:
-    gpu = port * GPUS // network.ports
+    gpu = port * network.gpus // network.ports
     switch, bus = _switch(network, gpu)
-    slot = port - (gpu * network.ports + GPUS - 1) // GPUS  # of the ports of this GPU
+    slot = port - (gpu * network.ports + network.gpus - 1) // network.gpus  # of the ports of this GPU
     path = f"{switch}/0000:{bus + 2:02x}:{slot + 1:02x}.0/0000:{bus + 4 + slot:02x}:00.0"
     if network.link == "gVNIC":
-        folder = fill(root / "sys/devices" / path, {"numa_node": gpu * 2 // GPUS}) / "net" / f"eth{port + 1}"
+        folder = fill(root / "sys/devices" / path, {"numa_node": gpu * 2 // network.gpus}) / "net" / f"eth{port + 1}"
         _link(root, folder, path, f"sys/class/net/eth{port + 1}", "gve", "../..")
         return
     rate = network.gbit_per_s // 2 if port in network.slow else network.gbit_per_s
-    clean = {"counters": dict.fromkeys((*COUNTERS, "port_xmit_data"), 0), "hw_counters": dict.fromkeys(HW_COUNTERS, 0)}
+    driver = "efa" if network.link == "EFA" else network.driver
+    counted = dict(network.counted) if port == 3 else {}
+    clean = {"hw_counters": dict.fromkeys(_HW_COUNTERS[driver], 0) | counted}
+    if network.has_counters and driver in ("mlx5", "bnxt_re"):
+        clean["counters"] = dict.fromkeys(COUNTERS, 0) | ({"port_xmit_data": 0} if driver == "mlx5" else {})
     state = {"state": "1: DOWN", "phys_state": "2: Polling", "rate": "10 Gb/sec (4X SDR)"} if port in network.down else {}
-    files = {**NDR_PORT, **clean, "link_layer": _LAYERS[network.link], "rate": _RATES[rate], **state}
-    _add_device(root, f"mlx5_{port}", path, files, gpu * 2 // GPUS, "efa" if network.link == "EFA" else "mlx5_core")
+    bare = {name: value for name, value in NDR_PORT.items() if name != "counters"}
+    files = {**bare, **clean, "link_layer": _LAYERS[network.link], "rate": _RATES[rate], **state}
+    _add_device(root, _name(network, port), path, files, gpu * 2 // network.gpus, _PCI_DRIVERS.get(driver, driver))
+
+
+def _name(network: Network, port: int) -> str:
+    return f"{network.driver}_{port}"
 
 
 def _add_storage(root: Path) -> None:
@@ -283,10 +336,11 @@ def _link(root: Path, folder: Path, path: str, name: str, driver: str, up: str) 
 
 def _log(network: Network, rank: int, world_size: int) -> nccl_log.NcclLog:
     """NCCL's log of a rank in a ring, which goes on to the next node from the last rank of each."""
-    following, device = (rank + 1) % world_size, rank % GPUS
-    way = "P2P/CUMEM" if following // GPUS == rank // GPUS else f"NET/{_via(network, device)}"
+    gpus = network.gpus
+    following, device = (rank + 1) % world_size, rank % gpus
+    way = "P2P/CUMEM" if following // gpus == rank // gpus else _via(network, device)
     lines = [*_head(network), f"AllReduce: {LARGE} Bytes -> Algo NVLS_TREE proto SIMPLE channel{{Lo..Hi}}={{0..15}}"]
-    lines += [f"Channel 00/0 : {rank}[{device}] -> {following}[{following % GPUS}] [send] via {way}"]
+    lines += [f"Channel 00/0 : {rank}[{device}] -> {following}[{following % gpus}] [send] via {way}"]
     if network.sharp:
         lines.append(f"CollNet 00/0 : {rank} [send] via COLLNET/SHARP/{device}/GDRDMA")
     return _parse(lines)
@@ -294,19 +348,21 @@ def _log(network: Network, rank: int, world_size: int) -> nccl_log.NcclLog:
 
 def loopback_log(network: Network, local_rank: int) -> nccl_log.NcclLog:
     partner = local_rank ^ 1
-    return _parse([*_head(network), f"Channel 00/1 : {local_rank}[0] -> {partner}[0] [send] via NET/{_via(network, local_rank)}"])
+    return _parse([*_head(network), f"Channel 00/1 : {local_rank}[0] -> {partner}[0] [send] via {_via(network, local_rank)}"])
 
 
 def _via(network: Network, device: int) -> str:
     plugin = network.via or _PLUGINS[network.link]
-    number = device * max(network.ports, 1) // GPUS
-    return f"{plugin}/{number}{'/GDRDMA' if network.gpudirect else ''}"
+    if plugin.startswith("P2P"):
+        return plugin
+    number = device * max(network.ports, 1) // network.gpus
+    return f"NET/{plugin}/{number}{'/GDRDMA' if network.gpudirect else ''}"
 
 
 def _head(network: Network) -> list[str]:
     if network.link == "EFA":
         return ["NET/OFI Selected provider is efa, fabric is efa-direct (found 16 nics)"]
-    devices = " ".join(f"[{port}]mlx5_{port}:1/{network.link}" for port in range(network.ports))
+    devices = " ".join(f"[{port}]{_name(network, port)}:1/{network.link}" for port in range(network.ports))
     return [f"NET/IB : Using {devices} [RO]; OOB eth0:192.0.2.2<0>"] if network.link in ("IB", "RoCE") else []
 
 
@@ -317,3 +373,8 @@ def _parse(lines: list[str]) -> nccl_log.NcclLog:
 def kind_of(network: Network) -> FabricClass:
     """The class that the inventory sees in a node with this network."""
     return class_of([node_with(network).fabric])
+
+
+def lacking_in(network: Network) -> list[str]:
+    """The metrics that the driver of these ports does not count."""
+    return list(infiniband_health.lacking(node_with(network).used))

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from clean_environment import clean_environment
-from fabrics import GPUS, LARGE, Network, loopback_log, network_of, node_with
+from fabrics import LARGE, Network, loopback_log, network_of, node_with
 
 from gpu_acceptance.folder.files import read_results
 from gpu_acceptance.inventory import counters, infiniband_health, nccl_log, nccl_physics
@@ -35,6 +35,7 @@ from tests.judging import make_plan
 ROOT = Path(__file__).parents[1]
 EVIDENCE = ROOT / "reports" / "evidence"
 LOG = ROOT / "tests" / "cases" / "nccl" / "13_two_nodes_2_19.txt"
+GPUS = 8  # of a node
 NODES = [rank // GPUS for rank in range(2 * GPUS)]
 SOUND = network_of("8x400-ib")
 # The first that passed a validation gives its figures: two nodes of one H100, two of one H200, and one of two H200 for p2p.
@@ -85,9 +86,8 @@ class World:
 def record_of(world: World) -> RunRecord:
     """Return the record of a run at level full: profile and fabric chosen by the inventory, every planned validation a row."""
     job = _job(world)
-    seen = job.fabric_class
     name = select_profile(job.ranks[0].gpus[0].name, shipped_dir())
-    fabric = select_fabric(seen.link, seen.ports, seen.gbit_per_s, seen.gpus, name, shipped_dir())
+    fabric = select_fabric(job.fabric_class.key, name, shipped_dir())
     profile = at_level(load_profile(name, shipped_dir(), fabric=fabric), "full")
     planned = [PlannedValidation(nodeid=one, deadline_s=profile.deadline_s) for one in collected() if runs(profile, one)]
     rows = [_row(world, one.nodeid, profile, job) for one in planned]

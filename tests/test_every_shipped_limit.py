@@ -1,4 +1,4 @@
-"""Every limit of every shipped profile, in a run in which all else holds: on the bound, beyond it, absent, and impossible.
+"""Every limit of every shipped profile and fabric, in a run in which all else holds: on the bound, beyond it, absent, and impossible.
 
 A limit that nothing can miss, or that nothing can hold, would be found here. What else holds is all that the profile asks for once for
 each shape of a job, and for each limit by itself its own subject and what shares the chance of a false alarm with it: a verdict looks at
@@ -11,13 +11,24 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
 import pytest
+from fabrics import directory
 
 from gpu_acceptance.record.figure import make_figure
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.row import Attempt, Row
 from gpu_acceptance.record.run_record import Conclusion
-from gpu_acceptance.thresholds.limit import COUNTERS, Limit, Profile, Value, allowed_values, bound_at, matching_reason
-from gpu_acceptance.thresholds.profile import load_profile, profile_names, shipped_dir
+from gpu_acceptance.thresholds.limit import (
+    COUNTERS,
+    ByNodes,
+    Limit,
+    Profile,
+    Value,
+    allowed_values,
+    bound_at,
+    matching_reason,
+    range_of_nodes,
+)
+from gpu_acceptance.thresholds.profile import fabrics, load_profile, profile_names, shipped_dir
 from gpu_acceptance.verdict.bounds import bounds_of
 from gpu_acceptance.verdict.coverage import applying_limits
 from gpu_acceptance.verdict.rows import make_row
@@ -28,12 +39,20 @@ pytestmark = pytest.mark.slow
 
 DIRECTORY = shipped_dir()
 UNLISTED_SIZE = 4
+FEWEST = 2  # GPUs per node beside a fabric, whose limits hold for any number
 INFORMS = make_figure("smoke.runs.duration_s", 1.0, "s", judged=False)  # beside a counter: a validation without a figure is an error
 
 
 @cache
 def shipped(name: str) -> Profile:
-    return load_profile(name, DIRECTORY)
+    """A shipped profile, or one with a network between its nodes on it, `h200-sxm+8x400-ib`."""
+    profile, _, fabric = name.partition("+")
+    return load_profile(profile, directory() if fabric else DIRECTORY, fabric=fabric)
+
+
+def names() -> list[str]:
+    matches = fabrics(DIRECTORY).items()
+    return [*profile_names(DIRECTORY), *(f"{match.profiles[0] if match else 'h200-sxm'}+{fabric}" for fabric, match in matches)]
 
 
 @dataclass(frozen=True)
@@ -83,15 +102,23 @@ def job_of(profile_name: str, gpus_per_node: int, num_nodes: int) -> Job:
 def cases() -> list[object]:
     """Each limit in the first profile that has it: what others inherit unchanged is the same limit. Of equal bounds the ends."""
     found, seen = [], set[str]()
-    for name in profile_names(DIRECTORY):
+    for name in names():
         for metric, limit in shipped(name).limits.items():
             if matching_reason(metric, shipped(name).not_applicable) is None and repr(limit) not in seen:
                 seen.add(repr(limit))
-                for size in sizes(limit):
-                    num_nodes = 2 if limit.nodes == "several" else 1
-                    if limit.applies(size, num_nodes):
-                        found.append(pytest.param(Case(name, metric, size, num_nodes), id=f"{name}-{metric}-{size}x{num_nodes}"))
+                listed = [FEWEST] if "+" in name else sizes(limit)
+                shapes = [(size, num_nodes) for size in listed for num_nodes in numbers_of_nodes(limit) if limit.applies(size, num_nodes)]
+                found += [pytest.param(Case(name, metric, *shape), id="{}-{}-{}x{}".format(name, metric, *shape)) for shape in shapes]
     return found
+
+
+def numbers_of_nodes(limit: Limit) -> list[int]:
+    """One number of nodes of each range that a bound lists, the lowest: where it asks for something."""
+    if limit.nodes != "several":
+        return [1]
+    by_nodes = [bound for bound in (limit.at_least, limit.at_most) if isinstance(bound, ByNodes)]
+    lowest = {range_of_nodes(text)[0] for bound in by_nodes for text, number in bound.nodes.items() if number is not None}
+    return sorted(lowest) or [2]
 
 
 def sizes(limit: Limit) -> list[int]:

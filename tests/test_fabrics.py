@@ -3,28 +3,26 @@
 from dataclasses import replace
 
 import pytest
-from fabrics import Cluster, Network, judge, kind_of, network_of
+from fabrics import Cluster, Network, directory, judge, kind_of, network_of
 
-from gpu_acceptance.thresholds.profile import fabric_match, fabric_names, shipped_dir
+from gpu_acceptance.thresholds.file import LimitsError
+from gpu_acceptance.thresholds.profile import fabrics, load_profile, profile_names, select_fabric, shipped_dir
 
-FABRICS = [name for name in fabric_names(shipped_dir()) if name != "ethernet"]
 HIDDEN = {"8x400-ib-sharp"}  # nothing in a node shows it
-
-
-def profiles_of(name):
-    match = fabric_match(name, shipped_dir())
-    return match.profiles if match else ["h200-sxm"]
-
-
-CASES = [(name, profile) for name in FABRICS for profile in profiles_of(name)]
+CASES = [
+    (name, profile)
+    for name, match in fabrics(directory()).items()
+    if name != "ethernet"
+    for profile in (match.profiles if match else ["h200-sxm"])
+]
+SIZES = [(*case, size) for case in CASES for size in ((2, 4, 8, 18) if case[0] == "nvl72" else (2, 4, 8, 32))]
 
 
 def cluster(name, profile, num_nodes=2, **more):
     return Cluster(profile, network_of(name), num_nodes, asked=name if name in HIDDEN else "", **more)
 
 
-@pytest.mark.parametrize("num_nodes", [2, 4, 8, 32])
-@pytest.mark.parametrize(("name", "profile"), CASES)
+@pytest.mark.parametrize(("name", "profile", "num_nodes"), SIZES)
 def test_a_sound_cluster_is_accepted(name, profile, num_nodes):
     conclusion = judge(cluster(name, profile, num_nodes, whole=num_nodes == 2))
     assert conclusion.verdict == "ACCEPTED", conclusion.reasons
@@ -32,7 +30,7 @@ def test_a_sound_cluster_is_accepted(name, profile, num_nodes):
     assert conclusion.coverage.limits_held == conclusion.coverage.limits_expected > (200 if num_nodes == 2 else 25)
 
 
-RDMA = [(name, profile) for name, profile in CASES if network_of(name).link in ("IB", "RoCE")]
+RDMA = [(name, profile) for name, profile in CASES if network_of(name).link in ("IB", "RoCE") and name != "nvl72"]
 
 
 def rejected(conclusion, *texts):
@@ -44,14 +42,16 @@ def rejected(conclusion, *texts):
 @pytest.mark.parametrize(
     ("fault", "texts"),
     [
-        ({"down": (3,)}, ["infiniband.ports.state", "mlx5_3", "node-01"]),
-        ({"slow": (5,)}, ["infiniband.ports.rate", "mlx5_5", "node-01"]),
-        ({"gone": (7,)}, ["infiniband.devices.per_gpu", "infiniband.network.kind", "node-01"]),
+        ({"down": (3,)}, ["infiniband.ports.state", "{driver}_3", "node-01"]),
+        ({"slow": (2,)}, ["infiniband.ports.rate", "{driver}_2", "node-01"]),
+        ({"gone": (3,)}, ["infiniband.devices.per_gpu", "infiniband.network.kind", "node-01"]),
     ],
     ids=["one port down", "one port at half rate", "a card less"],
 )
 def test_one_fault_of_a_node_is_named(name, profile, fault, texts):
-    rejected(judge(cluster(name, profile, odd={1: replace(network_of(name), **fault)})), *texts)
+    network = network_of(name)
+    texts = [text.format(driver=network.driver) for text in texts]
+    rejected(judge(cluster(name, profile, odd={1: replace(network, **fault)})), *texts)
 
 
 @pytest.mark.parametrize(("name", "profile"), RDMA)
@@ -75,7 +75,7 @@ def test_sockets_are_not_what_was_bought(name, profile):
     rejected(judge(cluster(name, profile, odd={0: network, 1: network})), "nccl.transport.internode = Socket", "nccl.network.staged")
 
 
-@pytest.mark.parametrize(("name", "profile"), CASES)
+@pytest.mark.parametrize(("name", "profile"), [case for case in CASES if case[0] != "nvl72"])
 def test_bytes_staged_in_host_memory(name, profile):
     rejected(judge(cluster(name, profile, odd={1: replace(network_of(name), gpudirect=False)})), "nccl.network.staged", "node-01")
 
@@ -112,3 +112,75 @@ def test_sockets_pass_only_where_they_were_bought():
     assert judge(Cluster("h200-sxm", network, 2, asked="ethernet")).verdict == "ACCEPTED"
     assert judge(Cluster("h200-sxm", network, 2)).verdict != "ACCEPTED"
     rejected(judge(Cluster("h200-sxm", network_of("8x400-ib"), 2, asked="ethernet")), "nccl.transport.internode = IB")
+
+
+BNXT = [(name, profile) for name, profile in CASES if network_of(name).driver == "bnxt_re"]
+
+
+@pytest.mark.parametrize(("name", "profile"), BNXT)
+@pytest.mark.parametrize(
+    ("counter", "metric"),
+    [("seq_err_naks_rcvd", "infiniband.roce.packet_seq_err"), ("rx_roce_errors", "infiniband.counters.port_rcv_errors")],
+)
+def test_errors_that_another_driver_names_otherwise_are_judged(name, profile, counter, metric):
+    network = replace(network_of(name), counted=((counter, 7),))
+    rejected(judge(cluster(name, profile, odd={1: network})), f"{metric} = 7 count (bnxt_re_3 port 1: 7)", "node-01")
+
+
+@pytest.mark.parametrize(("name", "profile"), BNXT)
+def test_an_older_driver_without_port_counters_is_accepted_too(name, profile):
+    network = replace(network_of(name), has_counters=False)
+    assert judge(cluster(name, profile, odd=dict.fromkeys((0, 1), network))).verdict == "ACCEPTED"
+
+
+@pytest.mark.parametrize(
+    ("name", "counter"), [("8x400-roce", "out_of_sequence"), ("16x200-roce", "out_of_sequence"), ("8x400-roce-bnxt", "oos_drop_count")]
+)
+def test_packets_out_of_order_are_the_sites_to_judge(name, counter, tmp_path):
+    """Routing that spreads packets over paths reorders them by design; where it does not, an overlay of the site asks for none."""
+    odd = {1: replace(network_of(name), counted=((counter, 9),))}
+    assert judge(cluster(name, "h100-sxm", odd=odd)).verdict == "ACCEPTED"
+    site = tmp_path / "in-order.yaml"
+    site.write_text('limits: {infiniband.roce.out_of_sequence: {at_most: 0, source: "policy: no adaptive routing here"}}\n')
+    strict = judge(cluster(name, "h100-sxm", odd=odd, limits=(site,)))
+    rejected(strict, "infiniband.roce.out_of_sequence = 9", "node-01")
+    assert judge(cluster(name, "h100-sxm", limits=(site,))).verdict == "ACCEPTED"
+
+
+def test_a_driver_without_a_fabric_is_named():
+    conclusion = judge(Cluster("h200-sxm", Network("RoCE", 8, 400, driver="irdma"), 2))
+    assert conclusion.verdict == "INCOMPLETE"
+    assert "no fabric: 8 x 400 Gbit/s RoCE (irdma) beside 8 GPUs" in conclusion.line
+
+
+def test_a_node_whose_cards_have_another_driver():
+    other = replace(network_of("8x400-roce"), driver="bnxt_re")
+    rejected(judge(cluster("8x400-roce", "h200-sxm", 4, odd={3: other})), "infiniband.network.kind", "RoCE (bnxt_re)", "node-03")
+
+
+RACKS = [(name, profile) for name, profile in CASES if profile.startswith("gb")]
+
+
+@pytest.mark.parametrize(("name", "profile"), RACKS)
+def test_nvlink_between_nodes_decides_the_fabric(name, profile):
+    """In one domain it is judged whatever cards are there; in several it is the network, which says so."""
+    network, nodes = network_of(name), range(4)
+    one = judge(Cluster(profile, replace(network, nvlink_domain="rack/1", via="P2P/MNNVL"), 4))
+    assert (one.verdict, "fabric nvl72: NVLink beside 4 GPUs" in one.line) == ("ACCEPTED", True), one.reasons
+    off = judge(Cluster(profile, replace(network, nvlink_domain="rack/1", via=network.via if network.link == "EFA" else "IB"), 4))
+    rejected(off, "nccl.transport.internode")
+    if name != "nvl72":
+        two = judge(cluster(name, profile, 4, odd={node: replace(network, nvlink_domain=f"rack/{node % 2}") for node in nodes}))
+        assert (two.verdict, "beside 4 GPUs, in 2 NVLink domains" in two.line) == ("ACCEPTED", True), two.reasons
+        outside = judge(cluster(name, profile, 4, odd={node: replace(network, nvlink_domain="rack/1") for node in nodes[:3]}))
+        assert "in 2 NVLink domains" in outside.line
+
+
+def test_no_gpu_with_a_profile_can_be_judged_by_data_for_another():
+    """MI300X: the suite does not run there, and no shipped profile is that one's."""
+    assert "mi300x" not in profile_names(shipped_dir())
+    match = fabrics(shipped_dir())["8x400-roce-mi300x"].fabric
+    for profile in profile_names(shipped_dir()):
+        assert select_fabric(match.model_dump(), profile, shipped_dir()) != "8x400-roce-mi300x"
+        with pytest.raises(LimitsError, match=rf"^fabric 8x400-roce-mi300x is for mi300x; fabrics for {profile}: "):
+            load_profile(profile, shipped_dir(), fabric="8x400-roce-mi300x")

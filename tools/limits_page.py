@@ -12,7 +12,7 @@ from gpu_acceptance.thresholds.families import expand
 from gpu_acceptance.thresholds.file import LimitsFile
 from gpu_acceptance.thresholds.known_metrics import known_metrics
 from gpu_acceptance.thresholds.limit import COUNTERS, Limit, source_kind, subject_of_metric
-from gpu_acceptance.thresholds.profile import fabric_names, load_profile, profile_names, read_profiles, shipped_dir
+from gpu_acceptance.thresholds.profile import BASE, fabrics, load_profile, profile_names, read_profiles, shipped_dir
 from tools.markdown import cell, escaped
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -53,7 +53,7 @@ def limits_by_file() -> Mapping[str, Mapping[str, Limit]]:
     found: dict[str, dict[str, Limit]] = {}
     profiles = [load_profile(name, shipped_dir()) for name in ("base", *profile_names(shipped_dir()))]
     profiles += [load_profile("h200-sxm", shipped_dir(), [Path(overlay)]) for overlay in _OVERLAYS]
-    profiles += [load_profile("h200-sxm", shipped_dir(), fabric=fabric) for fabric in fabric_names(shipped_dir())]
+    profiles += [load_profile(BASE, shipped_dir(), fabric=fabric) for fabric in fabrics(shipped_dir())]
     for profile in profiles:
         for metric, limit in profile.limits.items():
             found.setdefault(metric, {})[limit.file.removesuffix(".yaml")] = limit

@@ -19,7 +19,8 @@ from gpu_acceptance.run import own_files
 from gpu_acceptance.run.settings import OPTIONS, Option
 from gpu_acceptance.thresholds import contract_file, schema
 from gpu_acceptance.thresholds.limit import ByNodes
-from gpu_acceptance.thresholds.profile import fabric_match, fabric_names, load_profile, shipped_dir
+from gpu_acceptance.thresholds.profile import BASE, fabrics, load_profile, shipped_dir
+from gpu_acceptance.thresholds.schema import Match
 from tools.limits_page import limits_page
 from tools.markdown import MADE_BY, cell, escaped, with_block
 from tools.nfs_block import nfs_block
@@ -160,17 +161,18 @@ def _packages_imported(folder: Path) -> set[str]:
 
 def fabrics_block() -> str:
     """One row per network between nodes: by what it is chosen, beside which GPUs, and all_reduce by the number of nodes."""
-    rows = [_fabric_row(name) for name in fabric_names(shipped_dir())]
+    rows = [_fabric_row(name, match) for name, match in fabrics(shipped_dir()).items()]
     head = "| fabric | chosen by | beside | `nccl.all_reduce.busbw_internode`, 4 GiB |\n|---|---|---|---|\n"
     return head + "".join(rows)
 
 
-def _fabric_row(name: str) -> str:
-    match = fabric_match(name, shipped_dir())
+def _fabric_row(name: str, match: Match | None) -> str:
     profiles = (match.profiles if match else None) or ["h100-sxm", "h200-sxm"]
     keys = match.fabric if match else None
-    chosen = str(FabricClass(keys.link, keys.ports or 0, keys.gbit_per_s, keys.gpus or 8)) if keys else "`--fabric` alone"
-    limit = load_profile(profiles[0], shipped_dir(), fabric=name).limits.get("nccl.all_reduce.busbw_internode")
+    chosen = (
+        str(FabricClass(keys.link, keys.ports or 0, keys.gbit_per_s, keys.gpus or 8, keys.driver or "")) if keys else "`--fabric` alone"
+    )
+    limit = load_profile(BASE, shipped_dir(), fabric=name).limits.get("nccl.all_reduce.busbw_internode")
     bound = limit.at_least if limit else None
     by_nodes = bound.nodes if isinstance(bound, ByNodes) else {"any number": bound}
     floors = [f"{text} nodes: {f'{number:g} GB/s' if isinstance(number, float) else 'recorded'}" for text, number in by_nodes.items()]

@@ -261,3 +261,16 @@ def test_a_counter_that_is_not_there_leaves_the_others(tmp_path):
     assert [name for (name, _), value in values.items() if isinstance(value, Missing)] == lacking
     (one,) = read_traffic(tmp_path).values()
     assert (one.tx_bytes, one.rx_bytes.missing) == (4, Why.NOT_THERE)
+
+
+def test_errors_and_bytes_of_a_port_whose_driver_names_them_otherwise(tmp_path):
+    """bnxt_re of an older Linux has no folder `counters`; its bytes are bytes. With the folder, the wider counter of errors counts."""
+    folder = tmp_path / "sys/class/infiniband/bnxt_re0/ports/1"
+    fill(folder / "hw_counters", {"rx_roce_errors": "70000\n", "tx_bytes": "12\n", "rx_bytes": f"{2**32 - 1}\n"})
+    values = counters.read_ports("*", tmp_path)
+    read = ["infiniband.port_rcv_errors", "infiniband.received_bytes", "infiniband.sent_bytes"]
+    assert sorted(name for (name, _), value in values.items() if not isinstance(value, Missing)) == read
+    assert [values[name, "bnxt_re0 port 1"] for name in read] == [70_000, 2**32 - 1, 12]
+    port(tmp_path, "bnxt_re0", 1, port_rcv_errors=70_000 % 2**16, port_xmit_data=250)
+    values = counters.read_ports("*", tmp_path)
+    assert [values[name, "bnxt_re0 port 1"] for name in read] == [70_000, 0, 1000]

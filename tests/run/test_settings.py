@@ -257,3 +257,19 @@ def test_the_option_localise_requires_its_subject(suite):
     assert (unasked.requires, unasked.parameters["localise.asked"], list(unasked.not_applicable)) == ({"hbm"}, False, ["localise.*"])
     assert (asked.requires, asked.parameters["localise.asked"], asked.not_applicable) == ({"hbm", "localise"}, True, {})
     assert asked.expected_s["localise"] == 5
+
+
+@pytest.mark.parametrize(
+    ("asked", "text"),
+    [
+        ("8x400-roce", "--fabric: fabric 8x400-roce is for b200; fabrics for h200-sxm: 8x400-ib, none; did you mean '8x400-ib'?"),
+        ("8x400-ibb", "--fabric: no fabric '8x400-ibb'; fabrics for h200-sxm: 8x400-ib, none; did you mean '8x400-ib'?"),
+        ("base-ib", "--fabric: no fabric 'base-ib'; fabrics for h200-sxm: 8x400-ib, none"),
+    ],
+)
+def test_a_network_that_is_none_or_another_gpus_is_refused(suite, asked, text):
+    fabric = "requires: []\nmatch: {{fabric: {{link: {0}}}, profiles: [{1}]}}\n"
+    for name, content in (("base-ib", ""), ("8x400-ib", fabric.format("IB", "h200-sxm")), ("8x400-roce", fabric.format("RoCE", "b200"))):
+        (suite / "thresholds" / f"fabric-{name}.yaml").write_text(content or "requires: []\n")
+    assert refusal(suite, "NVIDIA H200", fabric=asked) == text
+    assert choose_profile(settings(suite, fabric="8x400-ib"), "NVIDIA H200", num_nodes=2).fabric == "8x400-ib"

@@ -205,7 +205,7 @@ def test_a_limit_needs_unit_scope_and_source(missing, tmp_path):
             "not_applicable.ib.* (line 1): '' is not allowed; allowed: a mapping from globs to a reason, a text on one line",
         ),
         ("match: {}", "match (line 1): needs device_name, or for a network fabric, and not both"),
-        ("match: {fabric: {link: IB, speed: 4}}", "match.fabric.speed (line 1): unknown key; known: link, ports, gbit_per_s, gpus"),
+        ("match: {fabric: {link: IB, speed: 4}}", "match.fabric.speed (line 1): unknown key; known: link, ports, gbit_per_s, gpus, driver"),
         (
             "match: {fabric: {link: WiFi}}",
             "match.fabric.link (line 1): 'WiFi' is not allowed; allowed: IB, RoCE, EFA, gVNIC, NVLink or none",

@@ -1,7 +1,7 @@
 """`fabric` prints the network between nodes that this machine shows, and drafts limits for one that has none."""
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import yaml
@@ -9,14 +9,18 @@ import yaml
 from gpu_acceptance.base.text import plural, visible
 from gpu_acceptance.cli import arguments
 from gpu_acceptance.cli.arguments import Verbs
-from gpu_acceptance.inventory import fabric_reader, nvml
+from gpu_acceptance.inventory import fabric_reader, infiniband, infiniband_health, nvml
 from gpu_acceptance.inventory.fabric import FabricClass, NodeFabric, class_of
 from gpu_acceptance.run.suite import profiles_of, suite_for
 from gpu_acceptance.thresholds.fabric_draft import draft
 from gpu_acceptance.thresholds.limit import Profile
-from gpu_acceptance.thresholds.profile import fabric_match, fabric_names, load_profile, select_fabric, select_profile
+from gpu_acceptance.thresholds.profile import declared_by_fabrics, fabrics_beside, load_profile, select_fabric, select_profile
 
 _WIDTH = 118
+_HEAD = """# Review every number, put a date in place of YYYY-MM-DD, and give the file to --limits.
+# ring: the ports of a node one way, or NVLink if that is less. switch: twice these ports, or all_reduce inside a node if that is less.
+# port: the ports of one GPU. exchange: these, and more on few nodes, where part of the data stays in the node.
+"""
 
 
 def add_verb(verbs: Verbs) -> None:
@@ -40,27 +44,31 @@ def _fabric(options: argparse.Namespace) -> int:
         raise ValueError(node.problem)
     seen = class_of([node])
     if options.draft:
-        print(drafted(seen, load_profile(profile, directory)), end="")
+        lacking = infiniband_health.lacking(infiniband_health.chosen(infiniband.read(), " ".join(node.devices)))
+        print(drafted(seen, load_profile(profile, directory), directory, lacking), end="")
     else:
-        key = (seen.link, seen.ports, seen.gbit_per_s, seen.gpus)
-        print(visible("\n".join(_lines(node, seen, select_fabric(*key, profile, directory), profile, directory))))
+        print(visible("\n".join(_lines(node, seen, select_fabric(seen.key, profile, directory), profile, directory))))
     return 0
 
 
-def drafted(seen: FabricClass, profile: Profile) -> str:
-    """Return an overlay for a network of this class. Raises ValueError where its ports do not tell a rate."""
+def drafted(seen: FabricClass, profile: Profile, directory: Path, lacking: Iterable[str] = ()) -> str:
+    """Return an overlay for a network of this class. Raises ValueError where its ports do not tell a rate.
+
+    `lacking`: metrics of RDMA ports that the driver does not count.
+    """
     if not seen.ports or not seen.gbit_per_s:
         raise ValueError(f"{seen}: no rate of its ports is known, and nothing can be derived from it; write limits by hand")
-    content = draft(seen.link, seen.ports, seen.gbit_per_s, seen.gpus, profile, str(seen))
+    declared = declared_by_fabrics(directory)
+    shape = seen.link, seen.ports, seen.gbit_per_s, seen.gpus
+    content = draft(*shape, profile, seen=str(seen), declared=declared, lacking=lacking)
     text = yaml.safe_dump(content, sort_keys=False, width=_WIDTH)
-    return f"# Review every number, put a date in place of YYYY-MM-DD, and give the file to --limits.\n{text}"
+    return f"{_HEAD}{text}"
 
 
 def _lines(node: NodeFabric, seen: FabricClass, name: str, profile: str, directory: Path) -> Iterator[str]:
     yield f"network  {seen}"
     yield f"fabric   {name or f'none for it beside {profile}: nothing between nodes can pass; --draft prints limits to agree on'}"
     for port in node.ports:
-        yield f"  {port.name}: {port.link}{f', {port.gbit_per_s:g} Gbit/s' if port.gbit_per_s else ''}"
-    matches = {one: fabric_match(one, directory) for one in fabric_names(directory)}
-    known = [one for one, match in matches.items() if not match or not match.profiles or profile in match.profiles]
+        yield f"  {port}"
+    known = fabrics_beside(profile, directory)
     yield f"{plural(len(known), 'fabric')} for {profile} (--fabric=NAME): {', '.join(known)}"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_acceptance.inventory.answer import Answer, Missing, Why, known, names_in, read_value, then
-from gpu_acceptance.inventory.infiniband import LINK_ERRORS, PortName, is_chosen, not_found
+from gpu_acceptance.inventory.infiniband import LINK_ERRORS, OTHER_NAMES, PortName, is_chosen, not_found
 from gpu_acceptance.inventory.nvml import Asker, is_lacking
 
 Counter = tuple[str, str]  # name, and the part that it counts: "link 7", "mlx5_3 port 1", "" for the GPU or the sum over all links
@@ -134,7 +134,7 @@ def read_traffic(root: Path = Path("/")) -> Mapping[str, PortTraffic]:
     for device in known(names_in(folder)):
         for port in known(names_in(folder / device / "ports")):
             at_s = time.monotonic()
-            tx_bytes, rx_bytes = (_bytes(folder / device / "ports" / port / "counters" / file) for file in _TRAFFIC.values())
+            tx_bytes, rx_bytes = (_bytes(folder / device / "ports" / port, file) for file in _TRAFFIC.values())
             traffic[PortName(device, port)] = PortTraffic(at_s, tx_bytes, rx_bytes)
     return traffic
 
@@ -151,18 +151,35 @@ def read_ports(devices: str, root: Path = Path("/")) -> dict[Counter, Answer[int
             lacking, values = ports, {}
             break
         for port in ports:
-            counters, name = folder / device / "ports" / port / "counters", PortName(device, port)
-            values |= {(f"infiniband.{error}", name): _count(counters / error, (bits,)) for error, bits in LINK_ERRORS.items()}
-            values |= {(f"infiniband.{way}", name): _bytes(counters / file) for way, file in _TRAFFIC.items()}
+            of_port, name = folder / device / "ports" / port, PortName(device, port)
+            values |= {(f"infiniband.{error}", name): _errors(of_port, error, bits) for error, bits in LINK_ERRORS.items()}
+            values |= {(f"infiniband.{way}", name): _bytes(of_port, file) for way, file in _TRAFFIC.items()}
     why = lacking or Missing(Why.NOT_THERE, f"no port of an RDMA device that is one of {devices}"[:200])
     return values or dict.fromkeys(((name, "") for name in PORT_NAMES), why)
 
 
-def _bytes(path: Path) -> Answer[int]:
-    return then(_count(path, _TRAFFIC_BITS), lambda count: count * _OCTETS)
+def _errors(port: Path, name: str, bits: int) -> Answer[int]:
+    """Read an error counter of a port: that of another driver for the same event, where it has one."""
+    other, own = _others(port, name), _count(port / "counters" / name, (bits,))
+    return other if _is_there(other) else own
 
 
-def _count(path: Path, bits: Collection[int]) -> Answer[int]:
+def _bytes(port: Path, name: str) -> Answer[int]:
+    """Read the bytes of a port; those of its driver's own counter where it has no such file in `counters`."""
+    other, own = _others(port, name), _count(port / "counters" / name, _TRAFFIC_BITS)
+    return other if _is_there(other) and not _is_there(own) else then(own, lambda count: count * _OCTETS)
+
+
+def _others(port: Path, name: str) -> Answer[int]:
+    other = OTHER_NAMES.get(name)
+    return _count(port / "hw_counters" / other) if other else Missing(Why.NOT_THERE, name)
+
+
+def _is_there(answer: Answer[int]) -> bool:
+    return not (isinstance(answer, Missing) and answer.missing is Why.NOT_THERE)
+
+
+def _count(path: Path, bits: Collection[int] = ()) -> Answer[int]:
     """Read a counter of one of these widths. At its highest value it may have stopped, and proves nothing about later events."""
     count = read_value(path, int)
     if not isinstance(count, Missing) and count in {2**one - 1 for one in bits}:

@@ -6,18 +6,18 @@ have, so that a port that trained to less misses it instead of choosing another 
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Literal, get_args
 
 from gpu_acceptance.base.model import Model
-from gpu_acceptance.base.text import first_few, plural
+from gpu_acceptance.base.text import plural
 
 # IB and RoCE by the link layer of an RDMA port, EFA by its driver, gVNIC (TCPX and TCPXO) by the driver of a network interface. NVLink: one
 # domain (GB200 and GB300 racks) holds all nodes.
 Link = Literal["IB", "RoCE", "EFA", "gVNIC", "NVLink", "none"]
 LINKS: tuple[Link, ...] = get_args(Link)
 _LONG = {"IB": "InfiniBand"}
-_MOST_NAMED = 4
+USUAL_DRIVER = "mlx5"  # of RoCE ports; not told in the words for a network
 
 
 class FabricPort(Model):
@@ -26,6 +26,11 @@ class FabricPort(Model):
     name: str  # `mlx5_3/1`, `eth3`
     link: Link
     gbit_per_s: float | None = None  # None: its driver does not tell
+    driver: str = ""  # of a RoCE port, whose counters differ by driver: mlx5, bnxt_re, irdma
+
+    def __str__(self) -> str:
+        """Return `mlx5_3/1: RoCE, 200 Gbit/s`."""
+        return f"{self.name}: {_kind(self.link, self.driver)}{f', {self.gbit_per_s:g} Gbit/s' if self.gbit_per_s else ''}"
 
 
 class NodeFabric(Model):
@@ -44,12 +49,22 @@ class NodeFabric(Model):
 
 @dataclass(frozen=True)
 class FabricClass:
-    """The key of a fabric profile: ports nearest to GPUs and GPUs of one node, and the nominal rate of a port."""
+    """The key of a fabric profile: ports nearest to GPUs and GPUs of one node, and rate and driver that most ports have.
+
+    `nvlink_domains`: the NVLink networks into which the nodes fall, where some are in one and not all in the same.
+    """
 
     link: Link
     ports: int
     gbit_per_s: float | None
     gpus: int
+    driver: str = ""
+    nvlink_domains: int = 0
+
+    @property
+    def key(self) -> Mapping[str, object]:
+        """The values by key of `match.fabric`."""
+        return {name: value for name, value in asdict(self).items() if name != "nvlink_domains"}
 
     def __str__(self) -> str:
         """Return `8 x 400 Gbit/s InfiniBand beside 8 GPUs`."""
@@ -57,19 +72,28 @@ class FabricClass:
         if self.link == "none":
             return f"no network card beside {gpus}"
         rate = f" x {self.gbit_per_s:g} Gbit/s" if self.gbit_per_s else ""
-        return f"{f'{self.ports}{rate} ' if self.ports else ''}{_LONG.get(self.link, self.link)} beside {gpus}"
+        domains = f", in {self.nvlink_domains} NVLink domains" if self.nvlink_domains else ""
+        return f"{f'{self.ports}{rate} ' if self.ports else ''}{_kind(self.link, self.driver)} beside {gpus}{domains}"
+
+
+def _kind(link: Link, driver: str) -> str:
+    return f"{_LONG.get(link, link)}{f' ({driver})' if driver not in ('', USUAL_DRIVER) else ''}"
 
 
 def class_of(nodes: Sequence[NodeFabric]) -> FabricClass:
     """Return the class that most nodes and most ports have. Of two that are equally common it is the larger one: less is a fault."""
     ports = [port for node in nodes for port in node.ports]
     gpus = _most(node.num_gpus for node in nodes)
-    if nodes and len({node.nvlink_domain for node in nodes}) == 1 and nodes[0].nvlink_domain:
+    domains = {node.nvlink_domain or str(number) for number, node in enumerate(nodes)}  # without one, a node is alone
+    joined = any(node.nvlink_domain for node in nodes)
+    if joined and len(domains) == 1:
         return FabricClass("NVLink", 0, None, int(gpus))
     link = max(LINKS, key=lambda link: sum(port.link == link for port in ports)) if ports else "none"
     count = _most(sum(port.link == link for port in node.ports) for node in nodes)
     rates = [port.gbit_per_s for port in ports if port.link == link and port.gbit_per_s]
-    return FabricClass(link, int(count), _most(rates) if rates else None, int(gpus))
+    driver = Counter(port.driver for port in ports if port.link == link).most_common(1)
+    rate, name = _most(rates) if rates else None, driver[0][0] if driver else ""
+    return FabricClass(link, int(count), rate, int(gpus), name, len(domains) if joined else 0)
 
 
 def _most(numbers: Iterable[float]) -> float:
@@ -78,22 +102,8 @@ def _most(numbers: Iterable[float]) -> float:
     return max(counted, key=lambda number: (counted[number], number), default=0)
 
 
-def unlike(nodes: Mapping[str, NodeFabric]) -> str:
-    """Return which nodes are of another class than most, `node-07: 7 x 400 Gbit/s InfiniBand beside 8 GPUs; 31 others: ...`; else empty.
-
-    `nodes`: by host name.
-    """
-    common = class_of(list(nodes.values()))
-    odd = {host: class_of([node]) for host, node in nodes.items() if class_of([node]) != common}
-    if not odd:
-        return ""
-    num_others = len(nodes) - len(odd)
-    others = f"{plural(num_others, 'other')}: {common}" if num_others else ""
-    return "; ".join([*first_few([f"{host}: {own}" for host, own in sorted(odd.items())], _MOST_NAMED), *[others] * bool(others)])
-
-
 def detail_of_ports(node: NodeFabric) -> str:
     """Return the ports that differ from most of their node, `mlx5_3/1: 200 Gbit/s`."""
     own = class_of([node])
-    odd = [port for port in node.ports if port.link != own.link or port.gbit_per_s != own.gbit_per_s]
-    return ", ".join(f"{port.name}: {port.link}{f', {port.gbit_per_s:g} Gbit/s' if port.gbit_per_s else ''}" for port in odd)
+    common = own.link, own.gbit_per_s, own.driver
+    return ", ".join(str(port) for port in node.ports if (port.link, port.gbit_per_s, port.driver) != common)

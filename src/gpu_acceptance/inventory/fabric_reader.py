@@ -12,6 +12,8 @@ from gpu_acceptance.inventory.nvml import Patience
 from gpu_acceptance.inventory.pci_topology import Place
 
 _LINK_LAYERS: Mapping[str, Link] = {"InfiniBand": "IB", "Ethernet": "RoCE"}
+# The RDMA driver by the driver of the PCI function, on which it sits (Linux, drivers/infiniband/hw); of any other the name of the latter.
+_RDMA_DRIVERS = {"mlx5_core": "mlx5", "bnxt_en": "bnxt_re", "ice": "irdma", "i40e": "irdma", "idpf": "irdma"}
 _EFA, _GVNIC = "efa", "gve"  # kernel drivers
 _MOST_PORTS = 128  # of one node; 32 devices are the most that are rented (EFA on p5)
 _READ_S = 5.0  # sysfs asks the card for its rate; one that hangs must not keep a run from starting
@@ -47,7 +49,8 @@ def _ports(device: RdmaDevice) -> Iterable[FabricPort]:
             yield FabricPort(name=name, link="EFA")
         elif not isinstance(port.link_layer, Missing) and (link := _LINK_LAYERS.get(port.link_layer)):
             rate = None if isinstance(port.rate, Missing) else port.rate.gbit_per_s
-            yield FabricPort(name=name, link=link, gbit_per_s=rate)
+            below = "" if link == "IB" or isinstance(device.driver, Missing) else device.driver
+            yield FabricPort(name=name, link=link, gbit_per_s=rate, driver=_RDMA_DRIVERS.get(below, below))
 
 
 def _gvnics(places: Sequence[Place], root: Path) -> tuple[FabricPort, ...]:

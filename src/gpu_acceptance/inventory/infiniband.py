@@ -17,6 +17,17 @@ Labels = dict[str, str | int]  # of figures, as record/figure.py has them
 # InfiniBand specification, PortCounters: errors that a good link does not count, and the bits of each counter, which stops at its highest
 # value. Traffic and waiting for credits are no errors.
 LINK_ERRORS = {"link_downed": 8, "link_error_recovery": 8, "symbol_error": 16, "port_rcv_errors": 16, "port_xmit_discards": 16}
+# Files of `hw_counters` in which bnxt_re counts the same event, or, as EFA does too, bytes (Linux, drivers/infiniband/hw:
+# bnxt_re/hw_counters.c, efa/efa_verbs.c). Its port_rcv_errors, where Linux is new enough to show it, is rx_roce_errors cut to 16 bits.
+OTHER_NAMES = {
+    "port_rcv_errors": "rx_roce_errors",
+    "out_of_sequence": "oos_drop_count",
+    "packet_seq_err": "seq_err_naks_rcvd",
+    "port_xmit_data": "tx_bytes",
+    "port_rcv_data": "rx_bytes",
+}
+# Files of `counters` that never count anything, by driver: a 0 there proves nothing (Linux, bnxt_re_assign_pma_port_counters).
+_NEVER_COUNTED = {"bnxt_en": frozenset({"link_downed", "link_error_recovery", "symbol_error"})}
 _MOST_GIDS = 16  # entries of a port's GID table that are read; RoCE has 256, and its types are all among the first
 _OLD_SNAPSHOT = Missing(Why.NOT_THERE, "the snapshot is of an older version")
 SOFTWARE = "software"
@@ -192,6 +203,8 @@ def driver_of(folder: Path) -> Answer[str]:
 def _device(folder: Path, root: Path) -> RdmaDevice:
     path = path_behind(folder / "device")  # a device made of software (rxe, siw) has no such link
     address = path if isinstance(path, Missing) else path.rsplit("/", 1)[-1]
+    driver = driver_of(folder)
+    dead = frozenset() if isinstance(driver, Missing) else _NEVER_COUNTED.get(driver, frozenset())
     pci_device = folder / "device" if isinstance(address, Missing) else root / "sys" / "bus" / "pci" / "devices" / address
     return RdmaDevice(
         name=folder.name,
@@ -204,13 +217,13 @@ def _device(folder: Path, root: Path) -> RdmaDevice:
         pci_path=path,
         numa_node=numa_node(pci_device),
         netdevs=_each(pci_device / "net", lambda netdev: Netdev(netdev.name, read_value(netdev / "mtu", _count))),
-        ports=then(_each(folder / "ports", _port), lambda ports: tuple(sorted(ports, key=lambda port: port.number))),
+        ports=then(_each(folder / "ports", partial(_port, dead=dead)), lambda ports: tuple(sorted(ports, key=lambda port: port.number))),
         hw_counters=_counters(folder / "hw_counters"),
-        driver=driver_of(folder),
+        driver=driver,
     )
 
 
-def _port(folder: Path) -> Port:
+def _port(folder: Path, dead: frozenset[str]) -> Port:
     # Entries of the GID table that are not in use cannot be read.
     gids = [read_value(folder / "gid_attrs" / "types" / str(index), _word) for index in range(_MOST_GIDS)]
     return Port(
@@ -222,22 +235,22 @@ def _port(folder: Path) -> Port:
         lid=read_value(folder / "lid", _lid),
         sm_lid=read_value(folder / "sm_lid", _lid),
         gid_types=tuple(sorted({one for one in gids if isinstance(one, str)})) or next(one for one in gids if isinstance(one, Missing)),
-        counters=_counters(folder / "counters"),
+        counters=_counters(folder / "counters", dead),
         hw_counters=_counters(folder / "hw_counters"),
     )
 
 
-def _counters(folder: Path) -> Answer[tuple[Counter, ...]]:
-    """Read all counters but `lifespan`, which sets how long the others are cached."""
-    return _each(folder, lambda path: Counter(path.name, read_value(path, _counter_value)), besides="lifespan")
+def _counters(folder: Path, dead: frozenset[str] = frozenset()) -> Answer[tuple[Counter, ...]]:
+    """Read all counters but those that count nothing, and `lifespan`, which sets how long the others are cached."""
+    return _each(folder, lambda path: Counter(path.name, read_value(path, _counter_value)), besides={"lifespan", *dead})
 
 
-def _each(folder: Path, read_one: Callable[[Path], T], besides: str = "") -> Answer[tuple[T, ...]]:
+def _each(folder: Path, read_one: Callable[[Path], T], besides: Collection[str] = ()) -> Answer[tuple[T, ...]]:
     names = names_in(folder)
     if isinstance(names, Missing):
         return names
     try:
-        return tuple(read_one(folder / name) for name in names if name != besides)
+        return tuple(read_one(folder / name) for name in names if name not in besides)
     except ValueError as error:
         return Missing(Why.UNREADABLE, f"{folder}: {error}"[:200])
 

@@ -7,10 +7,11 @@ from collections import Counter as CountOf
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from gpu_acceptance.inventory.answer import MOST_TEXT, Answer, Missing, T, Why, all_of, combine, detail_of, then, with_name
+from gpu_acceptance.inventory.answer import MOST_TEXT, Answer, Missing, T, Why, all_of, combine, detail_of, known, then, with_name
 from gpu_acceptance.inventory.gpu import GpuReading
 from gpu_acceptance.inventory.infiniband import (
     LINK_ERRORS,
+    OTHER_NAMES,
     Counter,
     GpuDirectRdma,
     InfiniBand,
@@ -27,8 +28,8 @@ Finding = tuple[str, Value, str, str] | tuple[str, Value, str, str, Labels]  # m
 Findings = Iterator[Finding]
 _Named = tuple[tuple[PortName, T], ...]  # a value of each port
 
-# mlx5: packets that were lost, came out of order, or were damaged. Congestion marks are no errors, and local_ack_timeout_err also counts on
-# the peers of a job that was killed.
+# By the names of mlx5: packets that were lost, came out of order, or were damaged. Congestion marks are no errors, and
+# local_ack_timeout_err also counts on the peers of a job that was killed.
 _ROCE_ERRORS = ("out_of_sequence", "packet_seq_err", "rx_icrc_encapsulated")
 _ROCE = "Ethernet"  # the link layer of a RoCE port
 _NO_PORT = Missing(Why.NOT_THERE, "no RDMA device that the job uses has a port")
@@ -79,6 +80,23 @@ def roce(infiniband: InfiniBand) -> Findings:
         yield f"infiniband.roce.{name}", errors, "count", where, labels
 
 
+def lacking(infiniband: InfiniBand) -> Iterator[str]:
+    """Yield the metrics that the driver of these ports has no counter for."""
+    found = _ports(infiniband)
+    for name in LINK_ERRORS:
+        if _is_absent(_counted(found, name, lambda port: port.counters)):
+            yield from (f"infiniband.counters.{name}", f"counters.infiniband.{name}")
+    for name in _ROCE_ERRORS:
+        if _is_absent(_counted(_roce_ports(found), name, lambda port: port.hw_counters)):
+            yield f"infiniband.roce.{name}"
+    if _is_absent(_counted(found, "port_rcv_data", lambda port: port.counters)):
+        yield "nic.share.*"
+
+
+def _is_absent(counted: Answer[_Named[int]]) -> bool:
+    return isinstance(counted, Missing) and counted.missing is Why.NOT_THERE
+
+
 def gpudirect(infiniband: InfiniBand) -> Findings:
     yield "infiniband.gpudirect.available", _has_gpudirect(infiniband.gpudirect), "bool", ""
 
@@ -127,10 +145,15 @@ def _each(found: Answer[_Named[Port]], value_of: Callable[[Port], Answer[T]]) ->
 
 
 def _counted(found: Answer[_Named[Port]], name: str, counters_of: Callable[[Port], Answer[tuple[Counter, ...]]]) -> Answer[_Named[int]]:
+    """Return one counter of every port: that of another driver for the same event, where it has one."""
     none = Missing(Why.NOT_THERE, f"it has no counter {name}")
-    return _each(
-        found, lambda port: then(counters_of(port), lambda counted: next((one.value for one in counted if one.name == name), none))
-    )
+
+    def value_of(port: Port) -> Answer[int]:
+        other = (one.value for one in known(port.hw_counters) if one.name == OTHER_NAMES.get(name))
+        own = then(counters_of(port), lambda counted: next((one.value for one in counted if one.name == name), none))
+        return next(other, own)
+
+    return _each(found, value_of)
 
 
 def _common(values: Answer[_Named[str]]) -> tuple[Answer[str], str, Labels]:

@@ -137,25 +137,27 @@ def select_profile(device_name: str | None, directory: Path) -> str:
     return found[0]
 
 
-def fabric_names(directory: Path) -> list[str]:
-    """The networks between nodes that have a file: `8x400-ib`."""
-    return [name for name in _fabric_paths(directory) if not name.startswith(BASE)]
+def fabrics(directory: Path) -> dict[str, Match | None]:
+    """The networks between nodes that have a file, `8x400-ib`, with the key by which the inventory chooses each; None: --fabric does."""
+    return {name: match_of(path) for name, path in _fabric_paths(directory).items() if not name.startswith(BASE)}
 
 
-def fabric_match(name: str, directory: Path) -> Match | None:
-    """The key by which the inventory chooses a network; None for one that --fabric alone chooses."""
-    return match_of(_fabric_paths(directory)[name])
+def declared_by_fabrics(directory: Path) -> Mapping[str, str]:
+    """The metrics that every network between nodes declares not applicable, and why."""
+    path = _fabric_paths(directory).get(BASE)
+    return read_file(path).content.not_applicable if path else {}
 
 
-def select_fabric(link: str, ports: int, gbit_per_s: float | None, gpus: int, profile: str, directory: Path) -> str:
-    """The fabric whose `match` is this network beside this profile; empty if there is none."""
-    found = []
-    for name in fabric_names(directory):
-        match = fabric_match(name, directory)
-        if match and match.fabric and profile in (match.profiles or [profile]):
-            wanted, seen = match.fabric, {"link": link, "ports": ports, "gbit_per_s": gbit_per_s, "gpus": gpus}
-            if all(getattr(wanted, key) in (None, value) for key, value in seen.items()):
-                found.append(name)
+def fabrics_beside(profile: str, directory: Path) -> dict[str, Match | None]:
+    """The fabrics that may be judged beside this profile; beside base, which is no GPU's, all."""
+    found = fabrics(directory)
+    return {name: match for name, match in found.items() if not match or profile in (BASE, *(match.profiles or [profile]))}
+
+
+def select_fabric(seen: Mapping[str, object], profile: str, directory: Path) -> str:
+    """The fabric whose `match` is this network beside this profile; empty if there is none. `seen`: by key of `match.fabric`."""
+    matches = {name: match.fabric for name, match in fabrics_beside(profile, directory).items() if match and match.fabric}
+    found = [name for name, wanted in matches.items() if all(getattr(wanted, key) in (None, value) for key, value in seen.items())]
     if len(found) > 1:
         raise LimitsError(f"the network is matched by two fabrics, {' and '.join(found)}; name one with --fabric=NAME")
     return found[0] if found else ""
@@ -201,13 +203,20 @@ def with_declared_nodes(profile: Profile) -> Profile:
 
 
 def _with_fabric(profile: Profile, fabric: str, directory: Path) -> Profile:
-    paths = _fabric_paths(directory)
-    if fabric not in paths:
-        known = [*paths, NO_FABRIC]
-        raise LimitsError(f"no fabric {shown(fabric)}; fabrics: {', '.join(known)}{did_you_mean(fabric, known)}")
-    joined, own = _read_chain(fabric, paths, profile)
+    refuse_unknown_fabric(fabric, profile.name, directory)
+    joined, own = _read_chain(fabric, _fabric_paths(directory), profile)
     _refuse_incomplete(joined, own.name)
     return replace(joined, fabric=fabric)
+
+
+def refuse_unknown_fabric(fabric: str, profile: str, directory: Path) -> None:
+    """Raise LimitsError over a name that no fabric has which may be judged beside this profile."""
+    known = [*fabrics_beside(profile, directory), NO_FABRIC]
+    if fabric in known:
+        return
+    match = fabrics(directory).get(fabric)
+    problem = f"fabric {fabric} is for {', '.join(match.profiles or ())}" if match else f"no fabric {shown(fabric)}"
+    raise LimitsError(f"{problem}; fabrics for {profile}: {', '.join(known)}{did_you_mean(fabric, known)}")
 
 
 def _fabric_paths(directory: Path) -> dict[str, Path]:

@@ -158,13 +158,14 @@ class FabricMatch(_Model):
     ports: Size | None = Field(None, description="the ports of a node that are nearest to a GPU, a whole number from 1")
     gbit_per_s: Positive | None = Field(None, description="the nominal rate of a port in Gbit/s, above 0")
     gpus: Size | None = Field(None, description="the GPUs of a node, a whole number from 1")
+    driver: Text | None = Field(None, description="the driver of RoCE ports, by which their counters differ: mlx5, bnxt_re, irdma")
 
 
 class Match(_Model):
     """The hardware that a profile or a fabric is for."""
 
     device_name: Text | None = Field(None, description="the GPU's name exactly as NVML gives it")
-    fabric: FabricMatch | None = Field(None, description="a mapping of link, ports, gbit_per_s and gpus")
+    fabric: FabricMatch | None = Field(None, description="a mapping of link, ports, gbit_per_s, gpus and driver")
     profiles: Annotated[list[Annotated[str, Field(pattern=PROFILE)]], Field(min_length=1), AfterValidator(unique)] | None = Field(
         None, description="a list of the profiles beside which this fabric is judged, as in [h100-sxm, h200-sxm]"
     )

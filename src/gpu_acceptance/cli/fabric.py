@@ -56,11 +56,16 @@ def drafted(seen: FabricClass, profile: Profile) -> str:
     return f"# Review every number, put a date in place of YYYY-MM-DD, and give the file to --limits.\n{text}"
 
 
+def fabrics_beside(profile: str, directory: Path) -> list[str]:
+    """Return the fabrics that have limits beside this profile."""
+    matches = {one: fabric_match(one, directory) for one in fabric_names(directory)}
+    return [one for one, match in matches.items() if not match or not match.profiles or profile in match.profiles]
+
+
 def _lines(node: NodeFabric, seen: FabricClass, name: str, profile: str, directory: Path) -> Iterator[str]:
     yield f"network  {seen}"
     yield f"fabric   {name or f'none for it beside {profile}: nothing between nodes can pass; --draft prints limits to agree on'}"
     for port in node.ports:
         yield f"  {port.name}: {port.link}{f', {port.gbit_per_s:g} Gbit/s' if port.gbit_per_s else ''}"
-    matches = {one: fabric_match(one, directory) for one in fabric_names(directory)}
-    known = [one for one, match in matches.items() if not match or not match.profiles or profile in match.profiles]
+    known = fabrics_beside(profile, directory)
     yield f"{plural(len(known), 'fabric')} for {profile} (--fabric=NAME): {', '.join(known)}"

@@ -23,13 +23,12 @@ from gpu_acceptance.thresholds.file import LimitsError
 from gpu_acceptance.thresholds.known_metrics import nearest_metric
 from gpu_acceptance.thresholds.limit import FileDigest, Profile
 from gpu_acceptance.thresholds.profile import (
-    NO_FABRIC,
     asked_for,
     at_level,
-    fabric_names,
     lasting,
     load_profile,
     profile_names,
+    refuse_unknown_fabric,
     select_fabric,
     select_profile,
     with_file,
@@ -169,9 +168,8 @@ def choose_profile(
 
 def _chosen_fabric(settings: Settings, profile: str, network: FabricClass | None, num_nodes: int) -> str:
     """Return the network to judge by: that of --fabric, else what the inventory of all nodes shows; empty on one node."""
-    known = [*fabric_names(settings.profiles), NO_FABRIC]
-    if settings.fabric and settings.fabric not in known:
-        raise RefusedError(f"--fabric={settings.fabric}: unknown; fabrics: {', '.join(known)}{did_you_mean(settings.fabric, known)}")
+    if settings.fabric:
+        refuse_unknown_fabric(settings.fabric, settings.profiles)
     if num_nodes < 2:
         return ""
     if settings.fabric or not network:

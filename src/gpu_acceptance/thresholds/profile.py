@@ -142,6 +142,13 @@ def fabric_names(directory: Path) -> list[str]:
     return [name for name in _fabric_paths(directory) if not name.startswith(BASE)]
 
 
+def refuse_unknown_fabric(name: str, directory: Path) -> None:
+    """Raise LimitsError over a name for --fabric that no network has."""
+    known = [*fabric_names(directory), NO_FABRIC]
+    if name not in known:
+        raise LimitsError(f"--fabric={name}: unknown; fabrics: {', '.join(known)}{did_you_mean(name, known)}")
+
+
 def fabric_match(name: str, directory: Path) -> Match | None:
     """The key by which the inventory chooses a network; None for one that --fabric alone chooses."""
     return match_of(_fabric_paths(directory)[name])

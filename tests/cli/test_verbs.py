@@ -20,7 +20,7 @@ from gpu_acceptance.thresholds.profile import profile_names, shipped_dir
 from tests.report import samples
 from tests.run.test_suite import ROOT
 
-VERBS = "run, verdict, report, init, inventory, snapshot, health, watch, pods, meet, remedy, explain, limits, fabric, profiles"
+VERBS = "run, verdict, report, init, inventory, snapshot, health, watch, pods, meet, remedy, explain, limits, fabric, judge, profiles"
 OF_REPORT = "build, merge, compare, verify, sign, redact"
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 
@@ -92,7 +92,7 @@ def test_a_value_that_is_not_allowed(capsys, option, text):
     [
         ((), f"gpu-acceptance: name a verb; known: {VERBS}"),
         (("verdct",), f"gpu-acceptance: unknown verb 'verdct'; known: {VERBS}; did you mean 'verdict'?"),
-        (("judge",), f"gpu-acceptance: unknown verb 'judge'; known: {VERBS}"),
+        (("juge",), f"gpu-acceptance: unknown verb 'juge'; known: {VERBS}; did you mean 'judge'?"),
         (("report",), f"gpu-acceptance report: name a verb; known: {OF_REPORT}"),
         (("report", "bild"), f"gpu-acceptance report: unknown verb 'bild'; known: {OF_REPORT}; did you mean 'build'?"),
         (("report", "merge", "out"), "gpu-acceptance report merge: the following arguments are required: DIR"),

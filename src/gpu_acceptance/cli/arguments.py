@@ -14,6 +14,7 @@ from gpu_acceptance.base.budget import seconds_of
 from gpu_acceptance.base.text import did_you_mean, one_line
 
 Verbs: TypeAlias = "argparse._SubParsersAction[Any]"
+REJECTED = 1
 INTERRUPTED = 2
 UNREADABLE = 3
 USAGE = 4

@@ -5,13 +5,13 @@ Every verb prints its answer on standard output, and a problem as one line on st
 Exit codes:
 
 - 0: ACCEPTED, or done and nothing speaks against it
-- 1: REJECTED; a file of a run changed; the later run is worse
+- 1: REJECTED; a file of a run changed; the later run is worse; a figure of others would miss its limit
 - 2: interrupted
 - 3: the files of a run, or a snapshot, are damaged or contradict each other; something could not be written
 - 4: usage: an unknown verb, option, profile, metric or kind; a value that is not allowed; a path that is not there, cannot be
   opened, or holds something else; an overlay that is wrong
-- 5: nothing ran
-- 6: INCOMPLETE
+- 5: nothing ran; `judge`, which runs nothing, found only figures that would hold
+- 6: INCOMPLETE; a figure of others has no limit, or cannot be true
 """
 
 import argparse
@@ -21,7 +21,7 @@ from pathlib import Path
 
 from gpu_acceptance import __version__
 from gpu_acceptance.base.text import did_you_mean, one_line, plural
-from gpu_acceptance.cli import fabric, limits, machine, meet, report, run_folder
+from gpu_acceptance.cli import fabric, judge, limits, machine, meet, report, run_folder
 from gpu_acceptance.cli.arguments import INTERRUPTED, UNREADABLE, USAGE, Parser, add_verb, fail
 from gpu_acceptance.folder.files import RecordError
 from gpu_acceptance.folder.journal import NothingRanError
@@ -119,6 +119,7 @@ def make_parser() -> Parser:
     add_verb(verbs, "remedy", _remedy).add_argument("kind", metavar="KIND", nargs="?", help=kind)
     limits.add_verbs(verbs)
     fabric.add_verb(verbs)
+    judge.add_verb(verbs)
     add_verb(verbs, "profiles", _profiles)
     return parser
 

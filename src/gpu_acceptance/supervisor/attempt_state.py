@@ -3,7 +3,7 @@
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 
 from gpu_acceptance.base.model import Message, encode
 from gpu_acceptance.control import messages
@@ -93,7 +93,7 @@ class AttemptState:
         self._records: dict[int, RankRecord] = {}
         self._gathered: dict[str, dict[int, Value]] = {}
         self._entered = False
-        self._num_read = 0  # records that were checked for what peers must know
+        self._unread: list[RankRecord] = []  # records that are still to be checked for what peers must know
         self._fence_ready: set[int] = set()  # ranks that passed, and are ready for the collective that must pair
         self._fence_decided = False
         self.sent: dict[int, SentRecords] = {}  # by rank
@@ -140,13 +140,21 @@ class AttemptState:
                 raise ValueError(f"rank, validation, attempt and generation are {found}, and must be {wanted}")
         except ValueError as error:
             record = self._record(rank, Outcome.ERROR, f"its record could not be read: {error}"[:2000])
-        if self._records.setdefault(rank, record) is record:
+        if self._keep(rank, record):
             _add(self.sent.setdefault(rank, {}), record, message.line)
         self.facts[rank] = message.facts
 
     def lose(self, rank: int, message: str) -> None:
         """Record a rank without a heartbeat as lost: it will not answer any more."""
-        self._records.setdefault(rank, self._record(rank, Outcome.LOST, message, Cause.NO_HEARTBEAT))
+        self._keep(rank, self._record(rank, Outcome.LOST, message, Cause.NO_HEARTBEAT))
+
+    def _keep(self, rank: int, record: RankRecord) -> bool:
+        """Keep the first record of a rank; return False for another one."""
+        if rank in self._records:
+            return False
+        self._records[rank] = record
+        self._unread.append(record)
+        return True
 
     def _gather(self, rank: int, message: messages.Gather) -> None:
         values = self._gathered.setdefault(message.key, {})
@@ -161,18 +169,22 @@ class AttemptState:
         self._ends = min(self._ends, time.monotonic() + within_s)
 
     def advance(self) -> None:
-        unread, self._num_read = list(self._records.items())[self._num_read :], len(self._records)
-        for rank, record in unread:
+        unread, self._unread = self._unread, []
+        for record in unread:
             if is_poison(record) and not self.done:
-                self._cast(messages.PeerBad(seq=self.go.seq, rank=rank, outcome=record.outcome))
-        over = self._records.keys()  # ranks that will not vote, and will not be ready for the fence, any more
-        if not self._entered and len(self._votes.keys() | over) == self._world_size:
+                self._cast(messages.PeerBad(seq=self.go.seq, rank=record.rank, outcome=record.outcome))
+        if not self._entered and self._are_all(self._votes.keys()):
             self._entered = True
             self._cast(self._decision())
-        if not self._fence_decided and self._fence_ready and len(self._fence_ready | over) == self._world_size:
+        if not self._fence_decided and self._fence_ready and self._are_all(self._fence_ready):
             self._fence_decided = True
-            ok = len(self._fence_ready - over) == self._world_size
+            ok = len(self._fence_ready - self._records.keys()) == self._world_size
             self._cast(messages.Fence(seq=self.go.seq, ok=ok))
+
+    def _are_all(self, answered: Set[int]) -> bool:
+        """True where these are all ranks, with those whose record says that they will not answer any more."""
+        over = self._records.keys()
+        return len(answered) + len(over) >= self._world_size and len(answered | over) == self._world_size
 
     def records(self) -> tuple[RankRecord, ...]:
         """Return one record for every rank, in rank order; a rank that never answered is lost."""

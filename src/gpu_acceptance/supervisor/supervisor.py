@@ -348,7 +348,8 @@ class Supervisor:
             case messages.Vote() | messages.Published() | messages.Gather() | messages.FenceReady():
                 if self.attempt_state:
                     self.attempt_state.take(sender, message)
-                    self.records.problem = self.records.problem or getattr(message, "problem", None)
+                    if isinstance(message, messages.Published):
+                        self.records.problem = self.records.problem or message.problem
             case messages.StopRequest():
                 if not self.stopping:
                     self.control.broadcast(messages.Stop(reason=message.reason, is_loss=message.is_loss))

@@ -99,6 +99,14 @@ def test_a_gpu_chooses_its_profile_and_must_be_what_it_says(name, device_name):
     assert profile.files[0].file == "base.yaml"
 
 
+@pytest.mark.parametrize(
+    "like", ["A100-PCIE-40GB", "A100-SXM-64GB", "A10", "H100", "H20-3e", "H20 NVL16", "H800", "L40", "RTX 6000D", "GB300 NVL"]
+)
+def test_another_board_of_a_like_name_has_no_profile(like):
+    with pytest.raises(LimitsError, match=f"^no profile for the GPU 'NVIDIA {like}'; profiles: "):
+        select_profile(f"NVIDIA {like}", DIRECTORY)
+
+
 WITHOUT_NVLINK = EVERYTHING - {
     "nccl",
     "nccl_ring",

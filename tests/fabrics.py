@@ -36,11 +36,8 @@ _RATES = {
 _LAYERS = {"IB": "InfiniBand", "RoCE": "Ethernet", "EFA": "Unspecified"}
 _PLUGINS = {"IB": "IB", "RoCE": "IB", "EFA": "AWS Libfabric"}
 _OF_RATE = ("busbw_internode", "busbw_internode_medium", "busbw_pair", "busbw_node", "throughput_internode")
-# Profiles that fabrics name and that are not shipped yet: the B200's stands in for them.
-STAND_INS = {"b300": "NVIDIA B300 SXM6 AC", "gb200": "NVIDIA GB200", "gb300": "NVIDIA GB300", "mi300x": "AMD Instinct MI300X"}
-_FOUR_GPUS = """limits:
-  "nccl_scaling.{all_reduce,all_gather,reduce_scatter}.busbw_node": {at_least: {4: 600}, source: "derived: for the profile to come"}
-"""
+# Of this GPU no profile is shipped, for the suite does not run there: the B200's stands in for it.
+STAND_IN = {"mi300x": "AMD Instinct MI300X"}
 _PCI_DRIVERS = {"mlx5": "mlx5_core", "bnxt_re": "bnxt_en", "irdma": "ice"}
 # What a driver other than mlx5 counts (Linux, drivers/infiniband/hw): bnxt_re also shows `counters`, of which it fills the last two.
 _HW_COUNTERS = {
@@ -91,18 +88,13 @@ class Cluster:
 
 @cache
 def directory() -> Path:
-    """The shipped limits, with stand-ins for the profiles that are not shipped yet."""
-    missing = {name: model for name, model in STAND_INS.items() if not (shipped_dir() / f"{name}.yaml").exists()}
-    if not missing:
-        return shipped_dir()
+    """The shipped limits, with a stand-in."""
     folder = Path(mkdtemp(prefix="gpu-acceptance-test-fabrics-"))
     atexit.register(rmtree, folder)
     for path in shipped_dir().glob("*.yaml"):
         (folder / path.name).symlink_to(path)
-    for name, model in missing.items():
-        (folder / f"{name}.yaml").write_text(
-            f'extends: b200\nmatch: {{device_name: "{model}"}}\n{_FOUR_GPUS if name.startswith("gb") else ""}'
-        )
+    for name, model in STAND_IN.items():
+        (folder / f"{name}.yaml").write_text(f'extends: b200\nmatch: {{device_name: "{model}"}}\n')
     return folder
 
 

@@ -17,9 +17,14 @@ NODEID = "acceptance/test_hbm.py::test_triad"
 METRIC = "hbm.triad.bandwidth"
 
 
-def make_job(world_size: int = 4, gpus_per_node: int | None = None, *, has_gpus: bool = True, silent: Sequence[int] = ()) -> Job:
-    size = gpus_per_node or world_size
-    return Job(tuple(make_identity(rank, world_size, size, has_gpus=has_gpus) for rank in range(world_size) if rank not in silent))
+H200 = "NVIDIA H200"
+
+
+def make_job(
+    world_size: int = 4, gpus_per_node: int | None = None, *, has_gpus: bool = True, model: str = H200, silent: Sequence[int] = ()
+) -> Job:
+    size, ranks = gpus_per_node or world_size, [rank for rank in range(world_size) if rank not in silent]
+    return Job(tuple(make_identity(rank, world_size, size, has_gpus=has_gpus, model=model) for rank in ranks))
 
 
 def with_environment(job: Job, variables: Mapping[int, dict[str, str]]) -> Job:
@@ -27,11 +32,10 @@ def with_environment(job: Job, variables: Mapping[int, dict[str, str]]) -> Job:
     return Job(tuple(identity.model_copy(update={"environment": variables.get(identity.rank, {})}) for identity in job.ranks))
 
 
-def make_identity(rank: int, world_size: int, gpus_per_node: int, *, has_gpus: bool = True) -> RankIdentity:
+def make_identity(rank: int, world_size: int, gpus_per_node: int, *, has_gpus: bool = True, model: str = H200) -> RankIdentity:
     node = rank // gpus_per_node
     gpus = tuple(
-        Gpu(index=index, name="NVIDIA H200", uuid=f"GPU-{node}-{index}", serial=f"16539{node:02}{index:02}")
-        for index in range(gpus_per_node)
+        Gpu(index=index, name=model, uuid=f"GPU-{node}-{index}", serial=f"16539{node:02}{index:02}") for index in range(gpus_per_node)
     )
     return RankIdentity(
         rank=rank,
@@ -54,7 +58,7 @@ def make_limit(metric: str = METRIC, **changes: object) -> Limit:
 def make_profile(*limits: Limit, **changes: object) -> Profile:
     by_metric = {limit.metric: limit for limit in limits}
     requires = frozenset(limit.subject for limit in limits)
-    profile = Profile("h200-sxm", "NVIDIA H200", requires, by_metric, {}, deadline_s=60)
+    profile = Profile("h200-sxm", H200, requires, by_metric, {}, deadline_s=60)
     return replace(profile, **changes)  # type: ignore[arg-type]
 
 

@@ -94,9 +94,7 @@ def demanding(name: str, gpus_per_node: int, num_nodes: int) -> Profile:
 @cache
 def job_of(profile_name: str, gpus_per_node: int, num_nodes: int) -> Job:
     device_name = shipped(profile_name).device_name
-    job = make_job(gpus_per_node * num_nodes, gpus_per_node, has_gpus=device_name is not None)
-    named = [[gpu.model_copy(update={"name": device_name}) for gpu in identity.gpus] for identity in job.ranks]
-    return Job(tuple(identity.model_copy(update={"gpus": tuple(gpus)}) for identity, gpus in zip(job.ranks, named, strict=True)))
+    return make_job(gpus_per_node * num_nodes, gpus_per_node, has_gpus=device_name is not None, model=device_name or "")
 
 
 def cases() -> list[object]:

@@ -72,7 +72,7 @@ def test_p2p_switched_off_is_rejected_by_itself(name, transport, nvls_off):
     status, message = found["nccl.transport.intranode"]
     assert status is Status.MISSED
     assert message.startswith(f"nccl.transport.intranode = {transport} ({transport}: 0 -> 1, ")
-    assert ", need == P2P [hopper-sxm.yaml: policy: NVLink was bought, " in message
+    assert ", need == P2P [nvswitch.yaml: policy: NVLink was bought, " in message
     assert "to do: look for NCCL_P2P_DISABLE" in message
 
 

@@ -1,6 +1,7 @@
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
@@ -35,30 +36,43 @@ pytestmark = pytest.mark.repository
 
 DIRECTORY = shipped_dir()
 ROOT = Path(__file__).parents[1]
-DEVICES = {
-    "a100-pcie": "NVIDIA A100 80GB PCIe",
-    "a100-sxm": "NVIDIA A100-SXM4-80GB",
-    "a10g": "NVIDIA A10G",
-    "b200": "NVIDIA B200",
-    "h100-pcie": "NVIDIA H100 PCIe",
-    "h100-sxm": "NVIDIA H100 80GB HBM3",
-    "h200-sxm": "NVIDIA H200",
+GPUS = {  # name, SMs, GB of memory, compute capability
+    "a100-pcie": ("NVIDIA A100 80GB PCIe", 108, 80, (8, 0)),
+    "a100-sxm": ("NVIDIA A100-SXM4-80GB", 108, 80, (8, 0)),
+    "a100-sxm-40gb": ("NVIDIA A100-SXM4-40GB", 108, 40, (8, 0)),
+    "a10g": ("NVIDIA A10G", 80, 24, (8, 6)),
+    "b200": ("NVIDIA B200", 148, 180, (10, 0)),
+    "b300": ("NVIDIA B300 SXM6 AC", 148, 288, (10, 3)),
+    "gb200": ("NVIDIA GB200", 152, 186, (10, 0)),
+    "gb300": ("NVIDIA GB300", 152, 288, (10, 3)),
+    "gh200-120gb": ("NVIDIA GH200 120GB", 132, 96, (9, 0)),
+    "gh200-144gb": ("NVIDIA GH200 144G HBM3e", 132, 144, (9, 0)),
+    "gh200-480gb": ("NVIDIA GH200 480GB", 132, 96, (9, 0)),
+    "h100-nvl": ("NVIDIA H100 NVL", 132, 94, (9, 0)),
+    "h100-pcie": ("NVIDIA H100 PCIe", 114, 80, (9, 0)),
+    "h100-sxm": ("NVIDIA H100 80GB HBM3", 132, 80, (9, 0)),
+    "h20": ("NVIDIA H20", 78, 96, (9, 0)),
+    "h200-nvl": ("NVIDIA H200 NVL", 132, 141, (9, 0)),
+    "h200-sxm": ("NVIDIA H200", 132, 141, (9, 0)),
+    "l40s": ("NVIDIA L40S", 142, 48, (8, 9)),
+    "rtx-pro-6000-maxq": ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", 188, 96, (12, 0)),
+    "rtx-pro-6000-server": ("NVIDIA RTX PRO 6000 Blackwell Server Edition", 188, 96, (12, 0)),
+    "rtx-pro-6000-workstation": ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", 188, 96, (12, 0)),
 }
+DEVICES, SM_COUNTS, MEMORY_GB, CAPABILITIES = ({name: row[column] for name, row in GPUS.items()} for column in range(4))
 SUBJECTS = {path.stem.removeprefix("test_") for path in (ROOT / "acceptance").glob("test_*.py")}
 ON_REQUEST = {subject for subject in SUBJECTS if f"{subject}.*" in load_profile("base", DIRECTORY).not_applicable}
 EVERYTHING = SUBJECTS - ON_REQUEST - {"connectivity", "nccl_scaling"} | {"counters"}  # one node has no others to reach
 BOTH = {"unidirectional", "bidirectional"}
-HAS_P2P_READINGS = {"cpu": BOTH, "h200-sxm": BOTH, "h100-sxm": {"unidirectional"}}
-BEHIND_A_SWITCH = {"a100-sxm", "b200", "h100-sxm", "h200-sxm"}  # of NVLink: paths between all pairs of GPUs are alike
-HAS_LINK_READINGS = {"cpu", "h200-sxm"}  # all others declare that the rate of their host link has no limit
+BEHIND_A_SWITCH = {"a100-sxm", "a100-sxm-40gb", "b200", "b300", "gb200", "gb300", "h100-sxm", "h20", "h200-sxm"}  # paths are alike
+HAS_P2P_READINGS = {name: {"unidirectional"} for name in BEHIND_A_SWITCH - {"h20"}} | {"cpu": BOTH, "h100-sxm": BOTH, "h200-sxm": BOTH}
+HAS_LINK_READINGS = {"a100-sxm", "a100-sxm-40gb", "cpu", "gb200", "gb300", "h100-sxm", "h200-sxm"}  # all others declare the rate
 ALONE, WITH_DDP = ("train_single.gpt2", "train_single.resnet"), ("ddp.gpt2", "ddp.resnet", "ddp_short.gpt2")
 FSDP_WAYS = tuple(f"fsdp_variants.{way}" for way in ("by_block", "whole", "keeping", "offloaded", "hybrid"))
 TRAINED = (*ALONE, *WITH_DDP, "fsdp.llama")
 COLLECTIVES = ("all_gather", "all_reduce", "reduce_scatter")
 OTHERS = ("fp16", "tf32", "fp32", "fp64", "fp8")  # what `gemm_dtypes` measures; fp8 is in `gemm` too
 
-SM_COUNTS = {"a100-pcie": 108, "a100-sxm": 108, "a10g": 80, "b200": 148, "h100-pcie": 114, "h100-sxm": 132, "h200-sxm": 132}
-MEMORY_GB = {"a100-pcie": 80, "a100-sxm": 80, "a10g": 24, "b200": 180, "h100-pcie": 80, "h100-sxm": 80, "h200-sxm": 141}
 OF_A_SAMPLE = ("train.resnet.image_size", "train.gpt2.sequence", "train.llama.sequence")
 LINKED = ("ddp_scaling", "fsdp", "fsdp_variants", "nccl", "nccl_ring", "nccl_sizes", "nic", "p2p")  # subjects that need two ranks
 README = (DIRECTORY / "README.md").read_text()
@@ -85,6 +99,14 @@ def test_a_gpu_chooses_its_profile_and_must_be_what_it_says(name, device_name):
     assert profile.files[0].file == "base.yaml"
 
 
+@pytest.mark.parametrize(
+    "like", ["A100-PCIE-40GB", "A100-SXM-64GB", "A10", "H100", "H20-3e", "H20 NVL16", "H800", "L40", "RTX 6000D", "GB300 NVL"]
+)
+def test_another_board_of_a_like_name_has_no_profile(like):
+    with pytest.raises(LimitsError, match=f"^no profile for the GPU 'NVIDIA {like}'; profiles: "):
+        select_profile(f"NVIDIA {like}", DIRECTORY)
+
+
 WITHOUT_NVLINK = EVERYTHING - {
     "nccl",
     "nccl_ring",
@@ -92,9 +114,7 @@ WITHOUT_NVLINK = EVERYTHING - {
     "ddp_scaling",
 }  # what a collective costs in PCIe slots depends on the host
 REQUIRED = {
-    "a100-pcie": WITHOUT_NVLINK,
-    "a10g": WITHOUT_NVLINK - {"hbm"},
-    "h100-pcie": WITHOUT_NVLINK,
+    **dict.fromkeys(DEVICES.keys() - BEHIND_A_SWITCH, WITHOUT_NVLINK),
     "cpu": EVERYTHING - {"binding", "counters", "gpu_health"} | {"nic"},
 }
 
@@ -137,7 +157,7 @@ def test_only_what_has_evidence_claims_to_have_been_measured(name):
     if name == "h200-sxm":
         assert measured > {"hbm", "gemm", "nccl"}
     else:
-        assert measured == ({"hbm"} if name == "h100-sxm" else set())  # reports/evidence/h100x1-accept
+        assert measured == ({"hbm", "gemm", "gemm_dtypes"} if name == "h100-sxm" else set())  # reports/evidence/h100x*
 
 
 def test_the_cpu_profile_asks_only_for_life():
@@ -227,17 +247,6 @@ def test_who_has_no_reading_of_copies_between_gpus_says_so_and_still_judges_what
         assert matching_reason(f"p2p.{mode}.wrong", declared) is None
 
 
-CAPABILITIES = {
-    "a100-pcie": (8, 0),
-    "a100-sxm": (8, 0),
-    "a10g": (8, 6),
-    "b200": (10, 0),
-    "h100-pcie": (9, 0),
-    "h100-sxm": (9, 0),
-    "h200-sxm": (9, 0),
-}
-
-
 @pytest.mark.parametrize("name", [*DEVICES, "cpu"])
 def test_every_kernel_that_a_device_can_run_must_run_and_no_fault_is_planted(name, monkeypatch):
     device = torch.device("cpu" if name == "cpu" else "cuda")
@@ -297,6 +306,7 @@ def test_an_overlay_for_a_gpu_does_not_fit_a_machine_without_one():
         load_profile("cpu", DIRECTORY, [Path("site-nvls-off")])
 
 
+DERIVED_ALONE = {"a100-pcie", "gh200-120gb", "gh200-144gb", "h20", "rtx-pro-6000-server", "rtx-pro-6000-workstation"}
 LESS = re.compile(r"(?P<reference>[\d.]+)(?:-[\d.]+)?[^\d]*; (?:lowest )?less (?P<percent>\d+) %")
 
 
@@ -313,7 +323,30 @@ def test_a_floor_is_its_reference_less_what_the_source_says(name, fabric):
             wanted = float(match["reference"]) * (1 - int(match["percent"]) / 100)
             assert any(abs(floor - wanted) < 1 for floor in numbers(limit.at_least)), limit.metric
             checked += 1
-    assert checked or name in ("a100-pcie", "a10g")
+    assert checked or name in DERIVED_ALONE
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_a_gpu_that_is_7_percent_slower_than_its_seven_neighbours_is_rejected_by_name(name):
+    """By `peers` of each memory kernel, whatever its floor is; eight that are alike are accepted."""
+    shipped, job = load_profile(name, DIRECTORY), make_job(8, model=DEVICES[name])
+    limits = {metric: limit for metric, limit in shipped.limits.items() if limit.subject == "hbm" and limit.peers}
+    assert [metric.split(".")[1] for metric in limits] == ["copy", "scale", "add", "triad", "read", "write"]
+    profile = replace(shipped, limits=limits, requires=frozenset({"hbm"}))
+
+    def judged(slow):
+        values = {metric: dict.fromkeys(range(8), limit.ceiling) | {5: limit.ceiling * slow} for metric, limit in limits.items()}
+        attempts = {metric: make_attempt(values[metric], metric=metric, spread=0.1) for metric in limits}
+        rows = [make_row(f"acceptance/test_hbm.py::test_{metric}", [one], profile, job, {}, 60.0) for metric, one in attempts.items()]
+        return conclude(make_plan(profile), job, rows)
+
+    assert judged(slow=1).verdict == "ACCEPTED"
+    conclusion = judged(slow=0.93)
+    assert conclusion.verdict == "REJECTED"
+    for metric in limits:
+        named = [reason for reason in conclusion.reasons if f": {metric} = " in reason and "7 % below its peers' median" in reason]
+        assert len(named) == 1, conclusion.reasons
+        assert "rank 5 (node-00, GPU 5, serial 16539" in named[0]
 
 
 def test_the_schema_is_that_of_the_code():

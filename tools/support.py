@@ -97,9 +97,10 @@ def support_page() -> str:
 def support_block() -> str:
     """The short form: of so many limits so many were judged; GPUs of which none was are named."""
     judged = [(gpu, cells) for gpu, cells in _table() if any(cell.num_judged for cell in cells)]
-    others = sorted({gpu for gpu, _ in _table()} - {gpu for gpu, _ in judged})
+    others = {gpu for gpu, _ in _table()} - {gpu for gpu, _ in judged}
     rows = (f"| {gpu} | {' | '.join(_counts(_of_shape(cells, column)) for column in (*SHAPES[:4], None))} |\n" for gpu, cells in judged)
-    return f"{SHORT_HEAD}{''.join(rows)}\nLimits, and none judged by us yet: {', '.join(others)}.\n"
+    rest = f"[{len(others)} more GPUs](thresholds/README.md#profiles) have limits that none of our runs has judged."
+    return f"{SHORT_HEAD}{''.join(rows)}\n{rest}\n"
 
 
 @cache

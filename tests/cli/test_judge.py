@@ -291,7 +291,7 @@ def test_an_odd_file_is_a_usage_error_of_one_line(odd, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--hardware=h100", "--nodes=1"), "no profile 'h100'; profiles: .*; did you mean 'h100-pcie'|did you mean 'h100-sxm'"),
+        (("--hardware=h100", "--nodes=1"), "no profile 'h100'; profiles: .*; did you mean 'h100-(pcie|sxm|nvl)'"),
         (("--hardware=h100-sxm", "--nodes=2", "--fabric=8x400"), "no fabric '8x400'; fabrics for h100-sxm: .*; did you mean '8x400-ib'"),
         (
             ("--hardware=h100-sxm", "--nodes=2"),

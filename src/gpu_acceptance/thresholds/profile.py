@@ -236,24 +236,43 @@ def _profile_paths(directory: Path) -> dict[str, Path]:
 def read_profiles(directory: Path, but: Sequence[Path] = ()) -> list[LimitsFile]:
     """All profiles of a folder, parents included; no overlay, nor what serves as one though it lies here."""
     others, paths = {path.resolve() for path in but}, _profile_paths(directory)
-    return [_read_chain(name, paths)[1] for name, path in paths.items() if path.resolve() not in others]
+    return list(_read_all(paths, [name for name, path in paths.items() if path.resolve() not in others]).values())
 
 
 def _devices(directory: Path) -> dict[str, str | None]:
     paths = _profile_paths(directory)
-    matches = {name: _read_chain(name, paths)[1].content.match for name in paths}
+    matches = {name: file.content.match for name, file in _read_all(paths, paths).items()}
     return {name: match.device_name if match else None for name, match in matches.items()}
+
+
+def _read_all(paths: Mapping[str, Path], names: Iterable[str]) -> dict[str, LimitsFile]:
+    """Return the files of these names, each checked on top of its parents; a parent of several is read once."""
+    laid, chosen = dict[str, tuple[Profile, LimitsFile]](), list(names)
+    for name in chosen:
+        profile = _nothing(name)
+        for one in reversed(_chain(name, paths)):
+            laid[one] = laid.get(one) or _read_onto(profile, paths[one])
+            profile = laid[one][0]
+    return {name: laid[name][1] for name in chosen}
 
 
 def _read_chain(name: str, paths: Mapping[str, Path], onto: Profile | None = None) -> tuple[Profile, LimitsFile]:
     """Return what a file and all its parents say together, laid on a profile if there is one, and the file itself."""
-    profile = onto or Profile(name, None, frozenset(), {}, {}, deadline_s=0)
+    profile = onto or _nothing(name)
     for one in reversed(_chain(name, paths)):
-        file = read_file(paths[one], profile.limits)
-        if file.content.reason is not None:
-            raise LimitsError(f"{file.name}: reason: belongs into an overlay; a profile says why in the source of each limit")
-        profile = _laid(profile, file)
+        profile, file = _read_onto(profile, paths[one])
     return profile, file
+
+
+def _nothing(name: str) -> Profile:
+    return Profile(name, None, frozenset(), {}, {}, deadline_s=0)
+
+
+def _read_onto(profile: Profile, path: Path) -> tuple[Profile, LimitsFile]:
+    file = read_file(path, profile.limits)
+    if file.content.reason is not None:
+        raise LimitsError(f"{file.name}: reason: belongs into an overlay; a profile says why in the source of each limit")
+    return _laid(profile, file), file
 
 
 def _chain(name: str, paths: Mapping[str, Path]) -> list[str]:

@@ -5,7 +5,7 @@ Each mistake is one ValueError that names the file, the line, what was seen and 
 
 import csv
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +30,7 @@ _TAG = re.compile(r"\s*(\[\d+,\d+\]<std(out|err)>:|\d{1,6}:(?=\s))")
 _STARTS = re.compile(r"#\s*Collective test starting:\s*(?P<name>\w+)_perf\s*")
 _RANK = re.compile(r"#\s*Rank\s+(?P<rank>\d+)\s.*?\bon\s+(?P<host>\S+)\s+device\s.*")
 _HEAD = re.compile(r"#\s+size\s+count\s+type\b.*\bbusbw\b.*")
+_SUMMARY = re.compile(r"#?\s*Out of bounds values\s*:\s*(?P<wrong>\d{1,18})\s.*")  # older versions count wrong elements here alone
 _ROW = re.compile(r"\s*\d+\s+\d+\s+[a-z]\w+\s.*")
 
 
@@ -179,13 +180,16 @@ def _untagged(line: str) -> str:
 def _printed(lines: Sequence[str], shape: Shape, collective: str | None) -> Iterator[Given]:
     """Yield the slower bus bandwidth of out of place and in place for each row, and the wrong elements of each collective."""
     texts = [_untagged(line).rstrip() for line in lines]
-    _check_ranks({found["rank"]: found["host"] for found in map(_RANK.fullmatch, texts) if found}, shape)
+    for hosts in _lists_of_ranks(texts):
+        _check_ranks(hosts, shape)
     name, columns, wrong = collective, list[str](), dict[str, tuple[int, int]]()
     for number, text in enumerate(texts, start=1):
         if found := _STARTS.fullmatch(text):
             name = _started(found["name"], collective, number)
         elif _HEAD.fullmatch(text):
             columns = text.removeprefix("#").split()
+        elif (found := _SUMMARY.fullmatch(text)) and int(found["wrong"]) and name:
+            wrong[name] = number, max(wrong.get(name, (0, 0))[1], int(found["wrong"]))
         elif columns and _ROW.fullmatch(text):
             if name is None:
                 known = ", ".join(COLLECTIVES)
@@ -195,7 +199,7 @@ def _printed(lines: Sequence[str], shape: Shape, collective: str | None) -> Iter
                 raise ValueError(f"line {number}: {len(cells)} cells below {len(columns)} columns: {shown(text)}")
             if int(cells[0]):  # old versions run a message of 0 bytes where one of 4 has no element for each rank
                 yield Given(number, name, _slower(cells, columns, number), _RATE, int(cells[0]))
-            if (counted := _sum_of_wrong(cells, columns)) is not None:
+            if (counted := _sum_of_wrong(cells, columns, number)) is not None:
                 wrong[name] = number, wrong.get(name, (0, 0))[1] + counted
     for one, (number, total) in wrong.items():
         yield Given(number, f"nccl_sizes.{one}.wrong", total, "elements")
@@ -208,6 +212,17 @@ def _started(program: str, collective: str | None, line: int) -> str:
     if collective not in (None, name):
         raise ValueError(f"line {line}: this is {name}, and --collective={collective}")
     return name
+
+
+def _lists_of_ranks(texts: Iterable[str]) -> Iterator[Mapping[str, str]]:
+    """Yield the host of each rank for each output in a file: a number that comes again begins another list."""
+    hosts = dict[str, str]()
+    for found in filter(None, map(_RANK.fullmatch, texts)):
+        if found["rank"] in hosts:
+            yield hosts
+            hosts = {}
+        hosts[found["rank"]] = found["host"]
+    yield hosts
 
 
 def _check_ranks(hosts: Mapping[str, str], shape: Shape) -> None:
@@ -224,6 +239,9 @@ def _slower(cells: Sequence[str], columns: Sequence[str], line: int) -> float:
     return min(map(float, rates))
 
 
-def _sum_of_wrong(cells: Sequence[str], columns: Sequence[str]) -> int | None:
-    counts = [cell for cell, column in zip(cells, columns, strict=True) if column == "#wrong" and _WHOLE.fullmatch(cell)]
-    return sum(map(int, counts)) if counts else None
+def _sum_of_wrong(cells: Sequence[str], columns: Sequence[str], line: int) -> int | None:
+    """Return the wrong elements of a row, from 1 million on written as 2.68435e+08; None where nobody counted them."""
+    counts = [cell for cell, column in zip(cells, columns, strict=True) if column == "#wrong" and cell != "N/A"]
+    if not all(_NUMBER.fullmatch(count) and float(count) >= 0 for count in counts):
+        raise ValueError(f"line {line}: #wrong {shown(', '.join(counts))}; allowed: finite numbers from 0, or N/A")
+    return sum(int(float(count)) for count in counts) if counts else None

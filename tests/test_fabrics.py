@@ -158,6 +158,19 @@ def test_a_node_whose_cards_have_another_driver():
     rejected(judge(cluster("8x400-roce", "h200-sxm", 4, odd={3: other})), "infiniband.network.kind", "RoCE (bnxt_re)", "node-03")
 
 
+@pytest.mark.parametrize(
+    ("name", "profile", "storage"),
+    [(name, profile, "RoCE mlx5") for name, profile in RDMA if network_of(name).link == "IB"] + [("8x400-roce", "h200-sxm", "RoCE irdma")],
+)
+def test_a_card_of_storage_beside_a_gpu_is_not_judged(name, profile, storage):
+    """Azure has an Ethernet function of 100 Gbit/s on the NUMA node of the InfiniBand ones. No byte of NCCL goes through it."""
+    beside = replace(network_of(name), storage=storage)
+    sound = judge(cluster(name, profile, odd={0: beside, 1: beside}))
+    assert sound.verdict == "ACCEPTED", sound.reasons
+    fewer = replace(beside, gone=(3,))
+    rejected(judge(cluster(name, profile, odd={0: beside, 1: fewer})), "infiniband.devices.per_gpu", "node-01")
+
+
 RACKS = [(name, profile) for name, profile in CASES if profile.startswith("gb")]
 
 

@@ -176,17 +176,30 @@ RACKS = [(name, profile) for name, profile in CASES if profile.startswith("gb")]
 
 @pytest.mark.parametrize(("name", "profile"), RACKS)
 def test_nvlink_between_nodes_decides_the_fabric(name, profile):
-    """In one domain it is judged whatever cards are there; in several it is the network, which says so."""
+    """In one domain it is judged whatever cards are there; where each node is in one of its own it is the network, which says so."""
     network, nodes = network_of(name), range(4)
     one = judge(Cluster(profile, replace(network, nvlink_domain="rack/1", via="P2P/MNNVL"), 4))
     assert (one.verdict, "fabric nvl72: NVLink beside 4 GPUs" in one.line) == ("ACCEPTED", True), one.reasons
     off = judge(Cluster(profile, replace(network, nvlink_domain="rack/1", via=network.via if network.link == "EFA" else "IB"), 4))
     rejected(off, "nccl.transport.internode")
     if name != "nvl72":
-        two = judge(cluster(name, profile, 4, odd={node: replace(network, nvlink_domain=f"rack/{node % 2}") for node in nodes}))
-        assert (two.verdict, "beside 4 GPUs, in 2 NVLink domains" in two.line) == ("ACCEPTED", True), two.reasons
-        outside = judge(cluster(name, profile, 4, odd={node: replace(network, nvlink_domain="rack/1") for node in nodes[:3]}))
-        assert "in 2 NVLink domains" in outside.line
+        apart = judge(cluster(name, profile, 4, odd={node: replace(network, nvlink_domain=f"rack/{node}") for node in nodes}))
+        assert (apart.verdict, "beside 4 GPUs, in 4 NVLink domains" in apart.line) == ("ACCEPTED", True), apart.reasons
+
+
+@pytest.mark.parametrize(("name", "profile"), [case for case in RACKS if case[0] != "nvl72"])
+@pytest.mark.parametrize("racks", [(1, 1, 2, 2), (1, 1, 1, 2)], ids=["2 racks", "a node outside"])
+@pytest.mark.parametrize("is_whole", [True, False], ids=["NVLink inside a rack", "NVLink fails in all racks"])
+def test_a_job_over_several_racks_is_neither_accepted_nor_rejected(name, profile, racks, is_whole):
+    """NCCL reaches the same rack by NVLink and others by the network, and no limits are for both."""
+    network = network_of(name)
+    odd = {node: replace(network, nvlink_domain=f"rack/{rack}") for node, rack in enumerate(racks)}
+    if is_whole:
+        odd |= {node: replace(odd[node], via="P2P/MNNVL") for node in range(3) if racks[node] == racks[node + 1]}
+    conclusion = judge(cluster(name, profile, 4, odd=odd))
+    assert conclusion.verdict == "INCOMPLETE", conclusion.reasons
+    assert "no fabric: " in conclusion.line
+    assert "in 2 NVLink domains: test each alone" in conclusion.line
 
 
 def test_no_gpu_with_a_profile_can_be_judged_by_data_for_another():

@@ -6,7 +6,7 @@ of a class is what most ports of the job have, so that a port that trained to le
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Literal, get_args
 
 from gpu_acceptance.base.model import Model
@@ -66,11 +66,13 @@ class FabricClass:
     gpus: int
     driver: str = ""
     nvlink_domains: int = 0
+    is_mixed: bool = False  # a domain holds several nodes, and not all: NCCL reaches some by NVLink, others by the network
 
     @property
     def key(self) -> Mapping[str, object]:
-        """The values by key of `match.fabric`."""
-        return {name: value for name, value in asdict(self).items() if name != "nvlink_domains"}
+        """The values by key of `match.fabric`. No fabric has limits for both ways in one job."""
+        own = {name: value for name, value in asdict(self).items() if name not in ("nvlink_domains", "is_mixed")}
+        return own | {"link": f"NVLink and {self.link}"} if self.is_mixed else own
 
     def __str__(self) -> str:
         """Return `8 x 400 Gbit/s InfiniBand beside 8 GPUs`."""
@@ -78,7 +80,8 @@ class FabricClass:
         if self.link == "none":
             return f"no network card beside {gpus}"
         rate = f" x {self.gbit_per_s:g} Gbit/s" if self.gbit_per_s else ""
-        domains = f", in {self.nvlink_domains} NVLink domains" if self.nvlink_domains else ""
+        alone = ": test each alone" if self.is_mixed else ""
+        domains = f", in {self.nvlink_domains} NVLink domains{alone}" if self.nvlink_domains else ""
         return f"{f'{self.ports}{rate} ' if self.ports else ''}{_kind(self.link, self.driver)} beside {gpus}{domains}"
 
 
@@ -98,7 +101,8 @@ def class_of(nodes: Sequence[NodeFabric]) -> FabricClass:
     count = _most(sum(port.kind == usual for port in node.ports) for node in nodes)
     rates = [port.gbit_per_s for port in ports if port.kind == usual and port.gbit_per_s]
     link, driver = usual
-    return FabricClass(link, int(count), _most(rates) if rates else None, int(gpus), driver, len(domains) if joined else 0)
+    found = FabricClass(link, int(count), _most(rates) if rates else None, int(gpus), driver)
+    return replace(found, nvlink_domains=len(domains), is_mixed=len(domains) < len(nodes)) if joined else found
 
 
 def _usual_kind(ports: Sequence[FabricPort]) -> tuple[Link, str]:

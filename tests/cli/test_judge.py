@@ -303,6 +303,10 @@ ODD = {  # a file that is wrong -> its content, and what is said of it
         f"# Collective test starting: gather_perf\n{HEAD}\n",
         "line 1: gather_perf is of no collective that is judged; known: .*",
     ),
+    "groups of ranks": (
+        f"#  Rank  0 Group  1 Pid 1 on node-a device  0 [0x0f] NVIDIA H100\n{HEAD}\n",
+        r"this output has groups of ranks \(NCCL_TESTS_SPLIT\), and its rates are of a part of the job",
+    ),
     "another job": (
         f"#  Rank  0 Group  0 Pid 1 on node-a device  0 [0x0f] NVIDIA H100\n{HEAD}\n",
         "this output has 1 rank on 1 host, and --nodes=2 --gpus-per-node=8 is another job",

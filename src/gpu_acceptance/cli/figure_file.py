@@ -28,7 +28,7 @@ _PROGRAM = {"alltoall": "all_to_all", "sendrecv": "send_recv"} | {name: name for
 # nccl-tests behind mpirun --tag-output, or srun --label
 _TAG = re.compile(r"\s*(\[\d+,\d+\]<std(out|err)>:|\d{1,6}:(?=\s))")
 _STARTS = re.compile(r"#\s*Collective test starting:\s*(?P<name>\w+)_perf\s*")
-_RANK = re.compile(r"#\s*Rank\s+(?P<rank>\d+)\s.*?\bon\s+(?P<host>\S+)\s+device\s.*")
+_RANK = re.compile(r"#\s*Rank\s+(?P<rank>\d+)\s+(Group\s+(?P<group>\d+)\s)?.*?\bon\s+(?P<host>\S+)\s+device\s.*")
 _HEAD = re.compile(r"#\s+size\s+count\s+type\b.*\bbusbw\b.*")
 _SUMMARY = re.compile(r"#?\s*Out of bounds values\s*:\s*(?P<wrong>\d{1,18})\s.*")  # older versions count wrong elements here alone
 _ROW = re.compile(r"\s*\d+\s+\d+\s+[a-z]\w+\s.*")
@@ -218,6 +218,8 @@ def _lists_of_ranks(texts: Iterable[str]) -> Iterator[Mapping[str, str]]:
     """Yield the host of each rank for each output in a file: a number that comes again begins another list."""
     hosts = dict[str, str]()
     for found in filter(None, map(_RANK.fullmatch, texts)):
+        if int(found["group"] or 0):
+            raise ValueError("this output has groups of ranks (NCCL_TESTS_SPLIT), and its rates are of a part of the job")
         if found["rank"] in hosts:
             yield hosts
             hosts = {}

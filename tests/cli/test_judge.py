@@ -226,6 +226,15 @@ def test_each_output_of_a_file_is_of_the_job(tmp_path, capsys):
     assert "this output has 8 ranks on 1 host, and --nodes=2 --gpus-per-node=8 is another job" in err
 
 
+def test_an_output_behind_mpich_has_its_tag_in_the_middle_of_rows(tmp_path, capsys):
+    """The form of NVIDIA/nccl#1453."""
+    row = "[0]   4294967296    1073741824     float     sum      -1[0]   17250.1  248.98  466.84      0[0]   17343  247.64  464.33      0"
+    (tmp_path / "nccl.txt").write_text("\n".join(f"[0] {line}" for line in (STARTS, HEAD)) + f"\n{row}\n", encoding="utf-8")
+    code, out, _ = judged(capsys, tmp_path / "nccl.txt", *PAIR)
+    assert (code, results(out)) == (5, ["would hold", "would hold"])
+    assert "464.33 GB/s" in out
+
+
 def test_an_output_without_a_size_that_is_judged_proves_nothing(tmp_path, capsys):
     code, out, _ = judged(capsys, printed(tmp_path / "nccl.txt", [(2**20, 20, 20, 0), (2**21, 40, 40, 0)], STARTS), *PAIR)
     assert (code, results(out)) == (6, ["no limit", "would hold"])

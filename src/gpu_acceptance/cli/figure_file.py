@@ -25,8 +25,8 @@ _WHOLE = re.compile(r"[0-9]{1,6}")
 _SIZE = re.compile(r"(?P<number>[0-9]{1,18}(\.[0-9]{1,6})?) ?(?P<unit>B|KiB|MiB|GiB|kB|KB|MB|GB)?")
 SIZES = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 _PROGRAM = {"alltoall": "all_to_all", "sendrecv": "send_recv"} | {name: name for name in COLLECTIVES}  # of nccl-tests, without `_perf`
-# nccl-tests behind mpirun --tag-output, or srun --label
-_TAG = re.compile(r"\s*(\[\d+,\d+\]<std(out|err)>:|\d{1,6}:(?=\s))")
+# nccl-tests behind mpirun --tag-output, srun --label, or MPICH, which tags each write of a row: `-1[0]  1626.5`
+_TAG = re.compile(r"\s*(\[\d+,\d+\]<std(out|err)>:|\d{1,6}:(?=\s)|(?P<mpich>\[\d{1,6}\])(?=\s))")
 _STARTS = re.compile(r"#\s*Collective test starting:\s*(?P<name>\w+)_perf\s*")
 _RANK = re.compile(r"#\s*Rank\s+(?P<rank>\d+)\s+(Group\s+(?P<group>\d+)\s)?.*?\bon\s+(?P<host>\S+)\s+device\s.*")
 _HEAD = re.compile(r"#\s+size\s+count\s+type\b.*\bbusbw\b.*")
@@ -174,7 +174,10 @@ def _place(text: str, key: str, most: int) -> int:
 
 
 def _untagged(line: str) -> str:
-    return line[found.end() :].lstrip() if (found := _TAG.match(line)) else line
+    if not (found := _TAG.match(line)):
+        return line
+    rest = line[found.end() :].lstrip()
+    return rest.replace(found["mpich"], " ") if found["mpich"] else rest
 
 
 def _printed(lines: Sequence[str], shape: Shape, collective: str | None) -> Iterator[Given]:

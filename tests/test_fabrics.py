@@ -1,5 +1,6 @@
 """Each shipped network between nodes, sound and with one fault at a time, by the judge of a run."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -169,6 +170,19 @@ def test_a_card_of_storage_beside_a_gpu_is_not_judged(name, profile, storage):
     assert sound.verdict == "ACCEPTED", sound.reasons
     fewer = replace(beside, gone=(3,))
     rejected(judge(cluster(name, profile, odd={0: beside, 1: fewer})), "infiniband.devices.per_gpu", "node-01")
+
+
+@pytest.mark.parametrize(("name", "profile"), CASES)
+@pytest.mark.parametrize("num_gpus", [1, 2])
+def test_a_job_of_some_gpus_of_each_node_has_no_rate_of_whole_nodes(name, profile, num_gpus):
+    """One GPU uses one card or two: what eight reach together says nothing of it."""
+    limits = load_profile(profile, directory(), fabric=name).limits.values()
+    several = [limit for limit in limits if limit.nodes == "several" and limit.at_least is not None]
+    rates = [limit for limit in several if re.match(r"nccl.*_internode|nic\.share\.", limit.metric)]
+    assert rates
+    assert [limit.metric for limit in rates if limit.applies(num_gpus, 2)] == []
+    gpus = network_of(name).gpus
+    assert [limit.metric for limit in rates if limit.world not in (None, (gpus,)) or limit.applies(gpus, 2) != limit.covers(gpus, 2)] == []
 
 
 RACKS = [(name, profile) for name, profile in CASES if profile.startswith("gb")]

@@ -30,7 +30,7 @@ class FabricPort(Model):
 
     @property
     def kind(self) -> tuple[Link, str]:
-        """What ports of one network have in common."""
+        """The link and the driver, which all ports of one network share."""
         return self.link, self.driver
 
     def __str__(self) -> str:

@@ -19,6 +19,7 @@ from gpu_acceptance.thresholds.limit import (
     SOAK,
     SOAK_DURATION,
     FileDigest,
+    Limit,
     Profile,
     matching_reason,
     subject_of,
@@ -45,6 +46,7 @@ _NO_GPU = (CPU, BASE)
 _OVERLAY = "site-"
 _FABRIC = "fabric-"
 NO_FABRIC = "none"  # --fabric=none: what nodes say to each other has the limits of overlays alone
+_BETWEEN_NODES = ("nccl", "nccl_ring", "nccl_scaling", "nccl_sizes", "nic")  # subjects with rates and shares of a node's cards
 _NO_SITE = "environment.site*"  # not applicable in base.yaml until a file declares the nodes
 
 
@@ -204,9 +206,19 @@ def with_declared_nodes(profile: Profile) -> Profile:
 
 def _with_fabric(profile: Profile, fabric: str, directory: Path) -> Profile:
     refuse_unknown_fabric(fabric, profile.name, directory)
-    joined, own = _read_chain(fabric, _fabric_paths(directory), profile)
+    paths = _fabric_paths(directory)
+    joined, own = _read_chain(fabric, paths, profile)
     _refuse_incomplete(joined, own.name)
-    return replace(joined, fabric=fabric)
+    matches = [match.fabric for one in _chain(fabric, paths) if (match := match_of(paths[one])) and match.fabric]
+    gpus = next((match.gpus for match in matches if match.gpus), None)
+    limits = {metric: _of_whole_nodes(limit, gpus) if gpus else limit for metric, limit in joined.limits.items()}
+    return replace(joined, fabric=fabric, limits=limits)
+
+
+def _of_whole_nodes(limit: Limit, gpus: int) -> Limit:
+    """The limit, where a node reaches it with all its GPUs: fewer use a part of its cards, and no rate of theirs has a source."""
+    is_shared = limit.nodes == "several" and limit.at_least is not None and limit.subject in _BETWEEN_NODES
+    return replace(limit, world=(gpus,)) if is_shared and not limit.listed_sizes() else limit
 
 
 def refuse_unknown_fabric(fabric: str, profile: str, directory: Path) -> None:

@@ -17,8 +17,9 @@ from gpu_acceptance.record.figure import make_figure
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.row import Attempt, Row
 from gpu_acceptance.record.run_record import Conclusion
+from gpu_acceptance.thresholds.levels import at_level
 from gpu_acceptance.thresholds.limit import Profile, allowed_values, bound_at, matching_reason
-from gpu_acceptance.thresholds.profile import at_level, fabrics, load_profile, select_fabric, shipped_dir
+from gpu_acceptance.thresholds.profile import fabrics, load_profile, select_fabric, shipped_dir
 from gpu_acceptance.verdict.coverage import applying_limits
 from gpu_acceptance.verdict.rows import make_row
 from gpu_acceptance.verdict.verdict import conclude
@@ -66,6 +67,7 @@ class Network:
     down: tuple[int, ...] = ()
     slow: tuple[int, ...] = ()  # ports at half rate
     gone: tuple[int, ...] = ()
+    storage: str = ""  # link and driver of a slower card below the switch of GPU 0, which serves storage: `RoCE mlx5`
 
 
 @dataclass(frozen=True)
@@ -246,6 +248,11 @@ def node_with(network: Network) -> SeenNode:
                 _add_port(root, network, port)
         if network.link != "gVNIC":
             _add_storage(root)
+        if network.storage:
+            link, driver = network.storage.split()
+            path = f"{_switch(network, 0)[0]}/0000:12:1f.0/0000:1f:00.0"
+            port = {**NDR_PORT, "link_layer": _LAYERS[link], "rate": _RATES[100]}
+            _add_device(root, "storage_0", path, port, 0, _PCI_DRIVERS[driver])
         gpus = [
             Gpu(index=index, name="", pci_bus_id=nvml_bus_id(address), nvlink_domain=network.nvlink_domain)
             for index, address in enumerate(addresses)

@@ -25,8 +25,9 @@ from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.peer_copies import PeerCopies
 from gpu_acceptance.record.row import Attempt, RankRecord, Row
 from gpu_acceptance.record.run_record import WHOLE, Conclusion, PlannedValidation, RunRecord
+from gpu_acceptance.thresholds.levels import at_level, runs
 from gpu_acceptance.thresholds.limit import COUNTERS, Profile
-from gpu_acceptance.thresholds.profile import at_level, load_profile, runs, select_fabric, select_profile, shipped_dir
+from gpu_acceptance.thresholds.profile import load_profile, select_fabric, select_profile, shipped_dir
 from gpu_acceptance.verdict.rows import make_row
 from gpu_acceptance.verdict.run_record import make_run_record
 from gpu_acceptance.verdict.verdict import conclude

@@ -1,5 +1,6 @@
 """Each shipped network between nodes, sound and with one fault at a time, by the judge of a run."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -7,6 +8,8 @@ from fabrics import Cluster, Network, directory, judge, kind_of, network_of
 
 from gpu_acceptance.thresholds.file import LimitsError
 from gpu_acceptance.thresholds.profile import fabrics, load_profile, profile_names, select_fabric, shipped_dir
+
+pytestmark = pytest.mark.slow
 
 HIDDEN = {"8x400-ib-sharp"}  # nothing in a node shows it
 CASES = [
@@ -158,22 +161,61 @@ def test_a_node_whose_cards_have_another_driver():
     rejected(judge(cluster("8x400-roce", "h200-sxm", 4, odd={3: other})), "infiniband.network.kind", "RoCE (bnxt_re)", "node-03")
 
 
+@pytest.mark.parametrize(
+    ("name", "profile", "storage"),
+    [(name, profile, "RoCE mlx5") for name, profile in RDMA if network_of(name).link == "IB"] + [("8x400-roce", "h200-sxm", "RoCE irdma")],
+)
+def test_a_card_of_storage_beside_a_gpu_is_not_judged(name, profile, storage):
+    """Azure has an Ethernet function of 100 Gbit/s on the NUMA node of the InfiniBand ones. No byte of NCCL goes through it."""
+    beside = replace(network_of(name), storage=storage)
+    sound = judge(cluster(name, profile, odd={0: beside, 1: beside}))
+    assert sound.verdict == "ACCEPTED", sound.reasons
+    fewer = replace(beside, gone=(3,))
+    rejected(judge(cluster(name, profile, odd={0: beside, 1: fewer})), "infiniband.devices.per_gpu", "node-01")
+
+
+@pytest.mark.parametrize(("name", "profile"), CASES)
+@pytest.mark.parametrize("num_gpus", [1, 2])
+def test_a_job_of_some_gpus_of_each_node_has_no_rate_of_whole_nodes(name, profile, num_gpus):
+    """One GPU uses one card or two: what eight reach together says nothing of it."""
+    limits = load_profile(profile, directory(), fabric=name).limits.values()
+    several = [limit for limit in limits if limit.nodes == "several" and limit.at_least is not None]
+    rates = [limit for limit in several if re.match(r"nccl.*_internode|nic\.share\.", limit.metric)]
+    assert rates
+    assert [limit.metric for limit in rates if limit.applies(num_gpus, 2)] == []
+    gpus = network_of(name).gpus
+    assert [limit.metric for limit in rates if limit.world not in (None, (gpus,)) or limit.applies(gpus, 2) != limit.covers(gpus, 2)] == []
+
+
 RACKS = [(name, profile) for name, profile in CASES if profile.startswith("gb")]
 
 
 @pytest.mark.parametrize(("name", "profile"), RACKS)
 def test_nvlink_between_nodes_decides_the_fabric(name, profile):
-    """In one domain it is judged whatever cards are there; in several it is the network, which says so."""
+    """In one domain it is judged whatever cards are there; where each node is in one of its own it is the network, which says so."""
     network, nodes = network_of(name), range(4)
     one = judge(Cluster(profile, replace(network, nvlink_domain="rack/1", via="P2P/MNNVL"), 4))
     assert (one.verdict, "fabric nvl72: NVLink beside 4 GPUs" in one.line) == ("ACCEPTED", True), one.reasons
     off = judge(Cluster(profile, replace(network, nvlink_domain="rack/1", via=network.via if network.link == "EFA" else "IB"), 4))
     rejected(off, "nccl.transport.internode")
     if name != "nvl72":
-        two = judge(cluster(name, profile, 4, odd={node: replace(network, nvlink_domain=f"rack/{node % 2}") for node in nodes}))
-        assert (two.verdict, "beside 4 GPUs, in 2 NVLink domains" in two.line) == ("ACCEPTED", True), two.reasons
-        outside = judge(cluster(name, profile, 4, odd={node: replace(network, nvlink_domain="rack/1") for node in nodes[:3]}))
-        assert "in 2 NVLink domains" in outside.line
+        apart = judge(cluster(name, profile, 4, odd={node: replace(network, nvlink_domain=f"rack/{node}") for node in nodes}))
+        assert (apart.verdict, "beside 4 GPUs, in 4 NVLink domains" in apart.line) == ("ACCEPTED", True), apart.reasons
+
+
+@pytest.mark.parametrize(("name", "profile"), [case for case in RACKS if case[0] != "nvl72"])
+@pytest.mark.parametrize("racks", [(1, 1, 2, 2), (1, 1, 1, 2)], ids=["2 racks", "a node outside"])
+@pytest.mark.parametrize("is_whole", [True, False], ids=["NVLink inside a rack", "NVLink fails in all racks"])
+def test_a_job_over_several_racks_is_neither_accepted_nor_rejected(name, profile, racks, is_whole):
+    """NCCL reaches the same rack by NVLink and others by the network, and no limits are for both."""
+    network = network_of(name)
+    odd = {node: replace(network, nvlink_domain=f"rack/{rack}") for node, rack in enumerate(racks)}
+    if is_whole:
+        odd |= {node: replace(odd[node], via="P2P/MNNVL") for node in range(3) if racks[node] == racks[node + 1]}
+    conclusion = judge(cluster(name, profile, 4, odd=odd))
+    assert conclusion.verdict == "INCOMPLETE", conclusion.reasons
+    assert "no fabric: " in conclusion.line
+    assert "in 2 NVLink domains: test each alone" in conclusion.line
 
 
 def test_no_gpu_with_a_profile_can_be_judged_by_data_for_another():

@@ -12,8 +12,9 @@ from gpu_acceptance.folder.files import read_results
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.report.build import build_page
+from gpu_acceptance.thresholds.levels import at_level
 from gpu_acceptance.thresholds.limit import COUNTERS, matching_reason
-from gpu_acceptance.thresholds.profile import at_level, load_profile, shipped_dir
+from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
 from gpu_acceptance.verdict.bounds import bounds_of
 from gpu_acceptance.verdict.coverage import applying_limits
 

@@ -11,7 +11,8 @@ from gpu_acceptance.record.gpu_telemetry import findings, steady_findings
 from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.record.row import Attempt
 from gpu_acceptance.supervisor.gpu_watch import telemetry_of
-from gpu_acceptance.thresholds.profile import at_level, load_profile, shipped_dir
+from gpu_acceptance.thresholds.levels import at_level
+from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
 from gpu_acceptance.verdict.rows import make_row
 from gpu_acceptance.verdict.verdict import conclude
 from tests.judging import make_job, make_plan, make_record

@@ -198,6 +198,43 @@ def test_wrong_elements_are_a_miss_at_any_size(tmp_path, capsys):
     assert "nccl_sizes.all_reduce.wrong = 6 elements, need <= 0 elements" in out
 
 
+def test_a_million_wrong_elements_are_a_miss_in_the_form_that_a_float_has(tmp_path, capsys):
+    path = printed(tmp_path / "nccl.txt", [(2**32, 465, 464, "1.34218e+08")], STARTS)
+    code, out, _ = judged(capsys, path, *PAIR)
+    assert (code, results(out)) == (1, ["would hold", "would miss"])
+    assert "nccl_sizes.all_reduce.wrong = 268436000 elements, need <= 0 elements" in out
+
+
+@pytest.mark.parametrize(("column", "cell"), [("#wrong", "N/A"), ("error", "1e+00")])
+def test_the_summary_of_an_output_can_tell_wrong_elements_alone(column, cell, tmp_path, capsys):
+    path = printed(tmp_path / "nccl.txt", [(2**32, 465, 464, cell)], STARTS)
+    text = path.read_text(encoding="utf-8").replace("#wrong", column)
+    path.write_text(text.replace("values : 0 OK", "values : 3 FAILED"), encoding="utf-8")
+    code, out, _ = judged(capsys, path, *PAIR)
+    assert (code, results(out)) == (1, ["would hold", "would miss"])
+    assert "nccl_sizes.all_reduce.wrong = 3 elements, need <= 0 elements" in out
+
+
+def test_each_output_of_a_file_is_of_the_job(tmp_path, capsys):
+    """The list of ranks of a second output must not hide that the first is of one node."""
+    ranks = [f"#  Rank {rank:2} Group  0 Pid 1 on node-{rank // 8} device  {rank % 8} [0x0f] NVIDIA H100" for rank in range(16)]
+    alone = printed(tmp_path / "one.txt", [(2**32, 360, 360, 0)], "# Collective test starting: all_gather_perf", *ranks[:8], redop="none")
+    both = printed(tmp_path / "two.txt", [(2**32, 465, 464, 0)], STARTS, *ranks)
+    (tmp_path / "nccl.txt").write_text(alone.read_text(encoding="utf-8") + both.read_text(encoding="utf-8"), encoding="utf-8")
+    code, _, err = judged(capsys, tmp_path / "nccl.txt", *PAIR)
+    assert code == 4
+    assert "this output has 8 ranks on 1 host, and --nodes=2 --gpus-per-node=8 is another job" in err
+
+
+def test_an_output_behind_mpich_has_its_tag_in_the_middle_of_rows(tmp_path, capsys):
+    """The form of NVIDIA/nccl#1453."""
+    row = "[0]   4294967296    1073741824     float     sum      -1[0]   17250.1  248.98  466.84      0[0]   17343  247.64  464.33      0"
+    (tmp_path / "nccl.txt").write_text("\n".join(f"[0] {line}" for line in (STARTS, HEAD)) + f"\n{row}\n", encoding="utf-8")
+    code, out, _ = judged(capsys, tmp_path / "nccl.txt", *PAIR)
+    assert (code, results(out)) == (5, ["would hold", "would hold"])
+    assert "464.33 GB/s" in out
+
+
 def test_an_output_without_a_size_that_is_judged_proves_nothing(tmp_path, capsys):
     code, out, _ = judged(capsys, printed(tmp_path / "nccl.txt", [(2**20, 20, 20, 0), (2**21, 40, 40, 0)], STARTS), *PAIR)
     assert (code, results(out)) == (6, ["no limit", "would hold"])
@@ -263,6 +300,10 @@ ODD = {  # a file that is wrong -> its content, and what is said of it
         f"{STARTS}\n{HEAD}\n4294967296 1 float sum -1 1 1 nan 0 1 1 2 0\n",
         "line 3: busbw 'nan, 2'; allowed: finite numbers from 0",
     ),
+    "no number of wrong elements": (
+        f"{STARTS}\n{HEAD}\n4294967296 1 float sum -1 1 1 2 -1 1 1 2 0\n",
+        "line 3: #wrong '-1, 0'; allowed: finite numbers from 0, or N/A",
+    ),
     "no collective": (
         f"{HEAD}\n4294967296 1 float sum -1 1 1 2 0 1 1 2 0\n",
         "line 2: which collective.* add --collective=NAME, one of .*",
@@ -270,6 +311,10 @@ ODD = {  # a file that is wrong -> its content, and what is said of it
     "another program": (
         f"# Collective test starting: gather_perf\n{HEAD}\n",
         "line 1: gather_perf is of no collective that is judged; known: .*",
+    ),
+    "groups of ranks": (
+        f"#  Rank  0 Group  1 Pid 1 on node-a device  0 [0x0f] NVIDIA H100\n{HEAD}\n",
+        r"this output has groups of ranks \(NCCL_TESTS_SPLIT\), and its rates are of a part of the job",
     ),
     "another job": (
         f"#  Rank  0 Group  0 Pid 1 on node-a device  0 [0x0f] NVIDIA H100\n{HEAD}\n",

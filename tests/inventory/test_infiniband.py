@@ -11,7 +11,7 @@ from inventory.rdma_trees import COUNTERS, DOWN_PORT, HW_COUNTERS, NDR_PORT, ROC
 from gpu_acceptance.inventory import infiniband
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.inventory.infiniband import Counter, Netdev, Rate
-from gpu_acceptance.inventory.pci_topology import Distance, distance
+from gpu_acceptance.inventory.pci_topology import Distance, Place, distance
 
 IB_PATH = "pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:00.0/0000:18:00.0"
 ROCE_PATH = "pci0000:37/0000:37:01.0/0000:38:00.1"
@@ -81,6 +81,16 @@ def test_devices_and_ports_in_order(tmp_path):
     devices = infiniband.read(tmp_path).devices
     assert [device.name for device in devices] == ["mlx5_0", "mlx5_1"]
     assert [port.number for port in devices[0].ports] == [1, 2, 10]
+
+
+@pytest.mark.parametrize("first_with_card", [0, 1])
+def test_where_every_second_gpu_has_a_card_the_others_do_not_choose_those_of_storage(first_with_card):
+    """NVIDIA/nccl#1357: 4 cards, each below the switch of one of 8 GPUs; the order of the GPUs says nothing."""
+    paths = {f"mlx5_{gpu}": f"pci0000:{gpu:02x}/0000:0{gpu}:00.0/0000:1{gpu}:01.0" for gpu in range(first_with_card, 8, 2)}
+    paths |= {"storage": "pci0000:f0/0000:f0:00.0/0000:f1:00.0"}
+    places = [Place(str(gpu), f"pci0000:{gpu:02x}/0000:0{gpu}:00.0/0000:1{gpu}:00.0", 0) for gpu in range(8)]
+    names = infiniband.names_near(places, paths, dict.fromkeys(paths, 0))
+    assert names == tuple(sorted(paths.keys() - {"storage"}))
 
 
 def test_a_machine_without_rdma(tmp_path):

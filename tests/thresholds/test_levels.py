@@ -7,19 +7,9 @@ import pytest
 from judging import make_limit, make_profile
 from suite import ROOT, make_suite, plain_pytest, torchrun
 
+from gpu_acceptance.thresholds.levels import asked_for, at_level, lasting, left_out, num_left_out, runs
 from gpu_acceptance.thresholds.limit import LEVELS, level_text, subject_of
-from gpu_acceptance.thresholds.profile import (
-    LimitsError,
-    asked_for,
-    at_level,
-    lasting,
-    left_out,
-    load_profile,
-    num_left_out,
-    profile_names,
-    runs,
-    shipped_dir,
-)
+from gpu_acceptance.thresholds.profile import LimitsError, load_profile, profile_names, shipped_dir
 from gpu_acceptance.verdict.reasons import FORMATION
 
 TABLE = {"quick": {"gemm": 2.0}, "full": {"gemm": 3.0, "memory": 9.0}}

@@ -5,7 +5,7 @@ Each mistake is one ValueError that names the file, the line, what was seen and 
 
 import csv
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,11 +25,12 @@ _WHOLE = re.compile(r"[0-9]{1,6}")
 _SIZE = re.compile(r"(?P<number>[0-9]{1,18}(\.[0-9]{1,6})?) ?(?P<unit>B|KiB|MiB|GiB|kB|KB|MB|GB)?")
 SIZES = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 _PROGRAM = {"alltoall": "all_to_all", "sendrecv": "send_recv"} | {name: name for name in COLLECTIVES}  # of nccl-tests, without `_perf`
-# nccl-tests behind mpirun --tag-output, or srun --label
-_TAG = re.compile(r"\s*(\[\d+,\d+\]<std(out|err)>:|\d{1,6}:(?=\s))")
+# nccl-tests behind mpirun --tag-output, srun --label, or MPICH, which tags each write of a row: `-1[0]  1626.5`
+_TAG = re.compile(r"\s*(\[\d+,\d+\]<std(out|err)>:|\d{1,6}:(?=\s)|(?P<mpich>\[\d{1,6}\])(?=\s))")
 _STARTS = re.compile(r"#\s*Collective test starting:\s*(?P<name>\w+)_perf\s*")
-_RANK = re.compile(r"#\s*Rank\s+(?P<rank>\d+)\s.*?\bon\s+(?P<host>\S+)\s+device\s.*")
+_RANK = re.compile(r"#\s*Rank\s+(?P<rank>\d+)\s+(Group\s+(?P<group>\d+)\s)?.*?\bon\s+(?P<host>\S+)\s+device\s.*")
 _HEAD = re.compile(r"#\s+size\s+count\s+type\b.*\bbusbw\b.*")
+_SUMMARY = re.compile(r"#?\s*Out of bounds values\s*:\s*(?P<wrong>\d{1,18})\s.*")  # older versions count wrong elements here alone
 _ROW = re.compile(r"\s*\d+\s+\d+\s+[a-z]\w+\s.*")
 
 
@@ -173,19 +174,25 @@ def _place(text: str, key: str, most: int) -> int:
 
 
 def _untagged(line: str) -> str:
-    return line[found.end() :].lstrip() if (found := _TAG.match(line)) else line
+    if not (found := _TAG.match(line)):
+        return line
+    rest = line[found.end() :].lstrip()
+    return rest.replace(found["mpich"], " ") if found["mpich"] else rest
 
 
 def _printed(lines: Sequence[str], shape: Shape, collective: str | None) -> Iterator[Given]:
     """Yield the slower bus bandwidth of out of place and in place for each row, and the wrong elements of each collective."""
     texts = [_untagged(line).rstrip() for line in lines]
-    _check_ranks({found["rank"]: found["host"] for found in map(_RANK.fullmatch, texts) if found}, shape)
+    for hosts in _lists_of_ranks(texts):
+        _check_ranks(hosts, shape)
     name, columns, wrong = collective, list[str](), dict[str, tuple[int, int]]()
     for number, text in enumerate(texts, start=1):
         if found := _STARTS.fullmatch(text):
             name = _started(found["name"], collective, number)
         elif _HEAD.fullmatch(text):
             columns = text.removeprefix("#").split()
+        elif (found := _SUMMARY.fullmatch(text)) and int(found["wrong"]) and name:
+            wrong[name] = number, max(wrong.get(name, (0, 0))[1], int(found["wrong"]))
         elif columns and _ROW.fullmatch(text):
             if name is None:
                 known = ", ".join(COLLECTIVES)
@@ -195,7 +202,7 @@ def _printed(lines: Sequence[str], shape: Shape, collective: str | None) -> Iter
                 raise ValueError(f"line {number}: {len(cells)} cells below {len(columns)} columns: {shown(text)}")
             if int(cells[0]):  # old versions run a message of 0 bytes where one of 4 has no element for each rank
                 yield Given(number, name, _slower(cells, columns, number), _RATE, int(cells[0]))
-            if (counted := _sum_of_wrong(cells, columns)) is not None:
+            if (counted := _sum_of_wrong(cells, columns, number)) is not None:
                 wrong[name] = number, wrong.get(name, (0, 0))[1] + counted
     for one, (number, total) in wrong.items():
         yield Given(number, f"nccl_sizes.{one}.wrong", total, "elements")
@@ -208,6 +215,19 @@ def _started(program: str, collective: str | None, line: int) -> str:
     if collective not in (None, name):
         raise ValueError(f"line {line}: this is {name}, and --collective={collective}")
     return name
+
+
+def _lists_of_ranks(texts: Iterable[str]) -> Iterator[Mapping[str, str]]:
+    """Yield the host of each rank for each output in a file: a number that comes again begins another list."""
+    hosts = dict[str, str]()
+    for found in filter(None, map(_RANK.fullmatch, texts)):
+        if int(found["group"] or 0):
+            raise ValueError("this output has groups of ranks (NCCL_TESTS_SPLIT), and its rates are of a part of the job")
+        if found["rank"] in hosts:
+            yield hosts
+            hosts = {}
+        hosts[found["rank"]] = found["host"]
+    yield hosts
 
 
 def _check_ranks(hosts: Mapping[str, str], shape: Shape) -> None:
@@ -224,6 +244,9 @@ def _slower(cells: Sequence[str], columns: Sequence[str], line: int) -> float:
     return min(map(float, rates))
 
 
-def _sum_of_wrong(cells: Sequence[str], columns: Sequence[str]) -> int | None:
-    counts = [cell for cell, column in zip(cells, columns, strict=True) if column == "#wrong" and _WHOLE.fullmatch(cell)]
-    return sum(map(int, counts)) if counts else None
+def _sum_of_wrong(cells: Sequence[str], columns: Sequence[str], line: int) -> int | None:
+    """Return the wrong elements of a row, from 1 million on written as 2.68435e+08; None where nobody counted them."""
+    counts = [cell for cell, column in zip(cells, columns, strict=True) if column == "#wrong" and cell != "N/A"]
+    if not all(_NUMBER.fullmatch(count) and float(count) >= 0 for count in counts):
+        raise ValueError(f"line {line}: #wrong {shown(', '.join(counts))}; allowed: finite numbers from 0, or N/A")
+    return sum(int(float(count)) for count in counts) if counts else None

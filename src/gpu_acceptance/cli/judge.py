@@ -40,11 +40,11 @@ def _judge(options: argparse.Namespace) -> int:
     """Judge figures that somebody else measured, without running anything.
 
     FILE is a CSV table with the columns metric, value, unit, and perhaps size (of a message: 4GiB), node and gpu; or the output of
-    nccl-tests. A metric is one of this suite (nccl.all_reduce.busbw_internode), or a collective (all_reduce). Each figure would hold or
-    would miss its limit, has no limit, or cannot be true. A rate at another size than the limit's is never interpolated: it is judged
-    where the answer is certain, and the reason is printed. Spreads are not judged, nor a single GPU against its peers. The verdict is
-    never ACCEPTED, and the exit code never 0. Exit code 1: a figure would miss; 5: all would hold, and nothing ran; 6: a figure has no
-    limit, or cannot be true.
+    nccl-tests. A metric is one of this suite (nccl.all_reduce.busbw_internode), or a collective (all_reduce) with its busbw, not its
+    algbw. Each figure would hold or would miss its limit, has no limit, or cannot be true. A rate at another size than the limit's is
+    never interpolated: it is judged where the answer is certain, and the reason is printed. Spreads are not judged, nor a single GPU
+    against its peers. The verdict is never ACCEPTED, and the exit code never 0. Exit code 1: a figure would miss; 5: all would hold, and
+    nothing ran; 6: a figure has no limit, or cannot be true.
     """
     suite = suite_for(Path.cwd())
     directory = profiles_of(suite)

@@ -26,6 +26,7 @@ from gpu_acceptance.run.suite import FOLDER, profiles_of, suite_for
 from gpu_acceptance.thresholds.changes import limit_differences
 from gpu_acceptance.thresholds.families import stated
 from gpu_acceptance.thresholds.known_metrics import KnownMetrics, known_metrics
+from gpu_acceptance.thresholds.levels import ASKED_BY
 from gpu_acceptance.thresholds.limit import (
     COUNTERS,
     Bound,
@@ -40,7 +41,7 @@ from gpu_acceptance.thresholds.limit import (
     subject_of_metric,
     with_unit,
 )
-from gpu_acceptance.thresholds.profile import ASKED_BY, LimitsError, load_profile, profile_names, read_profiles, select_profile
+from gpu_acceptance.thresholds.profile import LimitsError, load_profile, profile_names, read_profiles, select_profile
 from gpu_acceptance.thresholds.schema import Entry
 
 _WIDTH = 118

@@ -19,11 +19,12 @@ from gpu_acceptance.base.model import first_problem
 from gpu_acceptance.base.strict_yaml import StrictYamlError, parse
 from gpu_acceptance.base.text import one_line, plural
 from gpu_acceptance.folder.files import RESULTS, RecordError, read_regular
-from gpu_acceptance.inventory import declared, gpu_health, infiniband_health, kernel_log, node
+from gpu_acceptance.inventory import declared, fabric_reader, gpu_health, infiniband_health, kernel_log, node
 from gpu_acceptance.inventory.answer import Missing, known
 from gpu_acceptance.inventory.declared import DeclaredNode
+from gpu_acceptance.inventory.fabric import NodeFabric
 from gpu_acceptance.inventory.gpu import Gpu, GpuReading
-from gpu_acceptance.inventory.infiniband import globs_of_job, near_gpus, place_of
+from gpu_acceptance.inventory.infiniband import globs_of_job, place_of
 from gpu_acceptance.inventory.node import NodeReading
 from gpu_acceptance.record.figure import make_figure, parts_of
 from gpu_acceptance.record.job import Job, RankIdentity
@@ -279,7 +280,7 @@ def _topics(snapshot: Snapshot, gpus: tuple[GpuReading, ...], profile: Profile, 
     yield GPUS, "processes", [gpu_health.processes(gpu) for gpu in gpus]
     places = [place_of(gpu, node.gpu_places) for gpu in gpus]
     if NETWORK in subjects:
-        near = [device.name for device in known(near_gpus(node.gpu_places, node.infiniband.devices))]
+        near = NodeFabric(ports=known(fabric_reader.of_devices(node.infiniband.devices, node.gpu_places))).devices
         used = infiniband_health.chosen(node.infiniband, globs_of_job(str(profile.parameters["infiniband.devices"]), near))
         yield NETWORK, "devices", [infiniband_health.devices(used, gpus, place) for place in places]
         for topic, of_node in infiniband_health.PER_NODE.items():

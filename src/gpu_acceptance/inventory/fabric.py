@@ -1,12 +1,12 @@
 """The network between nodes as each node shows it: the ports nearest to its GPUs, and the class of network that all nodes make together.
 
-Ports of storage and management do not count: they are further away from every GPU. The rate of a class is what most ports of the job
-have, so that a port that trained to less misses it instead of choosing another class.
+Ports of storage and management do not count: they are further away from every GPU, or of another kind than most of those nearby. The rate
+of a class is what most ports of the job have, so that a port that trained to less misses it instead of choosing another class.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Literal, get_args
 
 from gpu_acceptance.base.model import Model
@@ -28,6 +28,11 @@ class FabricPort(Model):
     gbit_per_s: float | None = None  # None: its driver does not tell
     driver: str = ""  # of a RoCE port, whose counters differ by driver: mlx5, bnxt_re, irdma
 
+    @property
+    def kind(self) -> tuple[Link, str]:
+        """The link and the driver, which all ports of one network share."""
+        return self.link, self.driver
+
     def __str__(self) -> str:
         """Return `mlx5_3/1: RoCE, 200 Gbit/s`."""
         return f"{self.name}: {_kind(self.link, self.driver)}{f', {self.gbit_per_s:g} Gbit/s' if self.gbit_per_s else ''}"
@@ -43,8 +48,9 @@ class NodeFabric(Model):
 
     @property
     def devices(self) -> frozenset[str]:
-        """The RDMA devices that these ports belong to."""
-        return frozenset(port.name.rpartition("/")[0] for port in self.ports) - {""}
+        """The RDMA devices of the network between nodes. A port of another kind near a GPU serves storage or the host."""
+        usual = _usual_kind(self.ports)
+        return frozenset(port.name.rpartition("/")[0] for port in self.ports if port.kind == usual) - {""}
 
 
 @dataclass(frozen=True)
@@ -60,11 +66,13 @@ class FabricClass:
     gpus: int
     driver: str = ""
     nvlink_domains: int = 0
+    is_mixed: bool = False  # a domain holds several nodes, and not all: NCCL reaches some by NVLink, others by the network
 
     @property
     def key(self) -> Mapping[str, object]:
-        """The values by key of `match.fabric`."""
-        return {name: value for name, value in asdict(self).items() if name != "nvlink_domains"}
+        """The values by key of `match.fabric`. No fabric has limits for both ways in one job."""
+        own = {name: value for name, value in asdict(self).items() if name not in ("nvlink_domains", "is_mixed")}
+        return own | {"link": f"NVLink and {self.link}"} if self.is_mixed else own
 
     def __str__(self) -> str:
         """Return `8 x 400 Gbit/s InfiniBand beside 8 GPUs`."""
@@ -72,7 +80,8 @@ class FabricClass:
         if self.link == "none":
             return f"no network card beside {gpus}"
         rate = f" x {self.gbit_per_s:g} Gbit/s" if self.gbit_per_s else ""
-        domains = f", in {self.nvlink_domains} NVLink domains" if self.nvlink_domains else ""
+        alone = ": test each alone" if self.is_mixed else ""
+        domains = f", in {self.nvlink_domains} NVLink domains{alone}" if self.nvlink_domains else ""
         return f"{f'{self.ports}{rate} ' if self.ports else ''}{_kind(self.link, self.driver)} beside {gpus}{domains}"
 
 
@@ -88,12 +97,20 @@ def class_of(nodes: Sequence[NodeFabric]) -> FabricClass:
     joined = any(node.nvlink_domain for node in nodes)
     if joined and len(domains) == 1:
         return FabricClass("NVLink", 0, None, int(gpus))
-    link = max(LINKS, key=lambda link: sum(port.link == link for port in ports)) if ports else "none"
-    count = _most(sum(port.link == link for port in node.ports) for node in nodes)
-    rates = [port.gbit_per_s for port in ports if port.link == link and port.gbit_per_s]
-    driver = Counter(port.driver for port in ports if port.link == link).most_common(1)
-    rate, name = _most(rates) if rates else None, driver[0][0] if driver else ""
-    return FabricClass(link, int(count), rate, int(gpus), name, len(domains) if joined else 0)
+    usual = _usual_kind(ports)
+    count = _most(sum(port.kind == usual for port in node.ports) for node in nodes)
+    rates = [port.gbit_per_s for port in ports if port.kind == usual and port.gbit_per_s]
+    link, driver = usual
+    found = FabricClass(link, int(count), _most(rates) if rates else None, int(gpus), driver)
+    return replace(found, nvlink_domains=len(domains), is_mixed=len(domains) < len(nodes)) if joined else found
+
+
+def _usual_kind(ports: Sequence[FabricPort]) -> tuple[Link, str]:
+    """Return the link that most ports have, and the driver that most of these have."""
+    if not ports:
+        return "none", ""
+    link = max(LINKS, key=lambda link: sum(port.link == link for port in ports))
+    return link, Counter(port.driver for port in ports if port.link == link).most_common(1)[0][0]
 
 
 def _most(numbers: Iterable[float]) -> float:

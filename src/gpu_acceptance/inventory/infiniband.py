@@ -303,6 +303,7 @@ def names_near(places: Sequence[Place], paths: Mapping[str, Answer[str]], numa: 
     """Return the names of the PCI devices that are nearest to some GPU.
 
     A GPU whose nearest device is further away than that of most GPUs has none of its own: its card is gone, and what is next serves others.
+    Where as many are near as far, the near ones have cards of their own.
     """
     usable = {name: path for name, path in paths.items() if not (isinstance(path, Missing) and path.missing is Why.NOT_THERE)}
     found: list[tuple[Distance, tuple[str, ...]]] = []
@@ -317,7 +318,8 @@ def names_near(places: Sequence[Place], paths: Mapping[str, Answer[str]], numa: 
         if names and not isinstance(far := distances[names[0]], Missing):
             found.append((far, names))
     order = list(Distance)
-    usual = max((order.index(far) for far, _ in CountOf(far for far, _ in found).most_common(1)), default=0)
+    counted = CountOf(far for far, _ in found)
+    usual = min((order.index(far) for far, times in counted.items() if times == max(counted.values())), default=0)
     return tuple(sorted({name for far, names in found for name in names if order.index(far) <= usual}))
 
 

@@ -21,11 +21,9 @@ from gpu_acceptance.thresholds.contract import Contract
 from gpu_acceptance.thresholds.contract_file import digest_of, read_contract, read_entries, refuse_unanswerable
 from gpu_acceptance.thresholds.file import LimitsError
 from gpu_acceptance.thresholds.known_metrics import nearest_metric
+from gpu_acceptance.thresholds.levels import asked_for, at_level, lasting
 from gpu_acceptance.thresholds.limit import FileDigest, Profile
 from gpu_acceptance.thresholds.profile import (
-    asked_for,
-    at_level,
-    lasting,
     load_profile,
     profile_names,
     refuse_unknown_fabric,

@@ -21,6 +21,7 @@ from gpu_acceptance.run.collecting import Collected
 from gpu_acceptance.run.suite import look_at_suite
 from gpu_acceptance.supervisor.leader import Validation
 from gpu_acceptance.thresholds.contract import Contract
+from gpu_acceptance.thresholds.levels import left_out, num_left_out, runs
 from gpu_acceptance.thresholds.limit import (
     Limit,
     Profile,
@@ -31,7 +32,6 @@ from gpu_acceptance.thresholds.limit import (
     show,
     subject_of_metric,
 )
-from gpu_acceptance.thresholds.profile import left_out, num_left_out, runs
 from gpu_acceptance.verdict.bounds import bounds_of
 from gpu_acceptance.verdict.coverage import judge_contract, judge_run
 from gpu_acceptance.verdict.rows import announcement, unmet_needs

@@ -39,8 +39,8 @@ from gpu_acceptance.supervisor.standby import (
 )
 from gpu_acceptance.supervisor.supervisor import LOST_MESSAGES, LeaderLostError, Supervisor
 from gpu_acceptance.supervisor.worker_slot import WorkerConfig
+from gpu_acceptance.thresholds.levels import runs
 from gpu_acceptance.thresholds.limit import COUNTERS, RDMA_DEVICES, Profile, matching_reason, subject_of
-from gpu_acceptance.thresholds.profile import runs
 from gpu_acceptance.verdict.attempts import bare_row
 from gpu_acceptance.verdict.judge import most_risen
 from gpu_acceptance.verdict.reasons import FORMATION

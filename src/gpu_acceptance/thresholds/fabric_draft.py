@@ -52,6 +52,7 @@ def _rates(node: float, gpus: int, profile: Profile) -> Mapping[str, Any]:
         metric: {
             "at_least": {"nodes": {str(many): _floor(str(many), parts, node, gpus, profile) for many, parts in share["nodes"].items()}},
             **_SHARED,
+            "world": [gpus],
             "ceiling": _round(2 * node),
             "source": f"derived: {_in_words(share['nodes'])}; seen: {share['seen']}; less 5 %; agreed on YYYY-MM-DD",
         }

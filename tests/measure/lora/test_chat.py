@@ -16,7 +16,8 @@ from gpu_acceptance.measure.lora.model_folder import Checkpoint
 from gpu_acceptance.measure.train.shapes import Adapter
 from gpu_acceptance.measure.train.step import Schedule, TrainingMemoryError
 from gpu_acceptance.record.outcome import Status
-from gpu_acceptance.thresholds.profile import asked_for, load_profile, shipped_dir
+from gpu_acceptance.thresholds.levels import asked_for
+from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
 from tests.judging import judgements_of
 from tools.made_dialogues import made
 

@@ -87,6 +87,15 @@ def test_messages_of_strangers_are_reported_by_the_rank_that_rebuilds_the_run():
     assert list(find_concluded_otherwise(record, conclude_again(record))) == []
 
 
+@pytest.mark.parametrize("has_key", [True, False])
+def test_a_run_over_several_nodes_without_a_key_says_so_in_its_verdict_line_and_on_its_page(has_key):
+    control = ControlMessages(is_authenticated=has_key)
+    record = rebuild(told().contents(), ended_at=ENDED, why=WHY, control=control)
+    note = "control messages were not authenticated"
+    assert (note in record.conclusion.line) is not has_key
+    assert any(note in element.text for element in parse(build_page(record)).elements) is not has_key
+
+
 def test_a_run_that_was_not_finished_is_never_accepted_and_its_page_says_why():
     record = rebuilt(told().contents())
     reason = "no reporter saw this run whole: rebuilt from 4 of 4 journals (node-00 lost power)"

@@ -82,6 +82,7 @@ def _too_small(plan: RunPlan, job: Job, rows: Sequence[Row]) -> Iterator[tuple[s
 
 
 def _notes(plan: RunPlan, control: ControlMessages | None) -> Iterator[str]:
+    """Yield what the verdict line says in brackets."""
     if control and not control.is_authenticated:
         yield "control messages were not authenticated"
     if control and control.dropped:

@@ -349,6 +349,14 @@ def test_a_gpu_that_is_7_percent_slower_than_its_seven_neighbours_is_rejected_by
         assert "rank 5 (node-00, GPU 5, serial 16539" in named[0]
 
 
+@pytest.mark.parametrize("name", DEVICES)
+def test_one_gpu_or_two_can_be_accepted(name):
+    """Three units are needed to name the odd one: a limit of `peers` alone would leave one or two GPUs INCOMPLETE for ever."""
+    profile = load_profile(name, DIRECTORY)
+    held = [limit for metric, limit in profile.limits.items() if limit.peers and not matching_reason(metric, profile.not_applicable)]
+    assert [limit.metric for limit in held if limit.at_least is None] == []
+
+
 def test_the_schema_is_that_of_the_code():
     """`gpu_acceptance.thresholds.profile.json_schema()` as JSON, indented by 2."""
     assert json.loads((DIRECTORY / "schema.json").read_text()) == json_schema()

@@ -349,6 +349,25 @@ def test_a_gpu_that_is_7_percent_slower_than_its_seven_neighbours_is_rejected_by
         assert "rank 5 (node-00, GPU 5, serial 16539" in named[0]
 
 
+UNCLOCKED = ["a10g", "b200", "b300", "gb200", "gb300", "rtx-pro-6000-server", "rtx-pro-6000-workstation"]  # l40s and maxq: no source
+
+
+@pytest.mark.parametrize("name", UNCLOCKED)
+def test_products_15_percent_slower_than_those_of_seven_neighbours_are_rejected_where_no_clock_is_judged(name):
+    shipped, job = load_profile(name, DIRECTORY), make_job(8, model=DEVICES[name])
+    assert matching_reason("gemm.bf16.cycle_efficiency", shipped.not_applicable)
+    limit = shipped.limits["gemm.bf16.sustained"]
+    profile = replace(shipped, limits={limit.metric: limit}, requires=frozenset({"gemm"}))
+
+    def verdict(slow):
+        values = dict.fromkeys(range(8), 0.95 * limit.ceiling) | {5: 0.95 * limit.ceiling * slow}
+        attempt = make_attempt(values, metric=limit.metric, unit=limit.unit, spread=0.1)
+        row = make_row("acceptance/test_gemm.py::test_bf16", [attempt], profile, job, {}, 60.0)
+        return conclude(make_plan(profile), job, [row]).verdict
+
+    assert [verdict(1), verdict(0.95), verdict(0.85)] == ["ACCEPTED", "ACCEPTED", "REJECTED"]
+
+
 @pytest.mark.parametrize("name", DEVICES)
 def test_one_gpu_or_two_can_be_accepted(name):
     """Three units are needed to name the odd one: a limit of `peers` alone would leave one or two GPUs INCOMPLETE for ever."""

@@ -401,6 +401,18 @@ def test_a_reading_of_another_gpu_is_derived_and_not_published():
         assert [limit.metric for limit in limits if limit.source.startswith("published") and board in limit.source] == []
 
 
+@pytest.mark.parametrize("edition", ["workstation", "maxq"])
+def test_an_rtx_pro_6000_with_displays_tells_no_mig_mode_and_is_delivered_with_ecc_off(edition):
+    """nvidia-smi of both shows MIG `N/A` and ECC `Off`; of the server edition `Disabled` and 0 errors."""
+    profile, server = (load_profile(f"rtx-pro-6000-{one}", DIRECTORY) for one in (edition, "server"))
+    for metric in ("gpu_health.modes.mig", "gpu_health.modes.mig_after_reset"):
+        assert matching_reason(metric, profile.not_applicable)
+        assert not matching_reason(metric, server.not_applicable)
+    assert profile.limits["gpu_health.ecc.on"].equals is True
+    assert "delivered with ECC off" in profile.limits["gpu_health.ecc.on"].remedy
+    assert profile.limits["environment.gpu.sm_count"].equals == 188
+
+
 def test_the_schema_is_that_of_the_code():
     """`gpu_acceptance.thresholds.profile.json_schema()` as JSON, indented by 2."""
     assert json.loads((DIRECTORY / "schema.json").read_text()) == json_schema()

@@ -186,10 +186,12 @@ def _sound(limit, job):
 def _job(cluster: Cluster) -> Job:
     job = make_job(cluster.gpus * cluster.num_nodes, cluster.gpus)
     model = load_profile(cluster.profile, directory()).device_name
-    identities = []
+    identities, of_node = [], {}
     for identity in job.ranks:
         seen = node_with(cluster.odd.get(identity.node, cluster.network))
-        gpus = tuple(gpu.model_copy(update={"name": model}) for gpu in identity.gpus)
+        if identity.node not in of_node:
+            of_node[identity.node] = tuple(gpu.model_copy(update={"name": model}) for gpu in identity.gpus)
+        gpus = of_node[identity.node]
         identities.append(identity.model_copy(update={"gpus": gpus, "fabric": seen.fabric if identity.local_rank == 0 else None}))
     return Job(tuple(identities))
 

@@ -118,13 +118,23 @@ def judge(cluster: Cluster) -> Conclusion:
     """Judge a run at level full in which all else is sound."""
     job = _job(cluster)
     seen = job.fabric_class
-    fabric = cluster.asked or select_fabric((seen or FabricClass("none", 0, None, cluster.gpus)).key, cluster.profile, directory())
+    fabric = cluster.asked or chosen(seen or FabricClass("none", 0, None, cluster.gpus), cluster.profile)
     profile = profile_on(cluster.profile, fabric, cluster.limits, cluster.whole)
     shown = _figures(cluster, profile, job)
     beside = [limit.metric for limit in applying_limits(profile, job) if matching_reason(limit.metric, profile.not_applicable) is None]
     rows = [_sound_row(profile, job, metric) for metric in beside if metric not in shown]
     rows += [_row(metric, by_rank, profile, job) for metric, by_rank in sorted(shown.items())]
     return conclude(make_plan(profile), job, rows)
+
+
+@cache
+def chosen(seen: FabricClass, profile: str) -> str:
+    return select_fabric(seen.key, profile, directory())
+
+
+@cache
+def model_of(profile: str) -> str | None:
+    return load_profile(profile, directory()).device_name
 
 
 @cache
@@ -185,7 +195,7 @@ def _sound(limit, job):
 
 def _job(cluster: Cluster) -> Job:
     job = make_job(cluster.gpus * cluster.num_nodes, cluster.gpus)
-    model = load_profile(cluster.profile, directory()).device_name
+    model = model_of(cluster.profile)
     identities, of_node = [], {}
     for identity in job.ranks:
         seen = node_with(cluster.odd.get(identity.node, cluster.network))

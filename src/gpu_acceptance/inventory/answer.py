@@ -50,6 +50,11 @@ class Missing:
 Answer: TypeAlias = T | Missing
 
 
+def is_absent(answer: object) -> bool:
+    """Return True where there is no such thing, and not where it cannot be read."""
+    return isinstance(answer, Missing) and answer.missing is Why.NOT_THERE
+
+
 def then(answer: Answer[U], make: Callable[[U], Answer[T]]) -> Answer[T]:
     """Return `make(answer)`, or the answer itself where it is missing."""
     return answer if isinstance(answer, Missing) else make(answer)

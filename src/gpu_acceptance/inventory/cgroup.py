@@ -14,6 +14,7 @@ from gpu_acceptance.inventory.answer import (
     Why,
     combine,
     cpu_list,
+    is_absent,
     known,
     names_in,
     read_fields,
@@ -124,7 +125,7 @@ def _nearest(hierarchy: Answer[_Hierarchy], by_version: dict[int, str]) -> Answe
     if isinstance(hierarchy, Missing):
         return hierarchy
     answers = [read_value(folder / by_version[hierarchy.version], cpu_list) for folder in hierarchy.folders]
-    there = (answer for answer in answers if not (isinstance(answer, Missing) and answer.missing is Why.NOT_THERE))
+    there = (answer for answer in answers if not is_absent(answer))
     return next(there, answers[0])
 
 

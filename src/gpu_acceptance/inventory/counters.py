@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpu_acceptance.inventory.answer import Answer, Missing, Why, known, names_in, read_value, then
+from gpu_acceptance.inventory.answer import Answer, Missing, Why, is_absent, known, names_in, read_value, then
 from gpu_acceptance.inventory.infiniband import LINK_ERRORS, OTHER_NAMES, PortName, is_chosen, not_found
 from gpu_acceptance.inventory.nvml import Asker, is_lacking
 
@@ -161,22 +161,18 @@ def read_ports(devices: str, root: Path = Path("/")) -> dict[Counter, Answer[int
 def _errors(port: Path, name: str, bits: int) -> Answer[int]:
     """Read an error counter of a port: that of another driver for the same event, where it has one."""
     other, own = _others(port, name), _count(port / "counters" / name, (bits,))
-    return other if _is_there(other) else own
+    return own if is_absent(other) else other
 
 
 def _bytes(port: Path, name: str) -> Answer[int]:
     """Read the bytes of a port; those of its driver's own counter where it has no such file in `counters`."""
     other, own = _others(port, name), _count(port / "counters" / name, _TRAFFIC_BITS)
-    return other if _is_there(other) and not _is_there(own) else then(own, lambda count: count * _OCTETS)
+    return other if is_absent(own) and not is_absent(other) else then(own, lambda count: count * _OCTETS)
 
 
 def _others(port: Path, name: str) -> Answer[int]:
     other = OTHER_NAMES.get(name)
     return _count(port / "hw_counters" / other) if other else Missing(Why.NOT_THERE, name)
-
-
-def _is_there(answer: Answer[int]) -> bool:
-    return not (isinstance(answer, Missing) and answer.missing is Why.NOT_THERE)
 
 
 def _count(path: Path, bits: Collection[int] = ()) -> Answer[int]:

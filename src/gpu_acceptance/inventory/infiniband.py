@@ -8,7 +8,20 @@ from functools import partial
 from pathlib import Path
 from typing import Self
 
-from gpu_acceptance.inventory.answer import Answer, Missing, T, Why, all_of, combine, missing_over, names_in, parser, read_value, then
+from gpu_acceptance.inventory.answer import (
+    Answer,
+    Missing,
+    T,
+    Why,
+    all_of,
+    combine,
+    is_absent,
+    missing_over,
+    names_in,
+    parser,
+    read_value,
+    then,
+)
 from gpu_acceptance.inventory.gpu import GpuReading
 from gpu_acceptance.inventory.pci_topology import Distance, Place, distance, nearest, numa_node, path_behind
 
@@ -305,7 +318,7 @@ def names_near(places: Sequence[Place], paths: Mapping[str, Answer[str]], numa: 
     A GPU whose nearest device is further away than that of most GPUs has none of its own: its card is gone, and what is next serves others.
     Where as many are near as far, the near ones have cards of their own.
     """
-    usable = {name: path for name, path in paths.items() if not (isinstance(path, Missing) and path.missing is Why.NOT_THERE)}
+    usable = {name: path for name, path in paths.items() if not is_absent(path)}
     found: list[tuple[Distance, tuple[str, ...]]] = []
     for place in places:
         distances = {

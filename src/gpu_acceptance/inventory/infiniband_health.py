@@ -7,7 +7,20 @@ from collections import Counter as CountOf
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from gpu_acceptance.inventory.answer import MOST_TEXT, Answer, Missing, T, Why, all_of, combine, detail_of, known, then, with_name
+from gpu_acceptance.inventory.answer import (
+    MOST_TEXT,
+    Answer,
+    Missing,
+    T,
+    Why,
+    all_of,
+    combine,
+    detail_of,
+    is_absent,
+    known,
+    then,
+    with_name,
+)
 from gpu_acceptance.inventory.gpu import GpuReading
 from gpu_acceptance.inventory.infiniband import (
     LINK_ERRORS,
@@ -84,17 +97,13 @@ def lacking(infiniband: InfiniBand) -> Iterator[str]:
     """Yield the metrics that the driver of these ports has no counter for."""
     found = _ports(infiniband)
     for name in LINK_ERRORS:
-        if _is_absent(_counted(found, name, lambda port: port.counters)):
+        if is_absent(_counted(found, name, lambda port: port.counters)):
             yield from (f"infiniband.counters.{name}", f"counters.infiniband.{name}")
     for name in _ROCE_ERRORS:
-        if _is_absent(_counted(_roce_ports(found), name, lambda port: port.hw_counters)):
+        if is_absent(_counted(_roce_ports(found), name, lambda port: port.hw_counters)):
             yield f"infiniband.roce.{name}"
-    if _is_absent(_counted(found, "port_rcv_data", lambda port: port.counters)):
+    if is_absent(_counted(found, "port_rcv_data", lambda port: port.counters)):
         yield "nic.share.*"
-
-
-def _is_absent(counted: Answer[_Named[int]]) -> bool:
-    return isinstance(counted, Missing) and counted.missing is Why.NOT_THERE
 
 
 def gpudirect(infiniband: InfiniBand) -> Findings:

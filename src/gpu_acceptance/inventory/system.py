@@ -17,6 +17,7 @@ from gpu_acceptance.inventory.answer import (
     choice_in_brackets,
     combine,
     decimal,
+    is_absent,
     kib_in_bytes,
     missing_over,
     names_in,
@@ -220,10 +221,10 @@ class System:
 def read(root: Path = Path("/")) -> System:
     """Read kernel, distribution and clock of this host."""
     release = read_fields(root / "etc/os-release", "=")
-    if isinstance(release.values, Missing) and release.values.missing is Why.NOT_THERE:
+    if is_absent(release.values):
         release = read_fields(root / "usr/lib/os-release", "=")  # the vendor's own file (os-release(5))
     version = release.get("VERSION", _unquoted)
-    if isinstance(version, Missing) and version.missing is Why.NOT_THERE:
+    if is_absent(version):
         version = release.get("VERSION_ID", _unquoted)  # Alpine has no other
     clocks = root / "sys/devices/system/clocksource/clocksource0"
     return System(

@@ -1,6 +1,7 @@
 """The log of broadcasts over one real store on 127.0.0.1, and the relay of a node over real sockets."""
 
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -8,7 +9,6 @@ import threading
 import pytest
 
 from gpu_acceptance.base.model import encode
-from gpu_acceptance.control import broadcast as module
 from gpu_acceptance.control.broadcast import _NUMBER, Broadcast, Relay, link_to
 from gpu_acceptance.control.messages import Refused
 from gpu_acceptance.control.rank import Rank
@@ -141,36 +141,35 @@ def test_broadcasts_from_before_a_rank_came_are_read_in_the_log(join, store):
         assert [read(other, store) for _ in heard] == heard
 
 
-def close(relay, _other, _monkeypatch):
+def close(relay, _other):
     relay._relay.close()
 
 
-def say_nothing(_relay, _other, monkeypatch):
-    """The process of the relay is stopped: its socket stays open."""
-    monkeypatch.setattr(module, "_PATIENCE_S", 0.05)
-    monkeypatch.setattr(module, "_ON_ITS_WAY_S", 0.06)
+def lose_patience(_relay, other):
+    """Where the process of a relay is stopped, its socket stays open."""
+    other._link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", 0, 50_000))
 
 
-def send_no_frame(relay, other, _monkeypatch):
+def send_no_frame(relay, other):
     assert other._link.recv(100) == _NUMBER.pack(1)
     with relay._relay._lock:
         (peer,) = relay._relay._peers
     peer.send(b"short")
 
 
-@pytest.mark.parametrize("fail", [close, say_nothing, send_no_frame])
-def test_a_rank_whose_relay_fails_reads_the_log_itself(linked, store, fail, monkeypatch):
+@pytest.mark.parametrize("fail", [close, lose_patience, send_no_frame])
+def test_a_rank_whose_relay_fails_reads_the_log_itself(linked, store, fail):
     relay, other = linked
-    fail(relay, other, monkeypatch)
+    fail(relay, other)
     for text in ("go", "enter"):
         write(relay, store, text)
         assert read(other, store) == text
     assert other._link is None
 
 
-def test_a_relay_that_has_nothing_to_pass_on_is_kept(linked, store, connect, monkeypatch):
-    monkeypatch.setattr(module, "_PATIENCE_S", 0.01)
+def test_a_relay_that_has_nothing_to_pass_on_is_kept(linked, store, connect):
     relay, other = linked
+    lose_patience(relay, other)
     thread, words = start_reading(other, connect())
     thread.join(0.3)
     assert thread.is_alive()
@@ -180,17 +179,27 @@ def test_a_relay_that_has_nothing_to_pass_on_is_kept(linked, store, connect, mon
     assert words == ["go"]
 
 
-def test_a_relay_that_is_only_a_little_late_is_kept(linked, store, monkeypatch):
-    """The log was asked after the broadcast was there and before the relay passed it on."""
-    monkeypatch.setattr(module, "_PATIENCE_S", 0.05)
-    monkeypatch.setattr(module, "_ON_ITS_WAY_S", 30)
+class AskedTooEarly(Counting):
+    """The relay passes a broadcast on right after the log was asked for it."""
+
+    def __init__(self, store, relay):
+        super().__init__(store)
+        self._relay = relay
+
+    def check(self, keys):
+        is_there = self._store.check(keys)
+        read(self._relay, self._store)
+        return is_there
+
+
+def test_a_relay_that_is_only_a_little_late_is_kept(linked, store):
     relay, other = linked
+    lose_patience(relay, other)
     write(relay, store, "go")
-    late = threading.Timer(0.3, lambda: read(relay, store))
-    late.start()
-    assert read(other, store) == "go"
+    asked = AskedTooEarly(store, relay)
+    assert read(other, asked) == "go"
     assert other._link
-    late.join()
+    assert asked.num_texts == 0
 
 
 def test_a_relay_that_closes_passes_on_nothing_that_it_did_not_read(linked, store):

@@ -1,5 +1,6 @@
 """A client of the control store comes in time or not at all, whatever is at the other end. The error is one line."""
 
+import hmac
 import os
 import socket
 import subprocess
@@ -12,8 +13,8 @@ from torch.distributed import TCPStore
 from gpu_acceptance.control import session as module
 from gpu_acceptance.control.control import Control, UnreachableError
 from gpu_acceptance.control.rank import Rank
-from gpu_acceptance.control.secret import NO_SECRET
-from gpu_acceptance.control.session import NoStoreError, store_client
+from gpu_acceptance.control.secret import NO_SECRET, Secret
+from gpu_acceptance.control.session import NoStoreError, Session, begin_session, store_client
 
 pytestmark = pytest.mark.slow
 
@@ -71,3 +72,15 @@ def test_a_rank_without_a_store_names_the_address():
     place = Rank(world_size=2, local_world_size=2, store_port=free_port())
     with pytest.raises(UnreachableError, match=rf"^no control store at 127\.0\.0\.1:{place.store_port} within 1 s: Connection refused$"):
         Control(place, NO_SECRET, connect_s=1)
+
+
+@pytest.mark.parametrize("size", [0, 1, 64, 5000])
+def test_a_code_is_the_hmac_of_channel_and_message(size):
+    session, body = begin_session(Secret(b"of this test", is_of_run=True)), b"7 1 " + b"x" * size
+    assert session._code("box/1", body) == hmac.digest(session.key, b"box/1\0" + body, "sha256").hex()[:32]
+
+
+def test_a_key_of_a_session_fits_a_block_of_the_hash():
+    """HMAC takes a longer key only after it was hashed."""
+    with pytest.raises(ValueError, match="65 bytes; allowed: 64"):
+        Session(b"k" * 65)

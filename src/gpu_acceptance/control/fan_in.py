@@ -118,14 +118,15 @@ class Reader:
 
     def _read_words(self, lines: list[bytes], store: Store) -> list[Word]:
         """Return the words that are authentic, with the content of each letter in the place of the line that names it."""
-        envelopes = [one for line in lines if (one := self._session.check(self.channel, line))]
+        channel = self.channel
+        envelopes = [one for line in lines if (one := self._session.check(channel, line))]
         named = [one for one in envelopes if one.text == _NAMED]
         keys = [_letter_key(one.sender, one.number) for one in named]
         letters = dict(zip(named, get_all_now(store, keys), strict=True)) if named else {}
         words: list[Word] = []
         for one in envelopes:
             opened = self._open(one, letters[one]) if one in letters else one
-            if opened and (received := self._session.read_next(self.channel, OF_AN_ATTEMPT, opened)):
+            if opened and (received := self._session.read_next(channel, OF_AN_ATTEMPT, opened)):
                 words.append(received)
         return words
 

@@ -2,7 +2,7 @@
 
 A beat is a counter in the store, so that no clock matters: a rank is silent for as long as its counter stands still here. Followers watch
 the leader, the leader watches all: if all ranks watched all, the store would answer world_size**2 reads. A rank that gives up the leader
-writes so to one key, which every rank reads with the heartbeats, the leader too: all know it a beat or two later.
+writes so to one key, which every rank reads with every second heartbeat, the leader too: all know it two or three beats later.
 
 A stranger may delete a beat, write over it, or put an old one back. None of that is silence: such a rank is not lost, its beats are lost
 messages. An old beat looks like silence, so a watcher puts a question in its place: only a stranger puts the old beat back after that.
@@ -152,7 +152,7 @@ class Heartbeats:
                 self._beat(counter)
                 for leader, loss in self._own_losses.copy().items():  # again with each beat: a stranger may write over it
                     self._store.set(_LOSS.format(leader), self._session.sign(_LOSS.format(leader), self._rank, 1, encode(loss)))
-                self._look()
+                self._look(asks_for_loss=counter % 2 == 0)
                 now = time.monotonic()
                 if now - self._own > _GAP_S:
                     self._gap = (now, now - self._own)
@@ -164,8 +164,8 @@ class Heartbeats:
         key = BEAT.format(self._rank)
         self._store.set(key, self._session.sign(key, self._rank, counter, json.dumps(self._own_facts())))
 
-    def _look(self) -> None:
-        watched, leader = sorted(self._watched), self._leader
+    def _look(self, *, asks_for_loss: bool) -> None:
+        watched, leader = sorted(self._watched), self._leader if asks_for_loss else None
         keys = [*map(BEAT.format, watched), *([] if leader is None else [_LOSS.format(leader)])]
         if not keys:
             return

@@ -30,6 +30,7 @@ _LAST_S = 1.0  # for an answer that is on its way when the run is to end
 _NOT_THERE = "?"  # no value of ours
 _TORCH_S = 86400.0  # our clock decides: where a wait of torch ends first, it writes a trace and aborts the interpreter at its exit
 _CODE = 32  # hexadecimal digits
+_BLOCK = 64  # bytes of SHA-256; HMAC takes a longer key only after it was hashed
 _MOST_DIGITS = 30  # of sender and number
 NONCE_KEY = "session"
 _POLL_S = 0.1
@@ -221,8 +222,10 @@ class Session:
 
     def __init__(self, key: bytes, nonce: str = "", *, is_authenticated: bool = True) -> None:
         """`nonce`: rank 0's, where the secret is not of this run alone."""
+        if len(key) > _BLOCK:
+            raise ValueError(f"a key of {len(key)} bytes; allowed: {_BLOCK}")
         self.key = key
-        self._code_of_nothing = hmac.new(key, digestmod=hashlib.sha256)
+        self._inner, self._outer = (hashlib.sha256(bytes(byte ^ pad for byte in key.ljust(_BLOCK, b"\0"))) for pad in (0x36, 0x5C))
         self.nonce = nonce
         self.is_authenticated = is_authenticated
         self.name = hmac.digest(key, b"name", hashlib.sha256).hex()[:16]
@@ -266,10 +269,14 @@ class Session:
         return missing >= 0
 
     def _code(self, channel: str, body: bytes) -> str:
-        """Made from a copy that has the key already: `hmac.digest` takes twice as long, and lets another thread in before it ends."""
-        code = self._code_of_nothing.copy()
-        code.update(channel.encode() + b"\0" + body)
-        return code.hexdigest()[:_CODE]
+        """HMAC-SHA256 (RFC 2104), from copies of two hashes that have the key already: half the time of a copy of `hmac.HMAC`.
+
+        Rank 0 makes four for each rank in each validation. `hmac.digest` also lets another thread in before it ends.
+        """
+        inner, outer = self._inner.copy(), self._outer.copy()
+        inner.update(channel.encode() + b"\0" + body)
+        outer.update(inner.digest())
+        return outer.hexdigest()[:_CODE]
 
 
 def begin_session(secret: Secret) -> Session:

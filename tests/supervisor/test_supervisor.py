@@ -24,7 +24,7 @@ def supervisor():
     place = Rank()
     control = Control(place, Secret(b"of this test", is_of_run=True))
     wake, other = socket.socketpair()
-    made = Supervisor(place, control, SimpleNamespace(wake=wake, poll=lambda: None, has_lost_launcher=False))
+    made = Supervisor(place, control, SimpleNamespace(wake=wake, poll=lambda **_: None, has_lost_launcher=False))
     made.slot, made.records.journal = Mock(counters=lambda: ()), Mock()
     yield made
     control.close(timeout_s=5)

@@ -182,10 +182,14 @@ class StopSignals:
         """Stop raising, however the foreign code ended."""
         self._raises = False
 
-    def poll(self) -> str | None:
-        """Return the reason to stop, if there is one. A vanished launcher counts as SIGTERM: no other process would end the run."""
-        with contextlib.suppress(BlockingIOError):
-            self.wake.recv(4096)
+    def poll(self, *, is_woken: bool = True) -> str | None:
+        """Return the reason to stop, if there is one. A vanished launcher counts as SIGTERM: no other process would end the run.
+
+        `is_woken`: False where `wake` is known to hold nothing.
+        """
+        if is_woken:
+            with contextlib.suppress(BlockingIOError):
+                self.wake.recv(4096)
         if self.reason is None and self.has_lost_launcher:
             self.reason = f"the loss of the launcher of {self._node}"
         return self.reason

@@ -103,7 +103,7 @@ class Supervisor:
                     self._on_control(sender, message)
                 else:
                     self.control.session.ledger.drop("to")
-        reason = self.stop_signals.poll()  # each time: unread bytes of a signal would wake the next wait for ever
+        reason = self.stop_signals.poll(is_woken=self.stop_signals.wake.fileno() in ready)
         if reason and not self._has_asked_to_stop:
             self._has_asked_to_stop, self._stop_asked = True, time.monotonic()
             self.tell_leader(messages.StopRequest(reason=reason, is_loss=self.stop_signals.has_lost_launcher))

@@ -15,6 +15,7 @@ from virtual.schedule import Schedule, Task
 
 from gpu_acceptance.base.exit import StopSignals
 from gpu_acceptance.control.broadcast import _NUMBER as NUMBER
+from gpu_acceptance.control.broadcast import _PATIENCE_S as PATIENCE_S
 from gpu_acceptance.control.session import NoStoreError
 
 
@@ -162,16 +163,13 @@ class VirtualLink:
         self._closed = False
         relay.links.append(self)
 
-    def settimeout(self, timeout_s: float) -> None:
-        self._timeout_s = timeout_s
-
     def recv(self, _most: int) -> bytes:
-        self._relay.schedule.wait(lambda: bool(self.told) or self._closed or self._relay.is_gone, self._timeout_s)
+        self._relay.schedule.wait(lambda: bool(self.told) or self._closed or self._relay.is_gone, PATIENCE_S)
         if self.told and not self._closed:
             return self.told.popleft()
         if self._closed or self._relay.is_gone:
             raise OSError("the other end is closed")
-        raise TimeoutError
+        raise BlockingIOError
 
     def shutdown(self, _how: int) -> None: ...
 

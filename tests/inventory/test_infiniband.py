@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from inventory.rdma_trees import COUNTERS, DOWN_PORT, HW_COUNTERS, NDR_PORT, ROCE_PORT, add_device, fill
 
-from gpu_acceptance.inventory import infiniband
+from gpu_acceptance.inventory import counters, fabric_reader, infiniband, infiniband_health
 from gpu_acceptance.inventory.answer import Missing, Why
+from gpu_acceptance.inventory.gpu import Gpu
 from gpu_acceptance.inventory.infiniband import Counter, Netdev, Rate
 from gpu_acceptance.inventory.pci_topology import Distance, Place, distance
 
@@ -236,3 +237,16 @@ def test_a_fact_of_gpudirect(changes, field, expected, tmp_path):
 
 def test_a_node_without_the_driver(tmp_path):
     assert {answer.missing for answer in vars(infiniband.read_gpudirect(tmp_path)).values()} == {Why.NOT_THERE}
+
+
+def test_where_no_place_of_a_gpu_is_known_no_device_is_chosen(tmp_path):
+    """As in a container without /sys/bus: one of these ports serves storage, and may rightly be down."""
+    add_device(tmp_path, "mlx5_0", IB_PATH, ports={"1": NDR_PORT})
+    add_device(tmp_path, "mlx5_9", ROCE_PATH, ports={"1": DOWN_PORT})
+    near = fabric_reader.read([Gpu(index=0, name="", pci_bus_id="00000000:19:00.0")], tmp_path).devices
+    assert near is None
+    globs = infiniband.globs_of_job(infiniband.NEAREST, near)
+    used = infiniband_health.chosen(infiniband.read(tmp_path), globs)
+    assert {value for _, value, *_ in infiniband_health.ports(used)} == {infiniband.NEAREST_UNKNOWN}
+    assert set(counters.read_ports(globs, tmp_path).values()) == {infiniband.NEAREST_UNKNOWN}
+    assert infiniband.globs_of_job("mlx5_0", near) == "mlx5_0"

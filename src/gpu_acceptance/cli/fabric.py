@@ -44,7 +44,8 @@ def _fabric(options: argparse.Namespace) -> int:
         raise ValueError(node.problem)
     seen = class_of([node])
     if options.draft:
-        lacking = infiniband_health.lacking(infiniband_health.chosen(infiniband.read(), " ".join(node.devices)))
+        globs = infiniband.globs_of_job(infiniband.NEAREST, node.devices)
+        lacking = infiniband_health.lacking(infiniband_health.chosen(infiniband.read(), globs))
         print(drafted(seen, load_profile(profile, directory), directory, lacking), end="")
     else:
         print(visible("\n".join(_lines(node, seen, select_fabric(seen.key, profile, directory), profile, directory))))

@@ -20,7 +20,7 @@ from gpu_acceptance.base.strict_yaml import StrictYamlError, parse
 from gpu_acceptance.base.text import one_line, plural
 from gpu_acceptance.folder.files import RESULTS, RecordError, read_regular
 from gpu_acceptance.inventory import declared, fabric_reader, gpu_health, infiniband_health, kernel_log, node
-from gpu_acceptance.inventory.answer import Missing, known
+from gpu_acceptance.inventory.answer import Missing
 from gpu_acceptance.inventory.declared import DeclaredNode
 from gpu_acceptance.inventory.fabric import NodeFabric
 from gpu_acceptance.inventory.gpu import Gpu, GpuReading
@@ -280,7 +280,8 @@ def _topics(snapshot: Snapshot, gpus: tuple[GpuReading, ...], profile: Profile, 
     yield GPUS, "processes", [gpu_health.processes(gpu) for gpu in gpus]
     places = [place_of(gpu, node.gpu_places) for gpu in gpus]
     if NETWORK in subjects:
-        near = NodeFabric(ports=known(fabric_reader.of_devices(node.infiniband.devices, node.gpu_places))).devices
+        ports = fabric_reader.of_devices(node.infiniband.devices, node.gpu_places)
+        near = None if isinstance(ports, Missing) else NodeFabric(ports=ports).devices
         used = infiniband_health.chosen(node.infiniband, globs_of_job(str(profile.parameters["infiniband.devices"]), near))
         yield NETWORK, "devices", [infiniband_health.devices(used, gpus, place) for place in places]
         for topic, of_node in infiniband_health.PER_NODE.items():

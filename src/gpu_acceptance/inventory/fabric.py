@@ -47,8 +47,13 @@ class NodeFabric(Model):
     problem: str = ""
 
     @property
-    def devices(self) -> frozenset[str]:
-        """The RDMA devices of the network between nodes. A port of another kind near a GPU serves storage or the host."""
+    def devices(self) -> frozenset[str] | None:
+        """The RDMA devices of the network between nodes; None where they are not known.
+
+        A port of another kind near a GPU serves storage or the host.
+        """
+        if self.problem:
+            return None
         usual = _usual_kind(self.ports)
         return frozenset(port.name.rpartition("/")[0] for port in self.ports if port.kind == usual) - {""}
 

@@ -45,6 +45,7 @@ _MOST_GIDS = 16  # entries of a port's GID table that are read; RoCE has 256, an
 _OLD_SNAPSHOT = Missing(Why.NOT_THERE, "the snapshot is of an older version")
 SOFTWARE = "software"
 NEAREST = "nearest"  # a value of the parameter infiniband.devices
+NEAREST_UNKNOWN = Missing(Why.UNREADABLE, "it is not known which devices are nearest to a GPU; infiniband.devices may name them")
 _NO_PLACE = Missing(Why.NOT_THERE, "the PCI bus was not asked for it")
 
 
@@ -169,9 +170,12 @@ class InfiniBand:
     gpudirect: GpuDirectRdma
 
 
-def globs_of_job(wanted: str, near: Collection[str]) -> str:
-    """Return the devices that the job uses as globs. `nearest`: those `near` a GPU; all, where none is known."""
-    return wanted if wanted != NEAREST else " ".join(sorted(near)) or "*"
+def globs_of_job(wanted: str, near: Collection[str] | None) -> str:
+    """Return the devices that the job uses as globs. `nearest`: those `near` a GPU; all, where no GPU has one.
+
+    Where these are not known (None) it stays `nearest`, which names no device: one that serves storage may rightly be down.
+    """
+    return wanted if wanted != NEAREST or near is None else " ".join(sorted(near)) or "*"
 
 
 def is_chosen(device: str, globs: str) -> bool:
@@ -181,6 +185,8 @@ def is_chosen(device: str, globs: str) -> bool:
 
 def not_found(devices: Sequence[str], globs: str) -> Missing | None:
     """Return the reason why a glob matches no device: without it, the others would hide a card that fell off its bus."""
+    if globs == NEAREST:
+        return NEAREST_UNKNOWN
     lacking = [glob for glob in globs.split() if not any(is_chosen(device, glob) for device in devices)]
     return Missing(Why.NOT_THERE, f"no RDMA device matches {lacking[0]}; devices here: {len(devices)}"[:200]) if lacking else None
 

@@ -24,6 +24,8 @@ from gpu_acceptance.inventory.answer import (
 from gpu_acceptance.inventory.gpu import GpuReading
 from gpu_acceptance.inventory.infiniband import (
     LINK_ERRORS,
+    NEAREST,
+    NEAREST_UNKNOWN,
     OTHER_NAMES,
     Counter,
     GpuDirectRdma,
@@ -56,6 +58,8 @@ def chosen(infiniband: InfiniBand, globs: str) -> InfiniBand:
         why = infiniband.devices
         detail = f"no RDMA driver is loaded: no {why.detail}" if why.missing is Why.NOT_THERE else why.detail
         return replace(infiniband, devices=Missing(why.missing, detail))
+    if globs == NEAREST:
+        return replace(infiniband, devices=NEAREST_UNKNOWN)
     return replace(infiniband, devices=tuple(device for device in infiniband.devices if is_chosen(device.name, globs)))
 
 

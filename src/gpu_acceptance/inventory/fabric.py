@@ -74,6 +74,11 @@ class FabricClass:
     is_mixed: bool = False  # a domain holds several nodes, and not all: NCCL reaches some by NVLink, others by the network
 
     @property
+    def is_joined_by_nvlink(self) -> bool:
+        """True where NVLink joins some of the nodes, or all."""
+        return self.is_mixed or self.link == "NVLink"
+
+    @property
     def key(self) -> Mapping[str, object]:
         """The values by key of `match.fabric`. No fabric has limits for both ways in one job."""
         own = {name: value for name, value in asdict(self).items() if name not in ("nvlink_domains", "is_mixed")}

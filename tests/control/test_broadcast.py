@@ -146,7 +146,7 @@ def close(relay, _other):
 
 
 def lose_patience(_relay, other):
-    """Where the process of a relay is stopped, its socket stays open."""
+    """Wait so shortly for a relay, as if its process were stopped: its socket stays open."""
     other._link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", 0, 50_000))
 
 

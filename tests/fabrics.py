@@ -1,6 +1,7 @@
 """A job of several nodes on a simulated network, judged as a run is: sysfs trees and NCCL logs through the readers, rates as numbers."""
 
 import atexit
+import os
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -250,9 +251,12 @@ class SeenNode:
     counted: dict  # of the ports that the job uses
 
 
+MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # some hundred files for each node
+
+
 @cache
 def node_with(network: Network) -> SeenNode:
-    with TemporaryDirectory() as name:
+    with TemporaryDirectory(dir=MEMORY) as name:
         root = Path(name)
         addresses = [_add_gpu(root, network, index) for index in range(network.gpus)]
         for port in range(network.ports):

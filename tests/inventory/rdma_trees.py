@@ -56,14 +56,15 @@ CONNECTX_7 = {
 
 def fill(folder, files):
     """Writes files, by their paths below a folder; a value that is a folder's worth of files is one."""
+    folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
         path = folder / name
         if isinstance(content, dict):
-            path.mkdir(parents=True, exist_ok=True)
             fill(path, content)
-        else:
+            continue
+        if "/" in name:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(f"{content}\n", encoding="utf-8")
+        path.write_text(f"{content}\n", encoding="utf-8")
     return folder
 
 

@@ -143,7 +143,7 @@ def test_one_gpu_of_several_is_named_and_held_against_its_peers(tmp_path, capsys
     code, out, _ = judged(capsys, table_of(tmp_path / "f.csv", *rows, columns=columns), *NODE)
     text = " ".join(out.split())
     assert (code, "4100 GB/s, worst of 8 <= 3 % below its peers measured would miss" in text) == (1, True)
-    assert "on rank 5 (node 0, GPU 5, UUID unknown)" in text
+    assert "on rank 5 (node 0, GPU 5)" in text
     assert "no figure" not in text
     two = table_of(tmp_path / "two.csv", *rows[4:6], columns=columns)
     assert judged(capsys, two, *NODE)[0] == 5  # two cannot tell which is odd; both are above the floor

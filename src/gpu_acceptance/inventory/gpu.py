@@ -290,5 +290,6 @@ class Gpu(Model):
 
     @property
     def label(self) -> str:
-        """Return `GPU 5, serial 1653924100006`."""
-        return f"GPU {self.index}, {f'serial {self.serial}' if self.serial else f'UUID {self.uuid}'}"
+        """Return `GPU 5, serial 1653924100006`; of a GPU that others measured, `GPU 5`."""
+        name = f"serial {self.serial}" if self.serial else self.uuid and f"UUID {self.uuid}"
+        return ", ".join(filter(None, (f"GPU {self.index}", name)))

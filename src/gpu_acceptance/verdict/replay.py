@@ -202,7 +202,7 @@ class _PartOfJob(Job):
 
 def _job(ranks: Iterable[int], shape: Shape) -> Job:
     size = shape.gpus_per_node
-    gpus = tuple(Gpu(index=index, name="", uuid="unknown") for index in range(size))
+    gpus = tuple(Gpu(index=index, name="") for index in range(size))
     of_job = {"local_world_size": size, "world_size": size * shape.num_nodes, "gpus": gpus}
     places = ((rank, *divmod(rank, size)) for rank in ranks)
     return _PartOfJob(

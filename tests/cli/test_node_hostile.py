@@ -115,6 +115,11 @@ ANYTHING = st.one_of(
 )
 
 
+def test_a_gpu_of_a_negative_index_is_refused():
+    with pytest.raises(ValueError, match="index"):
+        snapshot_of(changed(SMALL, "node.gpus.gpus.0.index", -1))
+
+
 @given(st.dictionaries(st.sampled_from(sorted(LEAVES)), ANYTHING, min_size=1, max_size=6))
 def test_whatever_a_snapshot_says_there_is_a_text(changes):
     plain = SMALL

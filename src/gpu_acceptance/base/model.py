@@ -16,6 +16,7 @@ from gpu_acceptance.base.text import MAX_TEXT, one_line
 CLOSED = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 _OF_A_VALUE = {("bool",), ("int",), ("constrained-int",), ("float",), ("str",)}  # how pydantic names the members of `Value`
 Text = Annotated[str, Field(max_length=MAX_TEXT)]
+Index = Annotated[int, Field(ge=0)]
 
 MAX_LINE_BYTES = 4 << 20
 M = TypeVar("M", bound=BaseModel)

@@ -6,7 +6,7 @@ from functools import partial
 from operator import attrgetter, itemgetter
 from typing import Annotated, Any
 
-from gpu_acceptance.base.model import Model
+from gpu_acceptance.base.model import Index, Model
 from gpu_acceptance.inventory.answer import Answer, Missing, Why
 
 _GRAPHICS, _SM, _MEMORY = 0, 1, 2  # clocks
@@ -170,7 +170,7 @@ class Pcie:
 
 @dataclass(frozen=True)
 class NvLink:
-    index: int
+    index: Index
     is_active: Answer[bool]
     speed_mb_per_s: Answer[int]  # MB = 1e6 bytes
     remote: Answer[str]  # the other end: gpu, switch, npu
@@ -217,7 +217,7 @@ class GpuUse:
 class GpuReading:
     """One GPU at one moment. `index` is NVML's, which CUDA_VISIBLE_DEVICES does not change."""
 
-    index: int
+    index: Index
     name: Annotated[Answer[str], Call("nvmlDeviceGetName", make=text)]
     uuid: Annotated[Answer[str], Call("nvmlDeviceGetUUID", make=text)]
     serial: Annotated[Answer[str], Call("nvmlDeviceGetSerial", make=text)]

@@ -40,8 +40,7 @@ def _calls_of(kind: object) -> dict[tuple[str, tuple[int, ...]], dict[str, Calla
     """Return the calls that the fields of a type declare: by function and arguments, what makes each field of the result."""
     calls: dict[tuple[str, tuple[int, ...]], dict[str, Callable[[Any], Any]]] = {}
     for field, hint in get_type_hints(kind, include_extras=True).items():
-        for call in getattr(hint, "__metadata__", ()):
-            assert isinstance(call, Call)
+        for call in (one for one in getattr(hint, "__metadata__", ()) if isinstance(one, Call)):
             calls.setdefault((call.name, call.arguments), {})[field] = call.make
     return calls
 

@@ -64,21 +64,28 @@ class Ranks:
     def wait_for_hello(self, rank: int) -> None:
         """Until this rank has taken the signals: it says hello next, or waits for rank 0."""
         end = time.monotonic() + _REACHED_WITHIN_S
-        while not self._takes_sigterm(rank) and time.monotonic() < end:
+        while not self._status_has("SigCgt", rank, signal.SIGTERM) and time.monotonic() < end:
             assert self.processes[rank].poll() is None, self.outputs
             time.sleep(0.05)
 
-    def _takes_sigterm(self, rank: int) -> bool:
+    def _status_has(self, field: str, rank: int, number: signal.Signals) -> bool:
+        """Say whether the mask of this name in `/proc/PID/status` has the signal. A rank that has ended has none."""
+        if self.processes[rank].poll() is not None:
+            return False
         status = Path(f"/proc/{self.processes[rank].pid}/status").read_text()
-        caught = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
-        return bool(int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
+        masks = [line for line in status.splitlines() if line.startswith(f"{field}:")]
+        return any(int(mask.split()[1], 16) >> (number - 1) & 1 for mask in masks)
 
     def send(self, *numbers: signal.Signals, ranks: tuple[int, ...] | None = None) -> None:
-        """The signals, one after the other, to each of these ranks (default: all that were started)."""
+        """Send each of these ranks (default: all that were started) the signals, one after the other: two that are pending count as one."""
+        signalled = tuple(self.processes if ranks is None else ranks)
+        end = time.monotonic() + _REACHED_WITHIN_S
         for number in numbers:
-            for rank in self.processes if ranks is None else ranks:
+            for rank in signalled:
                 self.processes[rank].send_signal(number)
-            time.sleep(0.2)  # two of one kind that are pending count as one
+            while any(self._status_has("ShdPnd", rank, number) for rank in signalled) and time.monotonic() < end:
+                time.sleep(0.05)
+            time.sleep(0.2)  # for Python to call its handler, which the kernel does not know of
 
     def end(self) -> Finished:
         """The run, once every rank has left by itself."""

@@ -48,9 +48,9 @@ STOPPED_WHILE_JOURNALS_ARE_COMPARED = """
 """
 LEAVES_LATE = """
     def pytest_unconfigure():
-        if os.environ["RANK"] == "1":
-            Path("holds").touch()
-            time.sleep(3)
+        Path("leaves-" + os.environ["RANK"]).touch()
+        while os.environ["RANK"] == "1" and not Path("released").exists():
+            time.sleep(0.1)
 """
 
 
@@ -96,10 +96,12 @@ class Stopped:
     took_s: float
 
 
-def stop(ranks, *numbers, only=None):
-    """Sends the signals to every rank, or to some only, and waits until all have left."""
+def stop(ranks, *numbers, only=None, release=False):
+    """Send the signals to every rank, or to some only, and wait until all have left: a rank that waits to be released is, afterwards."""
     before = time.monotonic()
     ranks.send(*numbers, ranks=only)
+    if release:
+        (ranks.suite / "released").touch()
     run = ranks.end()
     return Stopped(run, ranks.exit_codes, time.monotonic() - before)
 
@@ -281,8 +283,9 @@ def test_sigint_twice_in_the_last_handshake_leaves_the_report_as_it_is(ranks):
 
 def stop_in_the_last_handshake(ranks, *numbers):
     held = ranks(2, conftest=LEAVES_LATE)
-    held.wait_for("holds")
-    time.sleep(1)  # for rank 0 to get there as well
-    stopped = stop(held, *numbers)
+    held.wait_for("leaves-0")
+    held.wait_for("leaves-1")
+    time.sleep(1)  # for rank 0 to wait for rank 1
+    stopped = stop(held, *numbers, release=True)
     assert stopped.run.verdict_line == WITH_A_CONFTEST
     return stopped

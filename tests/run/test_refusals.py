@@ -5,16 +5,21 @@ from types import SimpleNamespace
 
 import pytest
 
+from gpu_acceptance.inventory.fabric import FabricPort, NodeFabric
 from gpu_acceptance.inventory.gpu import Gpu
+from gpu_acceptance.record.job import Job
 from gpu_acceptance.run.refusals import (
     debugging_variables,
     find_debugging,
     find_misfit,
     find_mismatch,
+    find_nvlink_beside_cards,
     find_refusal,
     refuse_inside_a_worker,
 )
+from gpu_acceptance.run.settings import Settings
 from gpu_acceptance.thresholds.limit import LOCALISE_ASKED, Profile
+from gpu_acceptance.thresholds.profile import shipped_dir
 from tests.judging import make_identity, make_job
 
 ROOT = Path("/suite")
@@ -194,6 +199,33 @@ def test_nodes_and_profile_fit(ranks, profile, changes, text):
     parameters = {LOCALISE_ASKED: changes.get("localise", False)}
     found = Profile(profile, device, frozenset(), {}, parameters, 60.0)
     assert find_misfit(ranks, found, changes.get("expected"), named=changes.get("named", False)) == text
+
+
+def nodes_in(*domains):
+    """A job of one node of 4 GPUs and 4 network cards in each of these NVLink domains: "" is none."""
+    cards = tuple(FabricPort(name=f"mlx5_{number}/1", link="IB", gbit_per_s=400.0) for number in range(4))
+    fabrics = [NodeFabric(num_gpus=4, ports=cards, nvlink_domain=domain) for domain in domains]
+    ranks = make_job(4 * len(domains), 4, model="NVIDIA GB200").ranks
+    return Job(tuple(rank.model_copy(update={"fabric": fabrics[rank.node]}) for rank in ranks))
+
+
+def refused_fabric(name, job, **environ):
+    settings = Settings(report_dir=Path(), profiles=shipped_dir(), suite=Path(), fabric=name)
+    return find_nvlink_beside_cards(settings, job, environ)
+
+
+@pytest.mark.parametrize("domains", ["AA", "AABB", "AAB"], ids=["one rack", "two racks", "a node outside"])
+@pytest.mark.parametrize("name", ["4x400-ib-gb", "ethernet"])
+def test_limits_of_cards_are_refused_where_nvlink_joins_nodes(domains, name):
+    job = nodes_in(*domains)
+    assert f"--fabric={name} is for nodes that only a network joins, and NVLink joins some of these (" in refused_fabric(name, job)
+    assert refused_fabric(name, job, NCCL_MNNVL_ENABLE="0") is None
+    assert [refused_fabric(name, job) for name in (None, "none", "nvl72")] == [None, None, None]
+
+
+@pytest.mark.parametrize("domains", ["A", "AB", ["", ""]], ids=["one node", "one node of each rack", "no NVLink between nodes"])
+def test_limits_of_cards_are_taken_where_only_cards_join_nodes(domains):
+    assert refused_fabric("4x400-ib-gb", nodes_in(*domains)) is None
 
 
 @pytest.mark.parametrize(

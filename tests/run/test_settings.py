@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import pytest
 
 from gpu_acceptance.control.rank import RefusedError
-from gpu_acceptance.inventory.fabric import FabricClass
 from gpu_acceptance.run.own_files import NO_FILES, choose_profile, own_digest, read_own_files
 from gpu_acceptance.run.settings import NAMES, Settings, has_value, read_settings
 from gpu_acceptance.thresholds.limit import Profile
@@ -274,36 +273,3 @@ def test_a_network_that_is_none_or_another_gpus_is_refused(suite, asked, text):
         (suite / "thresholds" / f"fabric-{name}.yaml").write_text(content or "requires: []\n")
     assert refusal(suite, "NVIDIA H200", fabric=asked) == text
     assert choose_profile(settings(suite, fabric="8x400-ib"), "NVIDIA H200", num_nodes=2).fabric == "8x400-ib"
-
-
-@pytest.fixture
-def chosen_fabric(monkeypatch):
-    """The fabric of GB200 nodes that show this network, with `--fabric` and a value of NCCL_MNNVL_ENABLE."""
-
-    def choose(network, fabric, mnnvl=None):
-        monkeypatch.delenv("NCCL_MNNVL_ENABLE", raising=False)
-        if mnnvl:
-            monkeypatch.setenv("NCCL_MNNVL_ENABLE", mnnvl)
-        found = replace(settings(shipped_dir().parent, fabric=fabric), profiles=shipped_dir())
-        return choose_profile(found, "NVIDIA GB200", NO_FILES, network, num_nodes=4).fabric
-
-    return choose
-
-
-ONE_RACK = FabricClass("NVLink", 0, None, 4)
-CARDS = FabricClass("IB", 4, 400.0, 4)
-TWO_RACKS = replace(CARDS, nvlink_domains=2, is_mixed=True)
-ONE_NODE_OF_EACH_RACK = replace(CARDS, nvlink_domains=4)
-
-
-@pytest.mark.parametrize("network", [ONE_RACK, TWO_RACKS], ids=["one rack", "two racks"])
-def test_limits_of_cards_are_refused_where_nvlink_joins_nodes(network, chosen_fabric):
-    with pytest.raises(RefusedError, match="--fabric: 4x400-ib-gb is for nodes that only a network joins, and NVLink joins some of these"):
-        chosen_fabric(network, "4x400-ib-gb")
-    assert chosen_fabric(network, "4x400-ib-gb", mnnvl="0") == "4x400-ib-gb"
-    assert [chosen_fabric(network, name) for name in ("nvl72", "none")] == ["nvl72", ""]
-
-
-@pytest.mark.parametrize("network", [CARDS, ONE_NODE_OF_EACH_RACK], ids=["no NVLink between nodes", "one node of each rack"])
-def test_limits_of_cards_are_taken_where_only_cards_join_nodes(network, chosen_fabric):
-    assert chosen_fabric(network, "4x400-ib-gb") == chosen_fabric(network, None) == "4x400-ib-gb"

@@ -277,7 +277,7 @@ class GpusReading:
 class Gpu(Model):
     """Names of one GPU. A text that NVML does not give is empty."""
 
-    index: int
+    index: Index
     name: str
     uuid: str = ""
     serial: str = ""

@@ -1,6 +1,5 @@
 """Files of the site that options name, read before any GPU is touched, and the profile that they and the GPU select."""
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,8 +24,6 @@ from gpu_acceptance.thresholds.known_metrics import nearest_metric
 from gpu_acceptance.thresholds.levels import asked_for, at_level, lasting
 from gpu_acceptance.thresholds.limit import FileDigest, Profile
 from gpu_acceptance.thresholds.profile import (
-    NO_FABRIC,
-    fabrics,
     load_profile,
     profile_names,
     refuse_unknown_fabric,
@@ -172,25 +169,11 @@ def _chosen_fabric(settings: Settings, profile: str, network: FabricClass | None
     if settings.fabric:
         with _refused("--fabric"):
             refuse_unknown_fabric(settings.fabric, profile, settings.profiles)
-            _refuse_beside_nvlink(settings, network)
     if num_nodes < 2:
         return ""
     if settings.fabric or not network:
         return settings.fabric or ""
     return select_fabric(network.key, profile, settings.profiles)
-
-
-def _refuse_beside_nvlink(settings: Settings, network: FabricClass | None) -> None:
-    """Raise LimitsError over a network of cards where NCCL would go from node to node by NVLink: its limits would reject sound nodes."""
-    match = fabrics(settings.profiles).get(settings.fabric or "")
-    is_of_nvlink = match is not None and match.fabric is not None and match.fabric.link == "NVLink"
-    if settings.fabric == NO_FABRIC or is_of_nvlink or os.environ.get("NCCL_MNNVL_ENABLE") == "0":
-        return
-    if network and network.is_joined_by_nvlink:
-        raise LimitsError(
-            f"{settings.fabric} is for nodes that only a network joins, and NVLink joins some of these ({network}); "
-            "test each NVLink domain without --fabric, and the network with one node of each, or with NCCL_MNNVL_ENABLE=0"
-        )
 
 
 def _load(settings: Settings, name: str, own: OwnFiles, fabric: str) -> Profile:

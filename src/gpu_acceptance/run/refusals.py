@@ -15,11 +15,12 @@ from pydantic import Field
 from gpu_acceptance.base.model import Model
 from gpu_acceptance.base.strict_yaml import parse
 from gpu_acceptance.base.text import did_you_mean, one_line
-from gpu_acceptance.record.job import RankIdentity, by_node
-from gpu_acceptance.run.settings import NAMES, has_value
+from gpu_acceptance.record.job import Job, RankIdentity, by_node
+from gpu_acceptance.run.settings import NAMES, Settings, has_value
 from gpu_acceptance.run.suite import FOLDER, PLUGIN
 from gpu_acceptance.thresholds.limit import LOCALISE_ASKED, Profile, first_of
 from gpu_acceptance.thresholds.parameter_relations import drill_on_nobody
+from gpu_acceptance.thresholds.profile import NO_FABRIC, fabrics
 
 _MOST_SHOWN = 200  # characters of a value
 _OFF = ("", "0", "0.0", "no", "false", "none", "[]")
@@ -233,6 +234,22 @@ def find_misfit(identities: list[RankIdentity], profile: Profile, expected_nodes
         return nobody
     is_localising = profile.parameters.get(LOCALISE_ASKED) is True  # by option or by a file
     return f"--localise compares nodes, and this job has {num_nodes}; it wants at least 2" if is_localising else None
+
+
+def find_nvlink_beside_cards(settings: Settings, job: Job, environ: Mapping[str, str] = os.environ) -> str | None:
+    """Return why the network that --fabric names is not between these nodes, or None.
+
+    NCCL takes NVLink wherever it joins nodes, and limits of cards would reject sound ones.
+    """
+    if settings.fabric in (None, NO_FABRIC) or job.num_nodes < 2 or environ.get("NCCL_MNNVL_ENABLE") == "0":
+        return None
+    match, network = fabrics(settings.profiles).get(settings.fabric), job.fabric_class
+    if (match and match.fabric and match.fabric.link == "NVLink") or not network or not network.is_joined_by_nvlink:
+        return None
+    return (
+        f"--fabric={settings.fabric} is for nodes that only a network joins, and NVLink joins some of these ({network}); "
+        "test each NVLink domain without --fabric, and the network with one node of each, or with NCCL_MNNVL_ENABLE=0"
+    )
 
 
 def usage_mistakes(parser: pytest.Parser) -> list[str]:

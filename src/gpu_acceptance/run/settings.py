@@ -138,7 +138,8 @@ class Settings:
         "NAME",
         "network between nodes to judge by; `none`: only by overlays; default: what the network cards show",
         "On several nodes the ports beside the GPUs choose it, as the name of the GPU chooses the profile: `gpu-acceptance fabric` prints "
-        "which, and [Several nodes](fabrics.md) lists them. On one node it asks for nothing.",
+        "which, and [Several nodes](fabrics.md) lists them. On one node it asks for nothing. A network of cards is refused where NVLink "
+        "joins nodes, unless `NCCL_MNNVL_ENABLE=0`.",
         read=name_of("the name of a fabric"),
     )
     limits: tuple[Path, ...] = _judged(

@@ -18,7 +18,7 @@ from gpu_acceptance.record.job import Job, RankIdentity
 from gpu_acceptance.run import training_files
 from gpu_acceptance.run.joining import join, refuse_start
 from gpu_acceptance.run.own_files import NO_FILES, OwnFiles, choose_profile, read_own_files
-from gpu_acceptance.run.refusals import find_misfit, find_mismatch
+from gpu_acceptance.run.refusals import find_misfit, find_mismatch, find_nvlink_beside_cards
 from gpu_acceptance.run.run import Run
 from gpu_acceptance.run.settings import Settings
 from gpu_acceptance.supervisor.supervisor import Supervisor
@@ -127,6 +127,7 @@ def _profile_for(settings: Settings, identities: list[RankIdentity], own: OwnFil
     profile = choose_profile(settings, gpu.name if gpu else None, own, job.fabric_class, job.num_nodes)
     wrong = (
         find_misfit(identities, profile, settings.expected_nodes, named=settings.hardware is not None)
+        or find_nvlink_beside_cards(settings, job)
         or training_files.find_too_long(settings.paths.lora_model, profile.parameters)
         or (None if settings.allow_busy else find_busy(identities, profile))
     )

@@ -62,6 +62,7 @@ DEVICES, SM_COUNTS, MEMORY_GB, CAPABILITIES = ({name: row[column] for name, row 
 SUBJECTS = {path.stem.removeprefix("test_") for path in (ROOT / "acceptance").glob("test_*.py")}
 ON_REQUEST = {subject for subject in SUBJECTS if f"{subject}.*" in load_profile("base", DIRECTORY).not_applicable}
 EVERYTHING = SUBJECTS - ON_REQUEST - {"connectivity", "nccl_scaling"} | {"counters"}  # one node has no others to reach
+WITHOUT_SWITCHES = {"h100-sxm-4gpu": "h100-sxm", "h200-sxm-4gpu": "h200-sxm"}  # boards of 4 GPUs, and the profile of 8
 BOTH = {"unidirectional", "bidirectional"}
 BEHIND_A_SWITCH = {"a100-sxm", "a100-sxm-40gb", "b200", "b300", "gb200", "gb300", "h100-sxm", "h20", "h200-sxm"}  # paths are alike
 HAS_P2P_READINGS = {name: {"unidirectional"} for name in BEHIND_A_SWITCH - {"h20"}} | {"cpu": BOTH, "h100-sxm": BOTH, "h200-sxm": BOTH}
@@ -84,7 +85,7 @@ def numbers(bound):
 
 
 def test_these_profiles_are_shipped():
-    assert set(profile_names(DIRECTORY)) == {*DEVICES, "cpu"}
+    assert set(profile_names(DIRECTORY)) == {*DEVICES, *WITHOUT_SWITCHES, "cpu"}
     assert {path.stem for path in DIRECTORY.glob("site-*.yaml")} == {"site-kubernetes", "site-nvls-off", "site-slurm"}
 
 
@@ -96,6 +97,18 @@ def test_a_gpu_chooses_its_profile_and_must_be_what_it_says(name, device_name):
     assert profile.limits["environment.gpu.name"].equals == device_name
     assert profile.limits["environment.gpu.sm_count"].equals == SM_COUNTS[name]
     assert profile.files[0].file == "base.yaml"
+
+
+@pytest.mark.parametrize(("board", "usual"), WITHOUT_SWITCHES.items())
+def test_a_board_without_switches_is_told_by_its_nvlinks_and_has_less_between_two_gpus(board, usual):
+    name = DEVICES[usual]
+    assert [select_profile(name, DIRECTORY, end) for end in ("", "switch", "npu", "gpu")] == [usual, usual, usual, board]
+    less, whole = (load_profile(one, DIRECTORY) for one in (board, usual))
+    other = {metric for metric, limit in less.limits.items() if limit != whole.limits[metric]}
+    assert other == {f"p2p.{way}.{end}.bandwidth" for way in BOTH for end in ("in", "out")}
+    assert {int(whole.limits[metric].at_least / 3) - less.limits[metric].at_least for metric in other} == {0}
+    assert {less.limits[metric].ceiling for metric in other} == {150}
+    assert [less.is_for(name, end) for end in ("", "gpu", "switch")] == [True, True, False]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import yaml
 from gpu_acceptance.cli import limits
 from gpu_acceptance.cli.limits import validations_of
 from gpu_acceptance.cli.verbs import main
+from gpu_acceptance.inventory.gpu import Gpu
 from gpu_acceptance.run.suite import find_suite
 from gpu_acceptance.thresholds.file import read_file
 from gpu_acceptance.thresholds.known_metrics import known_metrics
@@ -56,7 +57,7 @@ def test_an_overlay_changes_the_page(capsys, tmp_path):
 
 
 def test_the_profile_of_this_machine_is_the_default(capsys, monkeypatch):
-    monkeypatch.setattr(limits.nvml, "read", lambda: SimpleNamespace(gpus=[SimpleNamespace(name="NVIDIA H200")]))
+    monkeypatch.setattr(limits.nvml, "read", lambda: SimpleNamespace(gpus=[Gpu(index=0, name="NVIDIA H200")]))
     assert printed(capsys)[1].startswith("h200-sxm (NVIDIA H200): ")
 
 

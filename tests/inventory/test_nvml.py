@@ -6,7 +6,7 @@ import threading
 
 import pynvml
 import pytest
-from inventory.fake_nvml import H200, MiB, fails, install, processes
+from inventory.fake_nvml import H200, MiB, by, fails, install, processes
 
 from gpu_acceptance.inventory import nvml
 from gpu_acceptance.inventory.answer import Missing, Why
@@ -18,7 +18,8 @@ DRIVER = "580.159.04"
 
 
 def h200(number, **differing):
-    board = {"part_number": "692-2G520-0282-001", "vbios": "96.00.A5.00.1A", "memory_bytes": 143_771 * MiB, "use": IDLE}
+    board = {"part_number": "692-2G520-0282-001", "vbios": "96.00.A5.00.1A", "nvlink_to": "switch"}
+    board |= {"memory_bytes": 143_771 * MiB, "use": IDLE}
     named = {"uuid": f"GPU-0000000{number}-0000-4000-8000-00000000000{number}", "serial": f"165392410000{number}"}
     return Gpu(index=number - 1, **{"name": "NVIDIA H200", "pci_bus_id": "00000000:00:06.0", **board, **named, **differing})
 
@@ -32,6 +33,22 @@ def test_two_healthy_gpus(monkeypatch):
     install(monkeypatch)
     assert nvml.read() == NvmlReading((h200(1), h200(2)), DRIVER, "")
     assert nvml.memory_used_bytes(0) == 616 * MiB
+
+
+@pytest.mark.parametrize(
+    ("ends", "seen"),
+    [
+        ([0] * 18, "gpu"),
+        ([0] * 17 + [None], "gpu"),  # a link that is down
+        ([0] * 9 + [255] * 9, "gpu"),
+        ([0] * 9 + [2] * 9, ""),
+        ([255] * 18, ""),
+        ([None] * 18, ""),
+    ],
+)
+def test_what_all_nvlinks_lead_to(ends, seen, monkeypatch):
+    install(monkeypatch, nvmlDeviceGetNvLinkRemoteDeviceType=by(*(((link,), end) for link, end in enumerate(ends) if end is not None)))
+    assert {gpu.nvlink_to for gpu in nvml.read().gpus} == {seen}
 
 
 def test_a_text_may_come_as_bytes():

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from gpu_acceptance.control.rank import RefusedError
+from gpu_acceptance.inventory.gpu import Gpu
 from gpu_acceptance.run.own_files import NO_FILES, choose_profile, own_digest, read_own_files
 from gpu_acceptance.run.settings import NAMES, Settings, has_value, read_settings
 from gpu_acceptance.thresholds.limit import Profile
@@ -42,7 +43,7 @@ def settings(suite, started_in=None, **options):
 
 def refusal(suite, device_name=None, **options):
     with pytest.raises(RefusedError) as caught:
-        choose_profile(settings(suite, **options), device_name)
+        choose_profile(settings(suite, **options), device_name and Gpu(index=0, name=device_name))
     return str(caught.value)
 
 
@@ -199,11 +200,11 @@ def test_a_name_that_cannot_be_one(suite, options, text):
 
 def test_the_machine_chooses_its_profile(suite):
     assert choose_profile(settings(suite), None).name == "cpu"
-    assert choose_profile(settings(suite), "NVIDIA H200").name == "h200-sxm"
+    assert choose_profile(settings(suite), Gpu(index=0, name="NVIDIA H200")).name == "h200-sxm"
     assert choose_profile(settings(suite, hardware="h200-sxm"), None).name == "h200-sxm"
     text = "no profile for the GPU 'NVIDIA H300'; profiles: h200-sxm (NVIDIA H200); --measure-only records without judging"
     assert refusal(suite, "NVIDIA H300") == text
-    assert choose_profile(settings(suite, measure_only=True), "NVIDIA H300").name == "base"
+    assert choose_profile(settings(suite, measure_only=True), Gpu(index=0, name="NVIDIA H300")).name == "base"
 
 
 @pytest.mark.parametrize(
@@ -272,4 +273,4 @@ def test_a_network_that_is_none_or_another_gpus_is_refused(suite, asked, text):
     for name, content in (("base-ib", ""), ("8x400-ib", fabric.format("IB", "h200-sxm")), ("8x400-roce", fabric.format("RoCE", "b200"))):
         (suite / "thresholds" / f"fabric-{name}.yaml").write_text(content or "requires: []\n")
     assert refusal(suite, "NVIDIA H200", fabric=asked) == text
-    assert choose_profile(settings(suite, fabric="8x400-ib"), "NVIDIA H200", num_nodes=2).fabric == "8x400-ib"
+    assert choose_profile(settings(suite, fabric="8x400-ib"), Gpu(index=0, name="NVIDIA H200"), num_nodes=2).fabric == "8x400-ib"

@@ -216,7 +216,7 @@ def test_a_limit_needs_unit_scope_and_source(missing, tmp_path):
         ),
         (
             "match: {device: X, device_name: Y}",
-            "match.device (line 1): unknown key; known: device_name, fabric, profiles; did you mean 'device_name'?",
+            "match.device (line 1): unknown key; known: device_name, nvlink, fabric, profiles; did you mean 'device_name'?",
         ),
         ("extends: ../base", "extends (line 1): '../base' is not allowed; allowed: the name of one parent profile, as in hopper-sxm"),
         ('reason: "\\ud800"', "line 1, column 12: found invalid Unicode character escape code"),

@@ -47,11 +47,18 @@ def of_one_node_twice():
     return Job(tuple(one.model_copy(update={"gpus": gpus, "gpu_uuid": gpus[one.local_rank].uuid}) for one in make_job(4, 2).ranks))
 
 
+def on_a_board(nvlink_to, job):
+    """NVLinks of all GPUs lead there."""
+    gpus = [tuple(gpu.model_copy(update={"nvlink_to": nvlink_to}) for gpu in one.gpus) for one in job.ranks]
+    return Job(tuple(one.model_copy(update={"gpus": found}) for one, found in zip(job.ranks, gpus, strict=True)))
+
+
 def bus_shows(num_gpus, job):
     return with_ranks(job, num_gpus_on_bus=num_gpus)
 
 
 CPU = replace(PROFILE, name="cpu", device_name=None)
+WITHOUT_SWITCHES = replace(PROFILE, name="h200-sxm-4gpu", nvlink_to="gpu")
 B200 = replace(PROFILE, device_name="NVIDIA B200")
 NOTHING_REQUIRED = make_profile(make_limit(), requires=frozenset())
 
@@ -70,6 +77,12 @@ NOTHING_REQUIRED = make_profile(make_limit(), requires=frozenset())
         ({"job": bus_shows(10, half_job())}, "INCOMPLETE: no rank opened GPUs 4-7 of node-00 and 2 unseen by NVML (4 of 10 GPUs)"),
         ({"job": with_ranks(make_job(4), gpu_uuid="GPU-0-0")}, "INCOMPLETE: no rank opened GPUs 1-3 of node-00 (1 of 4 GPUs)"),
         ({"profile": B200}, "INCOMPLETE: profile h200-sxm is for NVIDIA B200, and there is NVIDIA H200 on ranks 0-3"),
+        *(({"profile": WITHOUT_SWITCHES, "job": on_a_board(end, make_job(4))}, "ACCEPTED") for end in ("gpu", "")),
+        (
+            {"profile": WITHOUT_SWITCHES, "job": on_a_board("switch", make_job(4))},
+            "INCOMPLETE: profile h200-sxm-4gpu is for NVIDIA H200 on a board without NVLink switches, and there is NVIDIA H200, with "
+            "NVLinks to a switch on ranks 0-3",
+        ),
         (
             {"job": make_job(4, has_gpus=False)},
             "INCOMPLETE: profile h200-sxm is for NVIDIA H200, and no rank opened a GPU (h200-sxm profile: no GPU was tested)",

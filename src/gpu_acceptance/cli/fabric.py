@@ -39,7 +39,7 @@ def _fabric(options: argparse.Namespace) -> int:
     if not gpus:
         raise ValueError("this machine has no GPU that NVML shows; a fabric is what connects GPUs of several nodes")
     directory = profiles_of(suite_for(Path.cwd()))
-    profile, node = select_profile(gpus[0].name, directory), fabric_reader.read(gpus)
+    profile, node = select_profile(gpus[0].name, directory, gpus[0].nvlink_to), fabric_reader.read(gpus)
     if node.problem:
         raise ValueError(node.problem)
     seen = class_of([node])

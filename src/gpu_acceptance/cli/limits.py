@@ -81,7 +81,7 @@ def _limits(options: argparse.Namespace) -> int:
         if not gpus:
             known = ", ".join(profile_names(directory))
             raise ValueError(f"this machine has no GPU that NVML shows; name one of the profiles: {known}")
-        name = select_profile(gpus[0].name, directory)
+        name = select_profile(gpus[0].name, directory, gpus[0].nvlink_to)
     print(visible("\n".join(policy(load_profile(name, directory, options.limits, suite / FOLDER)))))
     return 0
 
@@ -91,7 +91,7 @@ def policy(profile: Profile) -> Iterator[str]:
     applying = [limit for limit in profile.limits.values() if matching_reason(limit.metric, profile.not_applicable) is None]
     speeds = Counter(source_kind(limit.source) for limit in applying if is_of_speed(limit))
     kinds = ", ".join(f"{number} {kind}" for kind, number in speeds.most_common())
-    yield f"{profile.name} ({profile.device_name or 'no GPU'}): {', '.join(file.file for file in profile.files)}"
+    yield f"{profile.name} ({profile.device or 'no GPU'}): {', '.join(file.file for file in profile.files)}"
     yield f"{plural(len(applying), 'limit')}; {plural(sum(speeds.values()), 'speed limit')}{': ' if kinds else ''}{kinds}"
     subjects = sorted({limit.subject for limit in applying})
     for subject in subjects:
@@ -254,7 +254,7 @@ def _explain(options: argparse.Namespace) -> int:
     if not options.hardware:
         with suppress(LimitsError):  # first the profile that a run on this machine would choose, if there is one
             gpus = nvml.read().gpus
-            here = select_profile(gpus[0].name if gpus else None, directory)
+            here = select_profile(gpus[0].name, directory, gpus[0].nvlink_to) if gpus else select_profile(None, directory)
             profiles = sorted(profiles, key=lambda profile: profile.name != here)
     limited = {metric: limit.unit for profile in profiles for metric, limit in profile.limits.items()}
     shipped = known_metrics(read_profiles(directory))

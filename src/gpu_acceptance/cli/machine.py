@@ -273,15 +273,14 @@ def _health(options: argparse.Namespace) -> int:
     """
     snapshot, directory = read_snapshot(options.file), shipped_dir()
     try:
-        name = gpus_of(snapshot)[0].name
+        first = gpus_of(snapshot)[0]
     except NoGpusError as error:
         print(f"INCOMPLETE: {one_line(str(error))} | {one_line(str(options.file))}, taken {one_line(snapshot.taken_at)}")
         return INCOMPLETE
-    if isinstance(name, Missing) and not options.hardware:
-        raise ValueError(f"{options.file}: the name of GPU 0 could not be read: {name}; name a profile with --hardware=NAME")
-    profile = load_profile(
-        options.hardware or select_profile(str(name), directory), directory, options.limits, suite_for(Path.cwd()) / FOLDER
-    )
+    if isinstance(first.name, Missing) and not options.hardware:
+        raise ValueError(f"{options.file}: the name of GPU 0 could not be read: {first.name}; name a profile with --hardware=NAME")
+    name = options.hardware or select_profile(str(first.name), directory, first.nvlink_to)
+    profile = load_profile(name, directory, options.limits, suite_for(Path.cwd()) / FOLDER)
     _, rows, conclusion = judge_snapshot(snapshot, profile, allow_busy=options.allow_busy, num_gpus=options.expect_gpus)
     for row in rows:
         if row.message:

@@ -308,7 +308,8 @@ def _identity(snapshot: Snapshot, gpus: tuple[GpuReading, ...], index: int) -> R
     named = []
     for gpu in gpus:
         answers = {key: getattr(gpu, key) for key in ("name", "uuid", "serial", "pci_bus_id")}
-        named.append(Gpu(index=gpu.index, **{key: "" if isinstance(answer, Missing) else answer for key, answer in answers.items()}))
+        known = {key: "" if isinstance(answer, Missing) else answer for key, answer in answers.items()}
+        named.append(Gpu(index=gpu.index, nvlink_to=gpu.nvlink_to, **known))
     return RankIdentity(
         rank=index,
         local_rank=index,

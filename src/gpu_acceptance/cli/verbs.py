@@ -130,5 +130,5 @@ def _profiles(options: argparse.Namespace) -> int:
     profiles = [load_profile(name, directory) for name in profile_names(directory)]
     width = max((len(profile.name) for profile in profiles), default=0)
     for profile in profiles:
-        print(f"{profile.name:{width}}  {plural(len(profile.limits), 'limit'):>10}  {profile.device_name or '-'}")
+        print(f"{profile.name:{width}}  {plural(len(profile.limits), 'limit'):>10}  {profile.device or '-'}")
     return 0

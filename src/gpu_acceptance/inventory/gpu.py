@@ -1,6 +1,6 @@
 """Facts of a GPU as NVML gives them, each with the call that gives it; a missing answer has its reason."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter, itemgetter
@@ -24,6 +24,7 @@ EVENT_REASONS = {
 }
 _COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
 _VIRTUALIZATION = {0: "none", 1: "pass-through", 2: "vGPU", 3: "host vGPU", 4: "host vSGA"}
+_NVLINK_ENDS = {0: "gpu", 1: "npu", 2: "switch"}
 _RECOVERY = {
     0: "none",
     1: "reset the GPU",
@@ -56,6 +57,17 @@ def watts(milliwatts: float) -> float:
 def word(words: Mapping[int, str], value: int) -> str:
     """Return the word for a number of an enumeration; `unknown (9)` for one of a later NVML."""
     return words.get(int(value), f"unknown ({value})")
+
+
+def nvlink_end(kind: int) -> str:
+    """Return the word for what an NVLink leads to, an nvmlIntNvLinkDeviceType_t."""
+    return word(_NVLINK_ENDS, kind)
+
+
+def common_end(ends: Iterable[Answer[str]]) -> str:
+    """Return what all NVLinks lead to that tell it: gpu, switch or npu; empty where none does, or not all to the same."""
+    told = {end for end in ends if end in _NVLINK_ENDS.values()}
+    return str(told.pop()) if len(told) == 1 else ""
 
 
 def _flag(place: int) -> Callable[[Any], bool]:
@@ -252,6 +264,11 @@ class GpuReading:
     fabric: Fabric
     processes: Annotated[Answer[tuple[GpuProcess, ...]], Call("nvmlDeviceGetComputeRunningProcesses", make=processes_of)]
 
+    @property
+    def nvlink_to(self) -> str:
+        """Return what all its NVLinks lead to: gpu, switch, npu; empty where that is not known."""
+        return "" if isinstance(self.nvlinks, Missing) else common_end(link.remote for link in self.nvlinks)
+
 
 @dataclass(frozen=True)
 class PeerLink:
@@ -286,6 +303,7 @@ class Gpu(Model):
     vbios: str = ""
     memory_bytes: int = 0
     nvlink_domain: str = ""  # cluster and clique of an NVLink network between nodes; empty without one
+    nvlink_to: str = ""  # what all its NVLinks lead to: gpu, switch, npu; empty where that is not known
     use: GpuUse | None = None  # before this run put anything on it
 
     @property

@@ -16,7 +16,6 @@ from gpu_acceptance.inventory.nvml import Asker, NoNvmlError, library
 
 _FABRIC_STATES = {0: "not supported", 1: "not started", 2: "in progress", 3: "completed"}
 _FABRIC_HEALTH = {0: "not supported", 1: "healthy", 2: "unhealthy", 3: "limited capacity"}
-_REMOTES = {0: "gpu", 1: "npu", 2: "switch", 255: "unknown"}
 _P2P = {
     0: "ok",
     1: "chipset not supported",
@@ -72,7 +71,7 @@ def _nvlinks(asker: Asker, handle: object) -> Answer[tuple[NvLink, ...]]:
             link,
             asker.ask("nvmlDeviceGetNvLinkState", handle, link, make=bool),
             next(answers),
-            asker.ask("nvmlDeviceGetNvLinkRemoteDeviceType", handle, link, make=partial(word, _REMOTES)),
+            asker.nvlink_end(handle, link),
             *itertools.islice(answers, len(_OF_LINK) - 1),
         )
         for link in range(count)

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 from uuid import UUID
 
 from gpu_acceptance.inventory.answer import Answer, Missing, Why, then
-from gpu_acceptance.inventory.gpu import Gpu, GpuUse, processes_of, text
+from gpu_acceptance.inventory.gpu import Gpu, GpuUse, common_end, nvlink_end, processes_of, text
 
 T = TypeVar("T")
 _MOST_LINKS = 64  # 18 on Hopper and Blackwell; NVML_NVLINK_MAX_LINKS grew with each generation
@@ -108,6 +108,10 @@ class Asker:
             return Missing(Why.UNREADABLE, f"NVML_FI_DEV_NVLINK_LINK_COUNT: {count} links, more than any GPU has")
         return count
 
+    def nvlink_end(self, device: object, link: int) -> Answer[str]:
+        """Return what an NVLink leads to: gpu, switch, npu."""
+        return self.ask("nvmlDeviceGetNvLinkRemoteDeviceType", device, link, make=nvlink_end)
+
     def structure(self, type_name: str, name: str, device: object) -> Any | Missing:
         """Return a structure that carries its version, filled by a function."""
         make_structure = getattr(self.pynvml, type_name, None)
@@ -200,6 +204,7 @@ def _gpu(asker: Asker, index: int, problems: list[str]) -> Gpu:
         vbios=fact("VBIOS", "nvmlDeviceGetVbiosVersion"),
         memory_bytes=(_known(f"GPU {index} memory", memory, problems, may_lack=True) or (0,))[0],
         nvlink_domain=_nvlink_domain(asker, handle),
+        nvlink_to=then(asker.num_links(handle), lambda count: common_end(asker.nvlink_end(handle, link) for link in range(count))) or "",
         use=GpuUse(processes, then(memory, itemgetter(1))),
     )
 

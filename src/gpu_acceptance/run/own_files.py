@@ -15,6 +15,7 @@ from gpu_acceptance.base.text import did_you_mean, one_line
 from gpu_acceptance.control.rank import RefusedError
 from gpu_acceptance.inventory.declared import DeclaredNode, by_declared_name
 from gpu_acceptance.inventory.fabric import FabricClass
+from gpu_acceptance.inventory.gpu import Gpu
 from gpu_acceptance.run.settings import Settings
 from gpu_acceptance.run.suite import profile_digest
 from gpu_acceptance.thresholds.contract import Contract
@@ -131,7 +132,7 @@ def _refused(option: str) -> Iterator[None]:
 
 
 def choose_profile(
-    settings: Settings, device_name: str | None, own: OwnFiles = NO_FILES, network: FabricClass | None = None, num_nodes: int = 1
+    settings: Settings, gpu: Gpu | None, own: OwnFiles = NO_FILES, network: FabricClass | None = None, num_nodes: int = 1
 ) -> Profile:
     """Return the profile for this machine with network and overlays, and `own` in its digest. Raises RefusedError.
 
@@ -139,7 +140,8 @@ def choose_profile(
     """
     try:
         try:
-            name = settings.hardware or select_profile(device_name, settings.profiles)
+            found = (gpu.name, gpu.nvlink_to) if gpu else (None, "")
+            name = settings.hardware or select_profile(found[0], settings.profiles, found[1])
         except LimitsError:
             if not settings.measure_only:
                 raise

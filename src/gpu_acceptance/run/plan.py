@@ -132,7 +132,7 @@ def plan_lines(
     tuned: str = "",
 ) -> Iterator[str]:
     """Yield lines about the job, training `data` and fine-tuning `tuned`, each validation, each limit, and the whole time."""
-    device = profile.device_name or "no GPU"
+    device = profile.device or "no GPU"
     why = f", {job.why}" if job.why else ""
     ranks = f"{plural(job.ranks_per_node, 'rank')} on each of {plural(job.num_nodes, 'node')}{why}"
     yield f"profile {profile.name} ({device}), level {level_text(profile.level, profile.parameters)}, {ranks}"

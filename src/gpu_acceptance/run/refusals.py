@@ -227,9 +227,9 @@ def find_misfit(identities: list[RankIdentity], profile: Profile, expected_nodes
     if profile.name == "cpu" and first.num_gpus:
         hint = "leave --hardware out" if first.gpus else f"is its driver loaded? NVML shows none of them ({first.nvml_problem})"
         return f"the cpu profile is for machines without GPUs; the PCI bus or NVML shows {first.num_gpus} on {first.host}: {hint}"
-    if named and profile.name != "cpu" and profile.device_name != seen:
+    if named and profile.name != "cpu" and not profile.is_for(seen, first.gpu.nvlink_to if first.gpu else ""):
         found = f"has {seen!r}" if seen else "has no GPU that NVML shows"
-        return f"--hardware={profile.name} is for {profile.device_name!r}, but rank 0's machine ({first.host}) {found}"
+        return f"--hardware={profile.name} is for {profile.device!r}, but rank 0's machine ({first.host}) {found}"
     if (nobody := drill_on_nobody(profile.parameters, len(identities))) or num_nodes > 1:
         return nobody
     is_localising = profile.parameters.get(LOCALISE_ASKED) is True  # by option or by a file

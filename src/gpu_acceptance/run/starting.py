@@ -120,11 +120,10 @@ def _own_files(settings: Settings, place: Rank, refusal: RefusedError | None) ->
 
 def _profile_for(settings: Settings, identities: list[RankIdentity], own: OwnFiles) -> Profile:
     """Return the profile of rank 0's machine; a node that differs fails by name."""
-    gpu = identities[0].gpu
     if mismatch := find_mismatch(identities, settings.declared_gpus):
         raise RefusedError(mismatch)
     job = Job(tuple(identities))
-    profile = choose_profile(settings, gpu.name if gpu else None, own, job.fabric_class, job.num_nodes)
+    profile = choose_profile(settings, identities[0].gpu, own, job.fabric_class, job.num_nodes)
     wrong = (
         find_misfit(identities, profile, settings.expected_nodes, named=settings.hardware is not None)
         or find_nvlink_beside_cards(settings, job)

@@ -96,7 +96,7 @@ def header_lines(run: Run) -> Iterator[str]:
     assert run.plan
     assert run.leader
     profile, job = run.plan.profile, run.leader.job
-    why = f"chosen by the name of the GPU, {profile.device_name}" if profile.device_name is not None else "since there is no GPU"
+    why = f"chosen by the name of the GPU, {profile.device}" if profile.device_name is not None else "since there is no GPU"
     if run.settings.hardware:
         why = "named by --hardware"
     if overlays := sorted({change.file for change in profile.changes}):

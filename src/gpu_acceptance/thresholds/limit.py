@@ -204,11 +204,21 @@ class Profile:
     files: tuple[FileDigest, ...] = ()
     digest: str = ""  # sha256 over all files read, in order
 
+    def is_for(self, device_name: str | None, nvlink_to: str) -> bool:
+        """Say whether this profile is for a GPU of this name whose NVLinks lead there; empty: NVML does not tell."""
+        return self.device_name == device_name and (not nvlink_to or self.nvlink_to in ("", nvlink_to))
+
+    @property
+    def device(self) -> str:
+        """Return the GPU that this profile is for: `NVIDIA H200 on a board without NVLink switches`; empty without one."""
+        return f"{self.device_name or ''}{' on a board without NVLink switches' if self.nvlink_to else ''}"
+
     @property
     def digests(self) -> dict[str, str]:
         """The sha256 of each file, by its name."""
         return {file.file: file.sha256 for file in self.files}
 
+    nvlink_to: str = ""  # gpu: the profile is for boards whose NVLinks lead to other GPUs alone; empty: for all others
     fabric: str = ""  # the network between nodes that is judged; empty: none was chosen
     levels: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # by level: subject -> seconds of one validation
     level: str = DEFAULT_LEVEL  # the chosen one

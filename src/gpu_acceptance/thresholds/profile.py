@@ -42,19 +42,23 @@ def shipped_dir() -> Path:
 
 def profile_names(directory: Path) -> list[str]:
     """The profiles a machine can be judged by: those that name a GPU, and cpu. Parents and overlays are none."""
-    return [name for name, device_name in _devices(directory).items() if device_name is not None or name == CPU]
+    return [name for name, match in _matches(directory).items() if match is not None or name == CPU]
 
 
-def select_profile(device_name: str | None, directory: Path) -> str:
-    """The profile whose match.device_name is exactly this; cpu on a machine without GPUs."""
+def select_profile(device_name: str | None, directory: Path, nvlink_to: str = "") -> str:
+    """The profile whose match.device_name is exactly this; cpu on a machine without GPUs.
+
+    `nvlink_to`: what all NVLinks of the GPU lead to. Where a profile has it as match.nvlink, that one is chosen.
+    """
     if device_name is None:
         return CPU
-    devices = _devices(directory)
-    found = [name for name, known in devices.items() if known == device_name]
+    matches = {name: match for name, match in _matches(directory).items() if match}
+    named = {name: match.nvlink or "" for name, match in matches.items() if match.device_name == device_name}
+    found = [name for name, wanted in named.items() if wanted == (nvlink_to if nvlink_to in named.values() else "")]
     if len(found) > 1:
         raise LimitsError(f"the GPU {shown(device_name)} is matched by two profiles, {' and '.join(found)}; name one with --hardware=NAME")
     if not found:
-        known = ", ".join(f"{name} ({device})" for name, device in devices.items() if device is not None)
+        known = ", ".join(f"{name} ({match.device_name})" for name, match in matches.items())
         raise LimitsError(
             f"no profile for the GPU {shown(device_name)}; profiles: {known or 'none'}; --measure-only records without judging"
         )
@@ -97,7 +101,7 @@ def load_profile(name: str, directory: Path, overlays: Sequence[Path] = (), suit
         raise LimitsError(_unknown(f"no profile {shown(name)}", name, profile_names(directory)))
     profile, own = _read_chain(name, paths)
     match = own.content.match
-    profile = replace(profile, device_name=match.device_name if match else None)
+    profile = replace(profile, device_name=match.device_name if match else None, nvlink_to=(match and match.nvlink) or "")
     if profile.device_name is None and name not in _NO_GPU:
         raise LimitsError(f"{shown(name)} is a parent of other profiles, not a machine's; profiles: {', '.join(profile_names(directory))}")
     _refuse_incomplete(profile, own.name)
@@ -173,10 +177,9 @@ def read_profiles(directory: Path, but: Sequence[Path] = ()) -> list[LimitsFile]
     return list(_read_all(paths, [name for name, path in paths.items() if path.resolve() not in others]).values())
 
 
-def _devices(directory: Path) -> dict[str, str | None]:
+def _matches(directory: Path) -> dict[str, Match | None]:
     paths = _profile_paths(directory)
-    matches = {name: file.content.match for name, file in _read_all(paths, paths).items()}
-    return {name: match.device_name if match else None for name, match in matches.items()}
+    return {name: file.content.match for name, file in _read_all(paths, paths).items()}
 
 
 def _read_all(paths: Mapping[str, Path], names: Iterable[str]) -> dict[str, LimitsFile]:

@@ -165,6 +165,9 @@ class Match(_Model):
     """The hardware that a profile or a fabric is for."""
 
     device_name: Text | None = Field(None, description="the GPU's name exactly as NVML gives it")
+    nvlink: Literal["gpu"] | None = Field(
+        None, description="gpu: boards on which every NVLink of the GPU leads to another GPU, and to no switch; without the key: all others"
+    )
     fabric: FabricMatch | None = Field(None, description="a mapping of link, ports, gbit_per_s, gpus and driver")
     profiles: Annotated[list[Annotated[str, Field(pattern=PROFILE)]], Field(min_length=1), AfterValidator(unique)] | None = Field(
         None, description="a list of the profiles beside which this fabric is judged, as in [h100-sxm, h200-sxm]"
@@ -174,6 +177,8 @@ class Match(_Model):
     def _names_something(self) -> Self:
         if (self.device_name is None) == (self.fabric is None):
             raise ValueError("needs device_name, or for a network fabric, and not both")
+        if self.nvlink and self.device_name is None:
+            raise ValueError("nvlink stands beside device_name alone")
         return self
 
 
@@ -325,7 +330,7 @@ class Content(_Model):
     model_config = ConfigDict(title="gpu-acceptance limits file")
 
     extends: Annotated[str, Field(pattern=PROFILE)] | None = Field(None, description="the name of one parent profile, as in hopper-sxm")
-    match: Match | None = Field(None, description="a mapping of device_name; of a fabric: of fabric and profiles")
+    match: Match | None = Field(None, description="a mapping of device_name and nvlink; of a fabric: of fabric and profiles")
     reason: Text | None = Field(None, description="a text on one line: why this overlay exists")
     requires: Annotated[list[Subject], AfterValidator(unique)] = Field([], description="a list of subjects, as in [gemm, hbm]")
     figures: dict[Annotated[str, Field(pattern=_FIGURES), AfterValidator(each_a_metric)], Text] = Field(

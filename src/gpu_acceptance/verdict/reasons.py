@@ -167,14 +167,16 @@ def untested(plan: RunPlan, job: Job, coverage: Coverage) -> Iterator[Found]:
     if profile.device_name is None and coverage.gpus_existing:
         yield Found(Kind.WRONG_PROFILE, f"profile {profile.name} is for no GPU, and {plural(coverage.gpus_existing, 'GPU')} can be seen")
     elif profile.device_name is not None and not coverage.gpus_tested:
-        yield Found(Kind.GPUS_UNTESTED, f"profile {profile.name} is for {profile.device_name}, and no rank opened a GPU")
+        yield Found(Kind.GPUS_UNTESTED, f"profile {profile.name} is for {profile.device}, and no rank opened a GPU")
     else:
         ranks_of: dict[str, list[int]] = {}
         for rank, identity in job.by_rank.items():
-            if identity.gpu and identity.gpu.name != profile.device_name:
-                ranks_of.setdefault(identity.gpu.name, []).append(rank)
+            gpu = identity.gpu
+            if gpu and not profile.is_for(gpu.name, gpu.nvlink_to):
+                board = f", with NVLinks to a {gpu.nvlink_to}" if gpu.name == profile.device_name else ""
+                ranks_of.setdefault(f"{gpu.name}{board}", []).append(rank)
         for name, ranks in sorted(ranks_of.items()):
-            text = f"profile {profile.name} is for {profile.device_name}, and there is {name} on {job.who(ranks)}"
+            text = f"profile {profile.name} is for {profile.device}, and there is {name} on {job.who(ranks)}"
             yield Found(Kind.WRONG_PROFILE, text)
 
 

@@ -108,6 +108,7 @@ def test_a_board_without_switches_is_told_by_its_nvlinks_and_has_less_between_tw
     assert other == {f"p2p.{way}.{end}.bandwidth" for way in BOTH for end in ("in", "out")}
     assert {int(whole.limits[metric].at_least / 3) - less.limits[metric].at_least for metric in other} == {0}
     assert {less.limits[metric].ceiling for metric in other} == {150}
+    assert less.not_applicable.keys() - whole.not_applicable.keys() == {"gpu_health.fabric*"}
     assert [less.is_for(name, end) for end in ("", "gpu", "switch")] == [True, True, False]
 
 

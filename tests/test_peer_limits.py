@@ -65,8 +65,9 @@ def test_a_peer_limit_that_was_not_measured_says_which_file_derived_its_width():
     assert METRICS
     for name, profile in PROFILES.items():
         for limit in profile.limits.values():
-            if limit.peers and name != "h200-sxm":
-                parent = "hopper-sxm.yaml" if name in ("h100-sxm", "h20") else "gpu.yaml"
+            board = name.removesuffix("-4gpu")  # peers as on the board of 8
+            if limit.peers and board != "h200-sxm":
+                parent = "hopper-sxm.yaml" if board in ("h100-sxm", "h20") else "gpu.yaml"
                 parent = "blackwell-nvlink.yaml" if limit.metric == "gemm.bf16.sustained" else parent
                 assert limit.file == parent or f"peers: as {parent} says" in limit.source, (name, limit.metric)
                 assert limit.peers == DERIVED[parent]

@@ -71,6 +71,7 @@ def few(elements, least=0):
 SPECIAL = {
     ("Curve", "name"): words,
     ("Curve", "unit"): words,
+    ("Gpu", "index"): st.integers(0, 2**63 - 1),
     ("Curve", "num_steps"): st.integers(2, 2**63 - 1),
     ("Curve", "points"): few(st.none() | floats, least=1),
     **{("RankIdentity", name): st.integers(0, MOST_RANKS) for name in OF_PLACE},

@@ -37,7 +37,7 @@ come from, and how many of them our own runs have judged on such hardware. `make
   **policy**: a rule, such as "no wrong element" or "no pending repair".
 - **run**: the committed run that judged most, an ACCEPTED one if there is one. What it was, and on what, is beside it.
 
-Boards of 4 without switches (`h100-sxm-4gpu`, `h200-sxm-4gpu`) have the limits of their parents, but for `p2p` and the fabric, and were not run by us.
+Boards of 4 without switches (`h100-sxm-4gpu`, `h200-sxm-4gpu`) have their parents' limits, but for `p2p` and the fabric. Not run by us.
 A GPU that no profile names is refused; `--measure-only` records its figures without judging.
 The rates between nodes are those of the network, whose limits are published or derived: [Several nodes](fabrics.md).
 All committed runs on 2 nodes were two hosts on one machine. On arm64 nothing was run.

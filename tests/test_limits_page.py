@@ -60,7 +60,8 @@ def test_every_subject_has_its_section_with_what_to_do_and_where_a_metric_does_n
     section = limits_page().split("\n## `gpu_health`\n")[1].split("\n## ")[0]
     assert "- `gpu_health.ecc.on`: switch ECC on (nvidia-smi -e 1) and reboot the node\n" in section
     assert "- `gpu_health.peers.without_read`: look at nvidia-smi topo -p2p r;" in section  # not of the whole row
-    assert "- `gpu_health.fabric*`: a fabric needs NVLink switches (`without-nvswitch`)\n" in section
+    where = "`h100-sxm-4gpu`, `h200-sxm-4gpu`, `without-nvswitch`"
+    assert f"- `gpu_health.fabric*`: a fabric needs NVLink switches ({where})\n" in section
 
 
 def test_an_entry_of_several_subjects_stands_in_each_with_its_own_names():

@@ -179,6 +179,7 @@ def _figure(metric, shown, spread):
     return make_figure(metric, value, unit, judged=True, spread_percent=spread, detail=detail)
 
 
+@cache
 def _other(rank):
     return make_figure("launch.kernels.round_trip", 1.0 + rank, "us", judged=False)
 

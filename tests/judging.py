@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 
 from gpu_acceptance.inventory.gpu import Gpu
 from gpu_acceptance.record.figure import Figure, make_figure
@@ -10,6 +11,7 @@ from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.row import Attempt, RankRecord
 from gpu_acceptance.record.run_record import RunPlan
 from gpu_acceptance.thresholds.limit import COUNTERS, Limit, Profile, Value, subject_of_metric
+from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
 from gpu_acceptance.verdict.bounds import Reading
 from gpu_acceptance.verdict.judge import judge
 
@@ -18,6 +20,12 @@ METRIC = "hbm.triad.bandwidth"
 
 
 H200 = "NVIDIA H200"
+
+
+@cache
+def shipped_profile(name: str, fabric: str = "") -> Profile:
+    """A profile as it is shipped, read once: reading one takes as long as many tests."""
+    return load_profile(name, shipped_dir(), fabric=fabric)
 
 
 def make_job(

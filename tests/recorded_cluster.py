@@ -27,11 +27,11 @@ from gpu_acceptance.record.row import Attempt, RankRecord, Row
 from gpu_acceptance.record.run_record import WHOLE, Conclusion, PlannedValidation, RunRecord
 from gpu_acceptance.thresholds.levels import at_level, runs
 from gpu_acceptance.thresholds.limit import COUNTERS, Profile
-from gpu_acceptance.thresholds.profile import load_profile, select_fabric, select_profile, shipped_dir
+from gpu_acceptance.thresholds.profile import select_fabric, select_profile, shipped_dir
 from gpu_acceptance.verdict.rows import make_row
 from gpu_acceptance.verdict.run_record import make_run_record
 from gpu_acceptance.verdict.verdict import conclude
-from tests.judging import make_plan
+from tests.judging import make_plan, shipped_profile
 
 ROOT = Path(__file__).parents[1]
 EVIDENCE = ROOT / "reports" / "evidence"
@@ -89,7 +89,7 @@ def record_of(world: World) -> RunRecord:
     job = _job(world)
     name = select_profile(job.ranks[0].gpus[0].name, shipped_dir())
     fabric = select_fabric(job.fabric_class.key, name, shipped_dir())
-    profile = at_level(load_profile(name, shipped_dir(), fabric=fabric), "full")
+    profile = at_level(shipped_profile(name, fabric), "full")
     planned = [PlannedValidation(nodeid=one, deadline_s=profile.deadline_s) for one in collected() if runs(profile, one)]
     rows = [_row(world, one.nodeid, profile, job) for one in planned]
     plan = make_plan(profile, validations=tuple(planned), has_closing=True)

@@ -13,12 +13,13 @@ from test_repo_rules import ACCEPTANCE, ROOT, SRC, parsed
 from fixtures import limits
 from gpu_acceptance.inventory import counters, nccl_log
 from gpu_acceptance.thresholds.limit import COUNTERS, matching_reason, subject_of_metric
-from gpu_acceptance.thresholds.profile import load_profile, profile_names, shipped_dir
+from gpu_acceptance.thresholds.profile import profile_names, shipped_dir
+from tests.judging import shipped_profile
 
 pytestmark = pytest.mark.repository
 
 SHIPPED = profile_names(shipped_dir())
-PROFILES = {name: load_profile(name, shipped_dir()) for name in SHIPPED}
+PROFILES = {name: shipped_profile(name) for name in SHIPPED}
 LIMITED = {metric: limit.unit for profile in PROFILES.values() for metric, limit in profile.limits.items()}  # by any profile
 
 
@@ -162,7 +163,7 @@ ON_FABRICS = [(fabric, name) for fabric, name in CASES if name in SHIPPED]
 @pytest.mark.parametrize(("fabric", "name"), [*(("", name) for name in SHIPPED), *ON_FABRICS])
 def test_each_required_limit_has_a_figure_somewhere(fabric, name):
     """A figure that is recorded for information is judged where there is a limit."""
-    profile = load_profile(name, shipped_dir(), fabric=fabric)
+    profile = shipped_profile(name, fabric)
     globs = [
         *(metric for _, metric, _ in checked_metrics()),
         *(glob_of(one.args[0]) for path in ACCEPTANCE for one in calls(path, "record") if isinstance(one.args[0], ast.JoinedStr)),

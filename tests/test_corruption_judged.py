@@ -11,10 +11,10 @@ from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.record.row import Attempt
 from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
 from gpu_acceptance.verdict.judge import judge
-from tests.judging import make_job, make_record
+from tests.judging import make_job, make_record, shipped_profile
 
 METRIC = "corruption.peers.hash"
-PROFILE = load_profile("h200-sxm", shipped_dir())
+PROFILE = shipped_profile("h200-sxm")
 
 
 def judged(hashes, details=None):

@@ -13,6 +13,7 @@ from suite import PYTHON, plain_pytest, shipped_suite, torchrun
 from gpu_acceptance.folder.files import read_results
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.thresholds.profile import load_profile, profile_names, shipped_dir
+from tests.judging import shipped_profile
 
 pytestmark = pytest.mark.launcher
 
@@ -89,6 +90,6 @@ def test_in_no_job_and_no_pod_nothing_is_accepted(tmp_path, subject, variable, r
 @pytest.mark.parametrize("subject", ["slurm", "kubernetes"])
 @pytest.mark.parametrize("name", profile_names(shipped_dir()))
 def test_the_overlay_requires_the_subject_and_declares_it_applicable(name, subject):
-    plain, asked = load_profile(name, shipped_dir()), load_profile(name, shipped_dir(), [Path(f"site-{subject}")])
+    plain, asked = shipped_profile(name), load_profile(name, shipped_dir(), [Path(f"site-{subject}")])
     assert asked.requires - plain.requires == {subject}
     assert plain.not_applicable.keys() - asked.not_applicable.keys() == {f"{subject}.*"}

@@ -23,7 +23,7 @@ from waiting import wait_until
 from gpu_acceptance.folder.files import read_results
 from gpu_acceptance.inventory.slurm import leftover_pids, leftovers_of
 from gpu_acceptance.record.outcome import Outcome, Status
-from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
+from tests.judging import shipped_profile
 
 pytestmark = [pytest.mark.launcher, needs_slurm]
 # What one small machine cannot show: its Slurm binds nothing, and the only user is root.
@@ -121,7 +121,7 @@ def test_two_nodes_are_accepted_and_a_job_that_is_run_again_keeps_what_the_first
     record = record_of(suite, job)
     assert (record.conclusion.coverage.nodes, record.conclusion.coverage.ranks) == (2, 2)
     held = {limit.metric for limit in record.conclusion.limits if limit.status is Status.HELD and limit.metric.startswith("slurm.")}
-    asked = {metric for metric in load_profile("cpu", shipped_dir()).limits if metric.startswith("slurm.")}
+    asked = {metric for metric in shipped_profile("cpu").limits if metric.startswith("slurm.")}
     assert held == {metric for metric in asked if not any(fnmatchcase(metric, glob) for glob in NOT_SHOWN)}
     told = [figure for row in record.rows for one in row.attempts[-1].ranks for figure in one.figures]
     (named,) = [str(one.value) for one in told if one.metric == "slurm.partition.untested_nodes"]

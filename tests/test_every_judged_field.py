@@ -14,13 +14,13 @@ from snapshots import REAL_NAMES, changed, leaves, real, snapshot_of, value_at, 
 
 from gpu_acceptance.cli.snapshot_file import NoGpusError, judge_snapshot
 from gpu_acceptance.record.outcome import Outcome
-from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
+from tests.judging import shipped_profile
 
 pytestmark = pytest.mark.slow
 
 PLAIN = {name: real(name) for name in REAL_NAMES}
 IDLE = PLAIN["h200x8-idle"]
-PROFILE = load_profile("h200-sxm", shipped_dir())
+PROFILE = shipped_profile("h200-sxm")
 BAD = 3
 NOT_PERMITTED = {"missing": "not permitted", "detail": "nvml: Insufficient Permissions"}
 FINE = {Outcome.PASSED, Outcome.NOT_APPLICABLE}

@@ -8,6 +8,7 @@ from fabrics import Cluster, Network, directory, judge, kind_of, network_of
 
 from gpu_acceptance.thresholds.file import LimitsError
 from gpu_acceptance.thresholds.profile import fabrics, load_profile, profile_names, select_fabric, shipped_dir
+from tests.judging import shipped_profile
 
 pytestmark = pytest.mark.slow
 
@@ -225,4 +226,4 @@ def test_no_gpu_with_a_profile_can_be_judged_by_data_for_another():
     for profile in profile_names(shipped_dir()):
         assert select_fabric(match.model_dump(), profile, shipped_dir()) != "8x400-roce-mi300x"
         with pytest.raises(LimitsError, match=rf"^fabric 8x400-roce-mi300x is for mi300x; fabrics for {profile}: "):
-            load_profile(profile, shipped_dir(), fabric="8x400-roce-mi300x")
+            shipped_profile(profile, "8x400-roce-mi300x")

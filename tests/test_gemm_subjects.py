@@ -15,9 +15,8 @@ from gpu_acceptance.record.figure import make_figure
 from gpu_acceptance.record.gpu_telemetry import GpuTelemetry, Level
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.row import Attempt
-from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
 from gpu_acceptance.verdict.rows import make_row
-from tests.judging import make_job, make_record
+from tests.judging import make_job, make_record, shipped_profile
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 3)
 PARAMETERS = {
@@ -74,7 +73,7 @@ def test_on_a_gpu_the_best_shape_is_that_of_all_candidates_as_mamf_finder_times_
     asked = {}
     monkeypatch.setattr(rates, "measure_best_shape", lambda dtype, **options: asked.update(options))
     monkeypatch.setitem(PARAMETERS, "gemm.size", 8192)
-    base = load_profile("base", shipped_dir()).parameters
+    base = shipped_profile("base").parameters
     for name in ("gemm.num_iterations", "gemm.flush_bytes"):
         monkeypatch.setitem(PARAMETERS, name, base[name])
     make_gemm(GPU).best_shape("fp8")
@@ -117,7 +116,7 @@ def test_without_a_clock_there_is_no_efficiency_and_no_pass(what):
     seen, said = BLIND[what]
     found = make_gemm(GPU, seen=seen).cycle_efficiency(RESULT)
     assert str(found) == said
-    profile, job = load_profile("h200-sxm", shipped_dir()), make_job(1)
+    profile, job = shipped_profile("h200-sxm"), make_job(1)
     record = make_record(0, figures=(make_figure(EFFICIENCY, found, "relative", judged=True),))
     row = make_row("acceptance/test_gemm.py::test_sustained", (Attempt(number=1, ranks=(record,)),), profile, job, {}, 60.0)
     statuses = {judgement.bound: judgement.status for judgement in row.judgements}
@@ -138,7 +137,7 @@ def test_a_gpu_that_lacks_a_dtype_is_no_pass_where_no_profile_declares_it(monkey
     lack = make_gemm(GPU).lack("fp8")
     for name, status in (("h200-sxm", Status.INVALID), ("a10g", Status.NOT_APPLICABLE)):
         record = make_record(0, figures=(make_figure("gemm.fp8.best", lack, "TFLOP/s", judged=True),))
-        profile = load_profile(name, shipped_dir())
+        profile = shipped_profile(name)
         row = make_row(
             "acceptance/test_gemm.py::test_best_shape[fp8]", (Attempt(number=1, ranks=(record,)),), profile, make_job(1), {}, 60.0
         )
@@ -172,7 +171,7 @@ def run(subject, name, dtype):
     validation = getattr(module, f"test_{name}")
     validation(**{name: given[name] for name in validation.__code__.co_varnames[: validation.__code__.co_argcount]})
     attempt = Attempt(number=1, ranks=(make_record(0, figures=tuple(figures)),))
-    profile, job = load_profile("cpu", shipped_dir()), make_job(1, has_gpus=False)
+    profile, job = shipped_profile("cpu"), make_job(1, has_gpus=False)
     return make_row(f"acceptance/test_{subject}.py::test_{name}[{dtype}]", (attempt,), profile, job, {}, 60.0)
 
 

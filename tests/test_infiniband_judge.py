@@ -10,6 +10,7 @@ from gpu_acceptance.cli.snapshot_file import judge_snapshot
 from gpu_acceptance.inventory import infiniband_health
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
+from tests.judging import shipped_profile
 
 OVERLAY = Path(__file__).with_name("site_network.yaml")
 HEALTHY = healthy_network()
@@ -170,7 +171,7 @@ def test_a_site_that_requires_infiniband_must_give_its_rate(tmp_path):
 
 
 def test_the_network_is_judged_only_where_a_site_requires_it():
-    profile = load_profile("h200-sxm", shipped_dir())
+    profile = shipped_profile("h200-sxm")
     assert "infiniband" not in profile.requires
     without_rdma = changed(healthy_h200(), "node.infiniband.devices", [])  # a virtual machine with 8 H200: the class is there, and empty
     for plain in (changed(HEALTHY, f"{PORT}.state", "DOWN"), without_rdma):

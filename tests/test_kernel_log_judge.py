@@ -6,6 +6,7 @@ from snapshots import changed, real, snapshot_of
 from gpu_acceptance.cli.snapshot_file import judge_snapshot
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
+from tests.judging import shipped_profile
 
 IDLE = real()
 BAD = 3
@@ -203,7 +204,7 @@ def test_a_gpu_without_an_address_has_no_messages_and_is_not_fine(judged):
 
 
 def test_the_log_is_judged_only_where_a_site_requires_it():
-    profile = load_profile("h200-sxm", shipped_dir())
+    profile = shipped_profile("h200-sxm")
     assert "kernel_log" not in profile.requires
     _, rows, conclusion = judge_snapshot(snapshot_of(changed(IDLE, f"{LOG}.xids", [xid(79)])), profile)
     assert {row.subject for row in rows} == {"gpu_health"}

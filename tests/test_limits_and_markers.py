@@ -9,9 +9,9 @@ import pytest
 
 from gpu_acceptance.supervisor.leader import Validation
 from gpu_acceptance.thresholds.limit import subject_of
-from gpu_acceptance.thresholds.profile import load_profile, profile_names, shipped_dir
+from gpu_acceptance.thresholds.profile import profile_names, shipped_dir
 from gpu_acceptance.verdict.attempts import too_small
-from tests.judging import make_job
+from tests.judging import make_job, shipped_profile
 
 pytestmark = pytest.mark.repository
 
@@ -69,7 +69,7 @@ def test_all_markers_are_found():
 
 @pytest.mark.parametrize("name", profile_names(shipped_dir()))
 def test_a_limit_applies_where_its_validation_has_the_figure(name):
-    shipped = load_profile(name, shipped_dir()).limits
+    shipped = shipped_profile(name).limits
     assert {
         metric for metric, limit in shipped.items() if limit.world
     } <= BY_PHYSICS  # none lists sizes to say that there must be a second GPU
@@ -82,5 +82,5 @@ def test_a_limit_applies_where_its_validation_has_the_figure(name):
 
 
 def test_each_exception_is_of_something():
-    metrics = {metric for name in profile_names(shipped_dir()) for metric in load_profile(name, shipped_dir()).limits}
+    metrics = {metric for name in profile_names(shipped_dir()) for metric in shipped_profile(name).limits}
     assert [glob for glob in INSIDE if not any(fnmatchcase(metric, glob) for metric in metrics)] == []

@@ -7,9 +7,9 @@ from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.inventory.nccl_physics import findings
 from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
-from tests.judging import judge_findings
+from tests.judging import judge_findings, shipped_profile
 
-H200 = load_profile("h200-sxm", shipped_dir())
+H200 = shipped_profile("h200-sxm")
 INFINIBAND = """
 reason: "each node was bought with 8 ports of NDR InfiniBand"
 limits:

@@ -12,7 +12,7 @@ from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.thresholds.file import LimitsError
 from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
-from tests.judging import judge_findings
+from tests.judging import judge_findings, shipped_profile
 
 OVERLAY = Path(__file__).with_name("site_network.yaml")
 NUM_GPUS, NUM_BYTES = 8, 4 * 2**30
@@ -247,7 +247,7 @@ def test_no_counters_at_all_is_no_pass(profile, tmp_path):
 
 
 def test_a_run_judges_network_cards_only_where_a_site_requires_it(profile):
-    shipped = load_profile("h200-sxm", shipped_dir())
+    shipped = shipped_profile("h200-sxm")
     assert ("nic" in shipped.requires, shipped.parameters["nic.asked"], "nic.*" in shipped.not_applicable) == (False, False, True)
     assert "nic" in profile.requires
     assert not [glob for glob in profile.not_applicable if glob.startswith("nic")]

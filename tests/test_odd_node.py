@@ -9,12 +9,12 @@ from gpu_acceptance.record.figure import make_figure
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.row import Attempt, RankRecord
-from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
 from gpu_acceptance.verdict.rows import make_row
+from tests.judging import shipped_profile
 
 NODES, ODD = 3, 1
 NODEID = "acceptance/test_environment.py::test_node"
-PROFILE = load_profile("h200-sxm", shipped_dir())
+PROFILE = shipped_profile("h200-sxm")
 LIKE_ITS_NEIGHBOURS = real()
 NOT_THERE = {"missing": "not there", "detail": "x"}
 

@@ -9,15 +9,15 @@ from test_committed_runs import RUNS
 
 from gpu_acceptance.folder.files import read_results
 from gpu_acceptance.thresholds.limit import Peers
-from gpu_acceptance.thresholds.profile import load_profile, profile_names, shipped_dir
+from gpu_acceptance.thresholds.profile import profile_names, shipped_dir
 from gpu_acceptance.verdict.bounds import ALPHA, MIN_UNITS, allowed_deficit, find_behind, peer_factor
 from gpu_acceptance.verdict.judge import num_peer_metrics
-from tests.judging import reading_of
+from tests.judging import reading_of, shipped_profile
 
 pytestmark = pytest.mark.slow
 
 
-PROFILES = {name: load_profile(name, shipped_dir()) for name in profile_names(shipped_dir())}
+PROFILES = {name: shipped_profile(name) for name in profile_names(shipped_dir())}
 H200 = PROFILES["h200-sxm"]
 LEAST_RUNS = 3
 DERIVED = {"gpu.yaml": Peers(0.05, 0.0058), "hopper-sxm.yaml": Peers(0.03, 0.0058), "blackwell-nvlink.yaml": Peers(0.10, 0.007)}

@@ -14,13 +14,13 @@ from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.report.build import build_page
 from gpu_acceptance.thresholds.levels import at_level
 from gpu_acceptance.thresholds.limit import COUNTERS, matching_reason
-from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
 from gpu_acceptance.verdict.bounds import bounds_of
 from gpu_acceptance.verdict.coverage import applying_limits
+from tests.judging import shipped_profile
 
 pytestmark = pytest.mark.slow
 
-PROFILE = at_level(load_profile("h100-sxm", shipped_dir(), fabric="8x400-ib"), "full")
+PROFILE = at_level(shipped_profile("h100-sxm", "8x400-ib"), "full")
 LINE = "ACCEPTED (fabric 8x400-ib: 8 x 400 Gbit/s InfiniBand beside 8 GPUs)"
 
 

@@ -29,7 +29,7 @@ from gpu_acceptance.thresholds.profile import (
 from gpu_acceptance.verdict.attempts import bare_row, too_small
 from gpu_acceptance.verdict.rows import make_row
 from gpu_acceptance.verdict.verdict import conclude
-from tests.judging import make_attempt, make_job, make_plan
+from tests.judging import make_attempt, make_job, make_plan, shipped_profile
 
 pytestmark = pytest.mark.repository
 
@@ -60,7 +60,7 @@ GPUS = {  # name, SMs, GB of memory, compute capability
 }
 DEVICES, SM_COUNTS, MEMORY_GB, CAPABILITIES = ({name: row[column] for name, row in GPUS.items()} for column in range(4))
 SUBJECTS = {path.stem.removeprefix("test_") for path in (ROOT / "acceptance").glob("test_*.py")}
-ON_REQUEST = {subject for subject in SUBJECTS if f"{subject}.*" in load_profile("base", DIRECTORY).not_applicable}
+ON_REQUEST = {subject for subject in SUBJECTS if f"{subject}.*" in shipped_profile("base").not_applicable}
 EVERYTHING = SUBJECTS - ON_REQUEST - {"connectivity", "nccl_scaling"} | {"counters"}  # one node has no others to reach
 WITHOUT_SWITCHES = {"h100-sxm-4gpu": "h100-sxm", "h200-sxm-4gpu": "h200-sxm"}  # boards of 4 GPUs, and the profile of 8
 BOTH = {"unidirectional", "bidirectional"}
@@ -92,7 +92,7 @@ def test_these_profiles_are_shipped():
 @pytest.mark.parametrize(("name", "device_name"), DEVICES.items())
 def test_a_gpu_chooses_its_profile_and_must_be_what_it_says(name, device_name):
     assert select_profile(device_name, DIRECTORY) == name
-    profile = load_profile(name, DIRECTORY)
+    profile = shipped_profile(name)
     assert profile.device_name == device_name
     assert profile.limits["environment.gpu.name"].equals == device_name
     assert profile.limits["environment.gpu.sm_count"].equals == SM_COUNTS[name]
@@ -103,7 +103,7 @@ def test_a_gpu_chooses_its_profile_and_must_be_what_it_says(name, device_name):
 def test_a_board_without_switches_is_told_by_its_nvlinks_and_has_less_between_two_gpus(board, usual):
     name = DEVICES[usual]
     assert [select_profile(name, DIRECTORY, end) for end in ("", "switch", "npu", "gpu")] == [usual, usual, usual, board]
-    less, whole = (load_profile(one, DIRECTORY) for one in (board, usual))
+    less, whole = (shipped_profile(one) for one in (board, usual))
     other = {metric for metric, limit in less.limits.items() if limit != whole.limits[metric]}
     assert other == {f"p2p.{way}.{end}.bandwidth" for way in BOTH for end in ("in", "out")}
     assert {int(whole.limits[metric].at_least / 3) - less.limits[metric].at_least for metric in other} == {0}
@@ -133,14 +133,14 @@ REQUIRED = {
 
 
 def test_profiles_require_what_can_be_judged_on_any_gpu():
-    assert {name: load_profile(name, DIRECTORY).requires for name in (*DEVICES, "cpu")} == {
+    assert {name: shipped_profile(name).requires for name in (*DEVICES, "cpu")} == {
         name: REQUIRED.get(name, EVERYTHING) for name in (*DEVICES, "cpu")
     }
 
 
 @pytest.mark.parametrize("name", DEVICES)
 def test_each_speed_has_a_ceiling_and_a_largest_spread(name):
-    for metric, limit in load_profile(name, DIRECTORY).limits.items():
+    for metric, limit in shipped_profile(name).limits.items():
         if metric.endswith((".sustained", ".burst", ".best", ".bandwidth", ".busbw", ".busbw_medium")):
             assert limit.spread_at_most == (None if metric.endswith(".best") else 2)
             assert limit.ceiling is not None
@@ -153,11 +153,7 @@ def test_each_speed_has_a_ceiling_and_a_largest_spread(name):
 @pytest.mark.parametrize("name", [*DEVICES, "cpu"])
 def test_a_rate_of_training_that_was_read_inside_a_node_holds_there_alone(name):
     """A GPU by itself reduces nothing, so its limits hold everywhere."""
-    rates = [
-        limit
-        for metric, limit in load_profile(name, DIRECTORY).limits.items()
-        if ".throughput" in metric and limit.subject != "connectivity"
-    ]
+    rates = [limit for metric, limit in shipped_profile(name).limits.items() if ".throughput" in metric and limit.subject != "connectivity"]
     where = {"train_single": "any"}
     assert {limit.metric: limit.nodes for limit in rates} == {
         limit.metric: "several" if limit.metric.endswith("_internode") else where.get(limit.subject, "one") for limit in rates
@@ -166,7 +162,7 @@ def test_a_rate_of_training_that_was_read_inside_a_node_holds_there_alone(name):
 
 @pytest.mark.parametrize("name", DEVICES)
 def test_only_what_has_evidence_claims_to_have_been_measured(name):
-    measured = {limit.subject for limit in load_profile(name, DIRECTORY).limits.values() if limit.source.startswith("measured ")}
+    measured = {limit.subject for limit in shipped_profile(name).limits.values() if limit.source.startswith("measured ")}
     if name == "h200-sxm":
         assert measured > {"hbm", "gemm", "nccl"}
     else:
@@ -174,7 +170,7 @@ def test_only_what_has_evidence_claims_to_have_been_measured(name):
 
 
 def test_the_cpu_profile_asks_only_for_life():
-    profile = load_profile("cpu", DIRECTORY)
+    profile = shipped_profile("cpu")
     assert profile.device_name is None
     assert profile.deadline_s == 60
     speeds = [
@@ -190,7 +186,7 @@ def test_the_cpu_profile_asks_only_for_life():
 
 
 def test_a_world_of_one_says_that_nccl_and_p2p_were_left_out():
-    profile, job = load_profile("cpu", DIRECTORY), make_job(1, has_gpus=False)
+    profile, job = shipped_profile("cpu"), make_job(1, has_gpus=False)
     held = {metric: limit for metric, limit in profile.limits.items() if limit.applies(1, 1) and limit.subject in profile.requires}
     assert not set(LINKED) & {limit.subject for limit in held.values()}
     rows = [
@@ -208,7 +204,7 @@ def test_a_world_of_one_says_that_nccl_and_p2p_were_left_out():
 @pytest.mark.parametrize("name", [*DEVICES, "cpu"])
 def test_what_is_trained_is_pinned_by_the_shape_that_the_profile_gives_it(name):
     """Its parameters, and what a sample of it costs: a smaller image or a shorter sequence has as many parameters."""
-    profile = load_profile(name, DIRECTORY)
+    profile = shipped_profile(name)
     sizes = profile.parameters
     workload = read_workload.__wrapped__(sizes.__getitem__)
     smaller = read_workload.__wrapped__({**sizes, **{size: sizes[size] * 3 // 4 for size in OF_A_SAMPLE}}.__getitem__)
@@ -229,7 +225,7 @@ def good_attempt(limit):
 
 @pytest.mark.parametrize(("name", "gb"), MEMORY_GB.items())
 def test_nearly_all_memory_that_a_gpu_is_sold_with_is_tested(name, gb):
-    profile = load_profile(name, DIRECTORY)
+    profile = shipped_profile(name)
     assert profile.parameters["memory.min_bytes"] == 85 * gb * 10**7
     assert profile.limits["memory.fill.fraction"].at_least < profile.parameters["memory.fraction"] < 1
 
@@ -237,12 +233,12 @@ def test_nearly_all_memory_that_a_gpu_is_sold_with_is_tested(name, gb):
 @pytest.mark.parametrize("direction", ["h2d", "d2h"])
 def test_a_host_link_cannot_be_faster_than_its_lanes(direction):
     """PCIe 5.0 x16: 32 GT/s on each of 16 lanes, 128 of 130 bits are data."""
-    assert load_profile("h200-sxm", DIRECTORY).limits[f"pcie.{direction}.bandwidth"].ceiling == int(32 * 16 * 128 / 130 / 8)
+    assert shipped_profile("h200-sxm").limits[f"pcie.{direction}.bandwidth"].ceiling == int(32 * 16 * 128 / 130 / 8)
 
 
 @pytest.mark.parametrize("name", sorted(DEVICES.keys() - HAS_LINK_READINGS))
 def test_who_has_no_reading_of_the_host_link_says_so_and_still_judges_what_was_copied(name):
-    declared = load_profile(name, DIRECTORY).not_applicable
+    declared = shipped_profile(name).not_applicable
     assert (
         matching_reason("pcie.h2d.bandwidth", declared)
         == "no reading of its host link has a source here: copies are judged by their content alone"
@@ -252,7 +248,7 @@ def test_who_has_no_reading_of_the_host_link_says_so_and_still_judges_what_was_c
 
 @pytest.mark.parametrize("name", DEVICES)
 def test_who_has_no_reading_of_copies_between_gpus_says_so_and_still_judges_what_was_copied(name):
-    declared = load_profile(name, DIRECTORY).not_applicable
+    declared = shipped_profile(name).not_applicable
     for mode in ("unidirectional", "bidirectional"):
         has_reading = mode in HAS_P2P_READINGS.get(name, ())
         assert (matching_reason(f"p2p.{mode}.in.bandwidth", declared) is None) == has_reading
@@ -264,7 +260,7 @@ def test_who_has_no_reading_of_copies_between_gpus_says_so_and_still_judges_what
 def test_every_kernel_that_a_device_can_run_must_run_and_no_fault_is_planted(name, monkeypatch):
     device = torch.device("cpu" if name == "cpu" else "cuda")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: CAPABILITIES[name])
-    profile = load_profile(name, DIRECTORY)
+    profile = shipped_profile(name)
     able = [kernel for kernel in kernels.NAMES if not kernels.unsupported(kernel, device)]
     assert profile.limits["corruption.kernels.run"].equals == len(able)
     assert profile.parameters["corruption.planted_flip_every"] == 0
@@ -274,16 +270,16 @@ def test_every_kernel_that_a_device_can_run_must_run_and_no_fault_is_planted(nam
 def test_a_dtype_that_a_device_lacks_is_declared_and_no_other(name, monkeypatch):
     device = torch.device("cpu" if name == "cpu" else "cuda")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: CAPABILITIES[name])
-    declared = load_profile(name, DIRECTORY).not_applicable
+    declared = shipped_profile(name).not_applicable
     for dtype in DTYPES:
         for metric in (f"gemm_dtypes.{dtype}.wrong", f"gemm.{dtype}.wrong"):
-            is_wanted = metric in load_profile("base", DIRECTORY).limits
+            is_wanted = metric in shipped_profile("base").limits
             assert not is_wanted or (matching_reason(metric, declared) is None) == (not unsupported(dtype, device)), metric
 
 
 def test_the_error_of_a_product_may_be_what_its_arithmetic_loses_and_little_more():
     """Over the largest K that is multiplied: by a candidate of the best shape, or in the largest square."""
-    profiles = [load_profile(name, DIRECTORY) for name in [*DEVICES, "base"]]
+    profiles = [shipped_profile(name) for name in [*DEVICES, "base"]]
     seen = set()
     for subject, dtypes in (("gemm", ("bf16", "fp8")), ("gemm_dtypes", OTHERS)):
         for dtype in dtypes:
@@ -296,7 +292,7 @@ def test_the_error_of_a_product_may_be_what_its_arithmetic_loses_and_little_more
 
 
 def test_base_can_be_loaded_for_a_gpu_nobody_knows():
-    profile = load_profile("base", DIRECTORY)
+    profile = shipped_profile("base")
     assert profile.requires <= EVERYTHING
     assert not [metric for metric in profile.limits if metric.endswith(("bandwidth", "busbw", "sustained"))]
 

@@ -12,12 +12,11 @@ from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.record.row import Attempt
 from gpu_acceptance.supervisor.gpu_watch import telemetry_of
 from gpu_acceptance.thresholds.levels import at_level
-from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
 from gpu_acceptance.verdict.rows import make_row
 from gpu_acceptance.verdict.verdict import conclude
-from tests.judging import make_job, make_plan, make_record
+from tests.judging import make_job, make_plan, make_record, shipped_profile
 
-PROFILE = replace(at_level(load_profile("h200-sxm", shipped_dir()), "soak"), requires=frozenset({"soak"}))
+PROFILE = replace(at_level(shipped_profile("h200-sxm"), "soak"), requires=frozenset({"soak"}))
 JOB = make_job(2)
 LENGTH_S = 120.0
 GOOD = {

@@ -9,6 +9,7 @@ from gpu_acceptance.cli.verbs import main
 from gpu_acceptance.inventory.fabric import FabricClass
 from gpu_acceptance.inventory.infiniband import LINK_ERRORS
 from gpu_acceptance.thresholds.profile import load_profile, select_fabric, shipped_dir
+from tests.judging import shipped_profile
 
 ODD = [
     ("h200-sxm", Network("IB", 4, 400)),
@@ -28,7 +29,7 @@ def test_a_draft_makes_a_network_without_a_fabric_judgeable(profile, network, nu
     assert select_fabric(seen.key, profile, shipped_dir()) == ""
     assert judge(Cluster(profile, network, num_nodes)).verdict == "INCOMPLETE"
     overlay = tmp_path / "site-network.yaml"
-    overlay.write_text(fabric.drafted(seen, load_profile(profile, shipped_dir()), shipped_dir(), lacking_in(network)))
+    overlay.write_text(fabric.drafted(seen, shipped_profile(profile), shipped_dir(), lacking_in(network)))
     sound = judge(Cluster(profile, network, num_nodes, limits=(overlay,)))
     assert sound.verdict == "ACCEPTED", sound.reasons
     slow = {("nccl.all_reduce.busbw_internode", -1): 0.9}
@@ -60,23 +61,23 @@ DISCARDS = {f"{place}.port_xmit_discards" for place in ("infiniband.counters", "
 )
 def test_a_draft_declares_what_the_driver_does_not_count(network, lacks):
     """bnxt_re shows files of errors that it never counts: their 0 proves nothing."""
-    content = yaml.safe_load(fabric.drafted(kind_of(network), load_profile("h200-sxm", shipped_dir()), shipped_dir(), lacking_in(network)))
+    content = yaml.safe_load(fabric.drafted(kind_of(network), shipped_profile("h200-sxm"), shipped_dir(), lacking_in(network)))
     reasons = content["not_applicable"]
     assert {metric for metric, reason in reasons.items() if reason == "the driver of these ports has no such counter"} == lacks
 
 
 def test_floors_of_a_draft_are_below_what_published_ones_ask(tmp_path):
     overlay = tmp_path / "site-network.yaml"
-    overlay.write_text(fabric.drafted(kind_of(network_of("8x400-ib")), load_profile("h200-sxm", shipped_dir()), shipped_dir()))
+    overlay.write_text(fabric.drafted(kind_of(network_of("8x400-ib")), shipped_profile("h200-sxm"), shipped_dir()))
     drafted = load_profile("h200-sxm", shipped_dir(), [overlay]).limits
-    published = load_profile("h200-sxm", shipped_dir(), fabric="8x400-ib").limits
+    published = shipped_profile("h200-sxm", "8x400-ib").limits
     for metric in ("nccl.all_reduce.busbw_internode", "nccl.all_gather.busbw_internode", "nccl_sizes.all_to_all.busbw_internode"):
         assert drafted[metric].at_least.at(2) <= published[metric].at_least.at(2), metric
 
 
 def test_without_a_rate_nothing_can_be_derived():
     with pytest.raises(ValueError, match=r"32 EFA beside 8 GPUs: no rate of its ports is known"):
-        fabric.drafted(FabricClass("EFA", 32, None, 8), load_profile("h100-sxm", shipped_dir()), shipped_dir())
+        fabric.drafted(FabricClass("EFA", 32, None, 8), shipped_profile("h100-sxm"), shipped_dir())
 
 
 def test_a_machine_without_a_gpu_has_no_network_between_gpus(capsys):

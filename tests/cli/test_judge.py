@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from gpu_acceptance.cli.verbs import main
-from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
+from tests.judging import shipped_profile
 
 CASES = Path(__file__).parents[1] / "cases" / "public_runs"
 RUNS = yaml.safe_load((CASES / "runs.yaml").read_text(encoding="utf-8"))
@@ -118,7 +118,7 @@ def test_the_table_names_limit_source_and_result(tmp_path, capsys):
 
 def test_a_reading_just_below_and_at_the_floor(tmp_path, capsys):
     """The judge of a run decides, with the profile's own number."""
-    floor = load_profile("h100-sxm", shipped_dir(), fabric="8x400-ib").limits["nccl.all_reduce.busbw_internode"].at_least.at(2)
+    floor = shipped_profile("h100-sxm", "8x400-ib").limits["nccl.all_reduce.busbw_internode"].at_least.at(2)
     for rate, result in ((floor, "would hold"), (floor - 0.01, "would miss")):
         assert results(judged(capsys, table_of(tmp_path / "f.csv", ("all_reduce", "4GiB", rate, "GB/s")), *PAIR)[1]) == [result]
 

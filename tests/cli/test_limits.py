@@ -15,6 +15,7 @@ from gpu_acceptance.thresholds.file import read_file
 from gpu_acceptance.thresholds.known_metrics import known_metrics
 from gpu_acceptance.thresholds.limit import COUNTERS, matching_reason
 from gpu_acceptance.thresholds.profile import load_profile, profile_names, read_profiles, shipped_dir
+from tests.judging import shipped_profile
 
 GPUS = ", ".join(name for name in profile_names(shipped_dir()) if name != "cpu")
 
@@ -42,7 +43,7 @@ def test_the_policy_names_bound_unit_scope_and_kind_of_source(capsys):
 
 @pytest.mark.parametrize("name", profile_names(shipped_dir()))
 def test_every_limit_that_applies_is_on_the_page_and_no_other(name):
-    profile = load_profile(name, shipped_dir())
+    profile = shipped_profile(name)
     page = " ".join("\n".join(limits.policy(profile)).split())
     parts = {part for metric in profile.limits if not matching_reason(metric, profile.not_applicable) for part in metric.split(".")}
     assert {part for part in parts if not re.search(rf"\b{part}\b", page)} == set()
@@ -165,7 +166,7 @@ def test_an_unknown_metric_is_a_usage_error(capsys, arguments, says):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", profile_names(shipped_dir()))
 def test_the_overlay_of_every_limit_loads_and_changes_nothing(tmp_path, name):
-    profile = load_profile(name, shipped_dir())
+    profile = shipped_profile(name)
     entries = {}
     for metric, limit in profile.limits.items():
         entries |= yaml.safe_load(limits.snippet(metric, limit, limit.unit))["limits"]

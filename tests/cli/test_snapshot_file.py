@@ -26,7 +26,7 @@ from gpu_acceptance.cli.snapshot_file import (
 )
 from gpu_acceptance.folder.files import RecordError
 from gpu_acceptance.record.outcome import Outcome
-from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
+from tests.judging import shipped_profile
 
 HEALTHY = healthy_h200()
 LEAVES = leaves(HEALTHY)
@@ -151,7 +151,7 @@ def test_redacted_it_names_no_machine_and_is_else_the_same():
 
 
 IDLE, LOADED = real(), real("h200x8-loaded")
-PROFILE = load_profile("h200-sxm", shipped_dir())
+PROFILE = shipped_profile("h200-sxm")
 BAD = 3
 GPU = f"node.gpus.gpus.{BAD}"
 UNDAMAGED = {"retired_pages", "peers"}  # an H200 has none; peers have tests of their own

@@ -17,12 +17,12 @@ from gpu_acceptance.record.run_record import ControlMessages, Refusal, RunEnd
 from gpu_acceptance.report.build import build_page
 from gpu_acceptance.report.remedies import advice_on_run
 from gpu_acceptance.thresholds.limit import Peers
-from gpu_acceptance.thresholds.profile import load_profile, profile_names, shipped_dir
+from gpu_acceptance.thresholds.profile import profile_names, shipped_dir
 from gpu_acceptance.verdict.reasons import FORMATION
 from gpu_acceptance.verdict.run_record import conclude_again, find_concluded_otherwise, make_run_record
 from tests.folder.rebuilding import ENDED, WHY, rebuilt
 from tests.journals import BF16, LARGE_JOB, PROFILE, RUN_ID, TRIAD, Told, attempt_of, checked, make_plan, told
-from tests.judging import make_limit, make_profile, make_record, with_record
+from tests.judging import make_limit, make_profile, make_record, shipped_profile, with_record
 from tests.report.pages import parse
 
 PEERS = make_profile(make_limit(at_least=None, peers=Peers(deficit_at_most=0.05, sigma=0.001)))
@@ -344,7 +344,7 @@ def test_an_end_is_never_before_the_begin_or_after_now(tmp_path, second):
 
 @pytest.mark.parametrize("name", [*profile_names(shipped_dir()), "base"])
 def test_every_shipped_profile_comes_back_and_is_small(name):
-    profile = load_profile(name, shipped_dir())
+    profile = shipped_profile(name)
     plan = make_plan(profile)
     text = encode(plan)
     again = type(plan).model_validate_json(text).profile

@@ -14,16 +14,15 @@ from gpu_acceptance.inventory.pci_topology import Place, place
 from gpu_acceptance.record.figure import make_figure
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.row import Attempt
-from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
 from gpu_acceptance.verdict.rows import make_row
-from tests.judging import make_job, make_record
+from tests.judging import make_job, make_record, shipped_profile
 
 NODE = snapshot_of(healthy_h200()).node
 GPUS = NODE.gpus.gpus
 UUIDS = [gpu.uuid for gpu in GPUS]
 IN_BUS_ORDER = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 CPU = NODE.cpu  # NUMA nodes 0 (CPUs 0-1,4-5) and 1 (2-3,6-7)
-PROFILE = load_profile("h200-sxm", shipped_dir())
+PROFILE = shipped_profile("h200-sxm")
 UNKNOWN = Missing(Why.NOT_SUPPORTED, "0000:18:00.0: the kernel knows no NUMA node of it")
 
 

@@ -13,11 +13,10 @@ from gpu_acceptance.record.figure import make_figure
 from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.record.peer_copies import PeerCopies, answer_from_text, answer_to_text, indexes_of
 from gpu_acceptance.record.row import Attempt
-from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
 from gpu_acceptance.verdict.judge import judge
-from tests.judging import make_job, make_record
+from tests.judging import make_job, make_record, shipped_profile
 
-PROFILE = load_profile("h200-sxm", shipped_dir())
+PROFILE = shipped_profile("h200-sxm")
 HELD, MISSED = Status.HELD, Status.MISSED
 METRICS = "p2p.unidirectional."
 

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass, field
+from functools import cached_property
 from html.parser import HTMLParser
 
 VOID = {"meta", "link", "br", "hr", "img", "input", "rect", "path"}
@@ -13,8 +14,14 @@ APART = {"td", "th", "dt", "dd", "li", "p", "caption", "summary", "pre"}  # thei
 class Element:
     tag: str
     attributes: dict[str, str | None]
-    text: str = ""
     path: tuple[str, ...] = ()
+    texts: list[str] = field(default_factory=list, repr=False)  # of the whole page
+    begin: int = 0
+    end: int | None = 0  # None while it is open
+
+    @cached_property
+    def text(self):
+        return "".join(self.texts[self.begin : self.end])
 
 
 @dataclass
@@ -26,13 +33,14 @@ class Page(HTMLParser):
 
     def __post_init__(self):
         super().__init__(convert_charrefs=True)
-        self._open = []
+        self._open, self._texts = [], []
 
     def handle_starttag(self, tag, attrs):
-        element = Element(tag, dict(attrs), path=tuple(one.tag for one in self._open))
+        element = Element(tag, dict(attrs), tuple(one.tag for one in self._open), self._texts, len(self._texts), len(self._texts))
         assert len(attrs) == len(element.attributes), f"an attribute twice in <{tag}>"
         self.elements.append(element)
         if tag not in VOID:
+            element.end = None
             self._open.append(element)
 
     def handle_startendtag(self, tag, attrs):
@@ -42,13 +50,12 @@ class Page(HTMLParser):
         if tag in APART:
             self.handle_data(" ")
         if self._open and self._open[-1].tag == tag:
-            self._open.pop()
+            self._open.pop().end = len(self._texts)
         else:
             self.unclosed.append(tag)
 
     def handle_data(self, data):
-        for element in self._open:
-            element.text += data
+        self._texts.append(data)
 
     def all(self, tag):
         return [element for element in self.elements if element.tag == tag]

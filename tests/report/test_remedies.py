@@ -26,17 +26,17 @@ from gpu_acceptance.report.remedies import (
 )
 from gpu_acceptance.report.words import HARMLESS_OUTCOMES, HARMLESS_STATUSES
 from gpu_acceptance.thresholds.file import LimitsError
-from gpu_acceptance.thresholds.profile import fabrics, load_profile, profile_names, shipped_dir
+from gpu_acceptance.thresholds.profile import fabrics, profile_names, shipped_dir
 from gpu_acceptance.verdict.judge import judge
-from tests.judging import make_job, make_limit, make_profile
+from tests.judging import make_job, make_limit, make_profile, shipped_profile
 from tests.report import sample_rows
 
 ROOT = Path(__file__).parents[2]
 PROFILES = ["base", *profile_names(shipped_dir())]
 OVERLAYS = sorted(shipped_dir().glob("site-*.yaml"))
 METRICS = sorted(
-    {metric for name in PROFILES for metric in load_profile(name, shipped_dir()).limits}
-    | {metric for fabric in fabrics(shipped_dir()) for metric in load_profile("base", shipped_dir(), fabric=fabric).limits}
+    {metric for name in PROFILES for metric in shipped_profile(name).limits}
+    | {metric for fabric in fabrics(shipped_dir()) for metric in shipped_profile("base", fabric).limits}
     | {metric for path in OVERLAYS for metric in re.findall(r"^  ([a-z]\w*\.[\w.]+):$", path.read_text(encoding="utf-8"), re.MULTILINE)}
 )
 PLACEHOLDER = re.compile(r"<([A-Z]+)>")

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from gpu_acceptance.inventory.declared import DeclaredNode
 from gpu_acceptance.run.own_files import MOST_NODES, json_schema, read_site
 from gpu_acceptance.thresholds.file import LimitsError
-from gpu_acceptance.thresholds.profile import load_profile, shipped_dir, with_site
+from gpu_acceptance.thresholds.profile import shipped_dir, with_site
+from tests.judging import shipped_profile
 from tests.report import samples
 
 ROOT = Path(__file__).parents[2]
@@ -115,7 +116,7 @@ def test_any_text_is_a_site_or_one_readable_error(tmp_path_factory, text):
 
 
 def test_a_site_counts_into_the_digest_and_takes_back_that_nothing_is_asked():
-    profile = load_profile("cpu", shipped_dir())
+    profile = shipped_profile("cpu")
     declared = with_site(profile, read_site(EXAMPLE).digest)
     assert declared.digest != profile.digest
     assert [file.file for file in declared.files] == ["base.yaml", "cpu.yaml", "site.yaml"]

@@ -12,8 +12,8 @@ from suite import make_suite
 from gpu_acceptance.record.run_record import SuiteState
 from gpu_acceptance.run import suite as suite_module
 from gpu_acceptance.run.suite import find_suite, is_installed, is_suite, look_at_suite, profile_digest, suite_digest, suite_for
-from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
 from gpu_acceptance.verdict.verdict import suite_notes
+from tests.judging import shipped_profile
 from tools import check_bundle
 
 ROOT = Path(__file__).parents[2]
@@ -98,7 +98,7 @@ def test_a_part_that_is_not_there_is_none(tmp_path):
 
 
 def test_the_digest_of_a_profile_names_the_digests_of_its_files():
-    profile = load_profile("cpu", shipped_dir())
+    profile = shipped_profile("cpu")
     found = parts(profile_digest(profile))
     assert found.pop("") == profile.digest[:12]
     assert found == {file.file: file.sha256[:8] for file in profile.files}

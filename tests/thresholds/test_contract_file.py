@@ -16,8 +16,8 @@ from gpu_acceptance.run.own_files import read_own_files
 from gpu_acceptance.thresholds.contract import ContractLine
 from gpu_acceptance.thresholds.contract_file import MOST_LINES, json_schema, read_contract, refuse_unanswerable
 from gpu_acceptance.thresholds.file import LimitsError
-from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
-from tests.judging import make_limit, make_profile
+from gpu_acceptance.thresholds.profile import shipped_dir
+from tests.judging import make_limit, make_profile, shipped_profile
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "contract.yaml"
 SCHEMA = shipped_dir() / "contract.schema.json"
@@ -153,15 +153,15 @@ def test_what_the_profile_could_never_answer_is_refused(tmp_path, text, says):
 def test_what_it_can_answer_is_not(tmp_path):
     refuse_unanswerable(contract(tmp_path, line("metrics: ['nccl.*.busbw'], at_least: 450, unit: GB/s")), PROFILE)
     refuse_unanswerable(contract(tmp_path, line("metrics: [nccl.all_reduce.latency], at_most: 20, unit: us")), PROFILE)
-    h200 = load_profile("h200-sxm", shipped_dir())
+    h200 = shipped_profile("h200-sxm")
     refuse_unanswerable(read_contract(EXAMPLE), h200)
 
 
 def test_the_questions_of_a_bring_up_name_limits_that_are_there():
     """Over what nodes are connected, and how fast, the network between them says."""
     questions = read_contract(BRING_UP_FILE)
-    refuse_unanswerable(questions, load_profile("h200-sxm", shipped_dir(), fabric="8x400-ib"))
+    refuse_unanswerable(questions, shipped_profile("h200-sxm", "8x400-ib"))
     with pytest.raises(LimitsError) as caught:
-        refuse_unanswerable(questions, load_profile("h200-sxm", shipped_dir()))
+        refuse_unanswerable(questions, shipped_profile("h200-sxm"))
     unanswered = re.findall(r": (\S+) matches no limit", str(caught.value))
     assert unanswered == ["nccl.transport.internode", "nccl.*.busbw_internode"]

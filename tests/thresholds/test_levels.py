@@ -11,6 +11,7 @@ from gpu_acceptance.thresholds.levels import asked_for, at_level, lasting, left_
 from gpu_acceptance.thresholds.limit import LEVELS, level_text, subject_of
 from gpu_acceptance.thresholds.profile import LimitsError, load_profile, profile_names, shipped_dir
 from gpu_acceptance.verdict.reasons import FORMATION
+from tests.judging import shipped_profile
 
 TABLE = {"quick": {"gemm": 2.0}, "full": {"gemm": 3.0, "memory": 9.0}}
 PROFILE = make_profile(
@@ -119,7 +120,7 @@ def nodeids():
 @pytest.mark.parametrize("level", LONGEST_S)
 @pytest.mark.parametrize("name", GPU_PROFILES)
 def test_the_seconds_of_a_level_add_up_to_what_it_may_take(name, level, nodeids):
-    profile = at_level(load_profile(name, shipped_dir()), level)
+    profile = at_level(shipped_profile(name), level)
     subjects = [subject_of(nodeid) for nodeid in nodeids if runs(profile, nodeid)]
     assert set(subjects) == profile.expected_s.keys()  # each validation has its seconds, and nothing is named that is not there
     assert sum(profile.expected_s[subject] for subject in subjects) <= LONGEST_S[level]
@@ -127,7 +128,7 @@ def test_the_seconds_of_a_level_add_up_to_what_it_may_take(name, level, nodeids)
 
 @pytest.mark.parametrize("name", profile_names(shipped_dir()))
 def test_the_shipped_levels_differ(name):
-    health, quick, full, soak = (at_level(load_profile(name, shipped_dir()), level).expected_s.keys() for level in LEVELS)
+    health, quick, full, soak = (at_level(shipped_profile(name), level).expected_s.keys() for level in LEVELS)
     assert health < quick < full < soak
     in_full = {"parity", "sampler", "checkpoint", "failure_propagation"} if name == "cpu" else set()
     assert soak - full == {"soak", "gemm_dtypes", *TRAINING_IN_SOAK} - in_full
@@ -135,14 +136,14 @@ def test_the_shipped_levels_differ(name):
 
 @pytest.mark.parametrize("name", GPU_PROFILES)
 def test_training_takes_at_most_three_minutes_of_a_full_run(name, nodeids):
-    profile = at_level(load_profile(name, shipped_dir()), "full")
+    profile = at_level(shipped_profile(name), "full")
     of_training = [subject for subject in map(subject_of, nodeids) if subject in profile.expected_s.keys() & {"ddp", "ddp_short", "fsdp"}]
     assert sum(profile.expected_s[subject] for subject in of_training) <= 180
 
 
 @pytest.mark.parametrize("name", GPU_PROFILES)
 def test_fine_tuning_takes_at_most_a_minute_and_a_half_of_a_full_run_and_none_of_a_quick_one(name):
-    expected_s = {level: at_level(load_profile(name, shipped_dir()), level).expected_s for level in LEVELS}
+    expected_s = {level: at_level(shipped_profile(name), level).expected_s for level in LEVELS}
     assert [level for level in LEVELS if "lora_convergence" in expected_s[level]] == ["full", "soak"]
     assert expected_s["full"]["lora_convergence"] <= 90
 
@@ -224,13 +225,13 @@ def test_a_soak_that_nothing_would_judge_or_that_is_too_short_is_refused_at_each
 
 def test_a_soak_of_more_than_a_month_is_a_typo():
     with pytest.raises(LimitsError, match=r"^--soak: 1.08e\+09 s: wants at most 2592000 s, which are 30 days$"):
-        lasting(at_level(load_profile("h200-sxm", shipped_dir()), "soak"), 300_000 * 3600)
+        lasting(at_level(shipped_profile("h200-sxm"), "soak"), 300_000 * 3600)
 
 
 @pytest.mark.parametrize(("option", "subject", "seconds"), [("--localise", "localise", 30), ("--lora-model", "lora_model", 300)])
 def test_what_is_asked_for_is_beside_all_levels(option, subject, seconds):
     for level in LEVELS:
-        profile = at_level(load_profile("h200-sxm", shipped_dir()), level)
+        profile = at_level(shipped_profile("h200-sxm"), level)
         asked = asked_for(profile, option)
         assert asked.requires - profile.requires == {subject}
         assert profile.not_applicable.keys() - asked.not_applicable.keys() == {f"{subject}.*"}

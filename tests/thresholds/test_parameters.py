@@ -21,9 +21,10 @@ from gpu_acceptance.thresholds.parameter_relations import (
 )
 from gpu_acceptance.thresholds.parameters import DRILLS, PARAMETERS
 from gpu_acceptance.thresholds.profile import load_profile, profile_names, shipped_dir
+from tests.judging import shipped_profile
 
 ROOT = Path(__file__).parents[2]
-BASE = load_profile("base", shipped_dir()).parameters
+BASE = shipped_profile("base").parameters
 BLOCK_S = "a number from 0.001 to 60 s (starting a block must not count, and all of them must end before the deadline)"
 DEVICES = "words with a blank between them: nearest, or globs of RDMA devices, without the `,`, `=`, `^` and `:` of NCCL_IB_HCA"
 OF_NCCL = "nccl.large_bytes, nccl.medium_bytes, nccl.block_s, nccl.latency_block_s, nccl.latency_reference"
@@ -94,7 +95,7 @@ def test_both_ends_of_a_range_are_allowed_and_nothing_outside(name, tmp_path):
 
 def test_every_parameter_has_a_value_in_each_profile():
     for profile in ["base", *profile_names(shipped_dir())]:
-        assert load_profile(profile, shipped_dir()).parameters.keys() == PARAMETERS.keys()
+        assert shipped_profile(profile).parameters.keys() == PARAMETERS.keys()
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from gpu_acceptance.thresholds.parameter_relations import size_reference
-from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
+from tests.judging import shipped_profile
 
 ALLOWED = "as in `all_reduce 8 64m 318.8 4g 365.4`; or 'none'"
 
@@ -39,13 +39,13 @@ def test_other_words_are_refused(words, text):
 
 
 def test_an_h200_has_one_for_eight_four_and_two():
-    found = size_reference(str(load_profile("h200-sxm", shipped_dir()).parameters["nccl_sizes.reference"]))
+    found = size_reference(str(shipped_profile("h200-sxm").parameters["nccl_sizes.reference"]))
     assert {gpus for _, gpus in found} == {8, 4, 2}
     assert found["all_reduce", 8][2**32] == 365.4
 
 
 def test_and_the_times_of_short_messages_for_four_and_two():
-    found = size_reference(str(load_profile("h200-sxm", shipped_dir()).parameters["nccl.latency_reference"]))
+    found = size_reference(str(shipped_profile("h200-sxm").parameters["nccl.latency_reference"]))
     assert {key: sorted(curve) for key, curve in found.items()} == {
         ("all_reduce", 4): [8, 2**15, 2**20],
         ("all_reduce", 2): [8, 2**15, 2**20],

@@ -5,11 +5,11 @@ from judging import make_identity, make_limit, make_profile
 
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.inventory.gpu import GpuProcess, GpuUse
-from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
 from gpu_acceptance.verdict.busy import find_busy, use_text
+from tests.judging import shipped_profile
 
 MiB = 2**20
-PROFILE = load_profile("h200-sxm", shipped_dir())
+PROFILE = shipped_profile("h200-sxm")
 IDLE = GpuUse((), 615 * MiB)
 NOT_SUPPORTED, NOT_PERMITTED = Missing(Why.NOT_SUPPORTED), Missing(Why.NOT_PERMITTED, "nvml: Insufficient Permissions")
 TAKEN = GpuUse((GpuProcess(1607, 1204 * MiB), GpuProcess(1700, NOT_SUPPORTED)), 1831 * MiB)

@@ -44,7 +44,8 @@ def far_bounds(machine: Profile, after: Profile) -> tuple[FarBound, ...]:
 
     A larger at_least is none: up to the ceiling it is possible, and above that an error. Nor is a bound that was or becomes 0.
     """
-    far = (list(_far_bounds(machine.limits.get(metric, limit), limit)) for metric, limit in sorted(after.limits.items()))
+    moved = ((own, limit) for metric, limit in sorted(after.limits.items()) if (own := machine.limits.get(metric)) not in (None, limit))
+    far = (list(_far_bounds(own, limit)) for own, limit in moved)
     return tuple(max(ones, key=lambda one: abs(math.log(one.ratio))) for ones in far if ones)
 
 

@@ -24,8 +24,8 @@ from gpu_acceptance.measure.lora import chat, packing
 from gpu_acceptance.measure.lora.calls import ScoreError
 from gpu_acceptance.measure.lora.packing import IGNORED, Tokens
 from gpu_acceptance.measure.train import adapters
-from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
 from gpu_acceptance.worker.options import Paths
+from tests.judging import shipped_profile
 
 CPU = torch.device("cpu")
 SHORT = {"asked": True, "num_steps": 3, "warmup_steps": 1, "num_parts": 2, "num_prompts": 3, "num_new_tokens": 4, "num_held_out": 12}
@@ -35,7 +35,7 @@ def figures(model: Path, data: Path, fault: AbstractContextManager[object] | Non
     """Return the figures that the shipped validation checks (metric, value, unit, detail), and its error."""
     checked, error = list[object](), ""
     changed = {f"lora_model.{name}": size for name, size in SHORT.items()}
-    parameter = {**load_profile("cpu", shipped_dir()).parameters, **changed}.__getitem__
+    parameter = {**shipped_profile("cpu").parameters, **changed}.__getitem__
     rank, world_size = dist.get_rank(), dist.get_world_size()
     ranks = SimpleNamespace(
         device=CPU, rank=rank, world_size=world_size, local_world_size=world_size, paths=Paths(lora_model=model, lora_data=data)

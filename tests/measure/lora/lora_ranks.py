@@ -28,7 +28,7 @@ from gpu_acceptance.measure.train import adapters
 from gpu_acceptance.measure.train.models import CrossEntropy, Sharding
 from gpu_acceptance.measure.train.shapes import Adapter, Decoder, Workload
 from gpu_acceptance.measure.train.step import Schedule, TrainStep
-from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
+from tests.judging import shipped_profile
 
 FEW = {"lora.batch_size": 1}
 SHORT = {**FEW, "lora.num_steps": 16, "lora.warmup_steps": 4}  # not enough to come to the floor
@@ -38,7 +38,7 @@ BAD_STEP = 12
 def figures(fault: AbstractContextManager[object] | None = None, **changes: object) -> dict[str, object]:
     """Return the figures and curves of the shipped validation (metric, value, unit, detail), with the sizes for CPUs."""
     checked, recorded, curves = list[object](), {}, {}
-    parameter = {**load_profile("cpu", shipped_dir()).parameters, **changes}.__getitem__
+    parameter = {**shipped_profile("cpu").parameters, **changes}.__getitem__
     ranks = SimpleNamespace(device=torch.device("cpu"), rank=dist.get_rank(), num_nodes=1)
 
     def check(metric: str, value: object, unit: str, spread_percent: float | None = None, detail: str = "") -> None:

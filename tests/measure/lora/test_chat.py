@@ -17,13 +17,12 @@ from gpu_acceptance.measure.train.shapes import Adapter
 from gpu_acceptance.measure.train.step import Schedule, TrainingMemoryError
 from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.thresholds.levels import asked_for
-from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
-from tests.judging import judgements_of
+from tests.judging import judgements_of, shipped_profile
 from tools.made_dialogues import made
 
 pytestmark = pytest.mark.slow
 
-PROFILE = asked_for(load_profile("cpu", shipped_dir()), "--lora-model")
+PROFILE = asked_for(shipped_profile("cpu"), "--lora-model")
 UNTAUGHT = {"held_out.loss"}  # by three steps from random weights
 
 

@@ -10,12 +10,11 @@ from gpu_acceptance.measure.lora.convergence import departure, measure
 from gpu_acceptance.measure.train.shapes import Decoder, Workload
 from gpu_acceptance.measure.train.step import Schedule
 from gpu_acceptance.record.outcome import Status
-from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
-from tests.judging import judgements_of
+from tests.judging import judgements_of, shipped_profile
 
 pytestmark = pytest.mark.slow
 
-PROFILE = load_profile("cpu", shipped_dir())
+PROFILE = shipped_profile("cpu")
 EARLY = {"excess"}  # too few steps to come to the floor
 
 

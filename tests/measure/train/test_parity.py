@@ -9,12 +9,11 @@ from gloo_ranks import answers_of
 from gpu_acceptance.measure.train.parity import Course, departure, difference, global_batches, measure
 from gpu_acceptance.measure.train.shapes import Decoder, Workload
 from gpu_acceptance.record.outcome import Status
-from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
-from tests.judging import judgements_of
+from tests.judging import judgements_of, shipped_profile
 
 pytestmark = pytest.mark.slow
 
-PROFILE = load_profile("h200-sxm", shipped_dir())
+PROFILE = shipped_profile("h200-sxm")
 CPU = torch.device("cpu")
 TINY = Workload("gpt2", Decoder("gpt2", num_layers=1, width=8, num_heads=1, vocabulary=64, sequence=4), 2)
 

@@ -202,6 +202,7 @@ def causes_before_victims(records: Iterable[RankRecord]) -> tuple[RankRecord, ..
     An exception in the call, or while the group forms, is the echo of a death elsewhere: gloo raises `Connection reset by peer`.
     Stuck ranks that only waited for others are victims too. Their message says which of both: `echo of ...`, `waits for rank ...`; that of
     a third kind, `stopped because ...`, comes from `RankAttempt.tick`. Counters play no part: a victim's XID stands in its row.
+    Rank 0 calls this when an attempt ends (`AttemptState.records`), and each reader of the journals does so again.
     """
     records = tuple(records)
     gone = any(record.outcome in {Outcome.DIED, Outcome.LOST} or record.phase == CHANNEL for record in records)

@@ -6,18 +6,21 @@
 import argparse
 import json
 import random
+import shutil
 import statistics
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import psutil
+import yaml
 from faults import left_in
-from suite import Finished, finished, make_suite, start, torchrun_command
+from suite import EXAMPLES, Finished, finished, limits_of, make_suite, start, torchrun_command
 from torch.distributed import TCPStore
 
 # fault of one rank (soak.py in tests/examples) -> outcome of the validation
@@ -32,7 +35,7 @@ POISONS = {
 }
 GENTLE = {"misses": "failed", "fails in set-up": "error", "skips": "skipped"}
 OUTCOMES = {"": "passed", **POISONS, **GENTLE}
-MOST_POISONED = 2  # generations by one rank; the third would end the run
+MOST_POISONED = 2  # generations by each rank, and in each subject: the third would end that
 SAMPLE_S = 0.5
 MOST_FDS_MORE = 2  # a sample may fall into the start of a worker
 MOST_KEYS_MORE = 0.5  # of what the store held at first: gloo leaves a key for each pair of ranks
@@ -46,6 +49,7 @@ class Step:
     fault: str
     rank: int
     fresh: bool
+    subject: str
 
 
 def make_plan(validations: int, generations: int, ranks: int, seed: int) -> list[Step]:
@@ -60,7 +64,12 @@ def make_plan(validations: int, generations: int, ranks: int, seed: int) -> list
     # A fresh one costs two generations: its own, and the one after it.
     fresh = set(choose.sample(healthy, min(len(healthy), max(0, generations - renewals) // 2)))
     at = {3 * place + 1: fault for place, fault in enumerate(faults)}
-    return [Step(*at.get(number, ("", 0)), number in fresh) for number in range(validations)]
+    planned = [at.get(number, ("", 0)) for number in range(validations)]
+    before = list(accumulate(fault in POISONS for fault, _ in planned))  # with this one
+    return [
+        Step(fault, rank, number in fresh, f"soak_{max(0, before[number] - 1) // MOST_POISONED:02}")
+        for number, (fault, rank) in enumerate(planned)
+    ]
 
 
 @dataclass
@@ -84,7 +93,11 @@ class Held:
 
 def run(folder: Path, plan: list[Step], ranks: int, most_s: float) -> tuple[Finished, Held]:
     """One torchrun over the plan; ends it by force after `most_s` seconds."""
-    suite = make_suite(folder, "soak")
+    suite, subjects = make_suite(folder), list(dict.fromkeys(step.subject for step in plan))
+    limits = {metric: limit for subject in subjects for metric, limit in limits_of(subject)["limits"].items()}
+    (suite / "thresholds" / "cpu.yaml").write_text(yaml.safe_dump({"extends": "base", "requires": subjects, "limits": limits}, width=1000))
+    for subject in subjects:
+        shutil.copy(EXAMPLES / "soak.py", suite / "acceptance" / f"test_{subject}.py")
     (suite / "plan.json").write_text(json.dumps([asdict(step) for step in plan]))
     process, held, over = start(torchrun_command("acceptance/", ranks=ranks), suite), Held(), threading.Event()
     sampler = threading.Thread(target=_sample, args=(psutil.Process(process.pid), held, over))

@@ -12,7 +12,7 @@ from test_repo_rules import ACCEPTANCE, ROOT, SRC, parsed
 
 from fixtures import limits
 from gpu_acceptance.inventory import counters, nccl_log
-from gpu_acceptance.thresholds.limit import COUNTERS, matching_reason, subject_of_metric
+from gpu_acceptance.thresholds.limit import COUNTERS, matching_reason, subject_of_metric, validation_of
 from gpu_acceptance.thresholds.profile import profile_names, shipped_dir
 from tests.judging import shipped_profile
 
@@ -27,6 +27,14 @@ def test_each_required_subject_is_a_file_or_read_by_supervisors():
     subjects = {COUNTERS, *(path.stem.removeprefix("test_") for path in ACCEPTANCE)}
     unknown = {name: profile.requires - subjects for name, profile in PROFILES.items()}
     assert {name: names for name, names in unknown.items() if names} == {}
+
+
+def test_each_subject_and_validation_that_a_phase_lists_is_there_and_no_subject_is_in_none():
+    listed = {name for names in shipped_profile("base").phases.values() for name in names}
+    functions = {path: [node.name for node in ast.walk(parsed(path)) if isinstance(node, ast.FunctionDef)] for path in ACCEPTANCE}
+    validations = {validation_of(f"acceptance/{path.name}::{name}") for path, names in functions.items() for name in names}
+    subjects = {path.stem.removeprefix("test_") for path in ACCEPTANCE}
+    assert listed - validations == subjects
 
 
 def calls(path, function):

@@ -13,6 +13,9 @@ from tools.made_dialogues import made
 pytestmark = pytest.mark.launcher
 
 
+PHASES = "phases: {sooner: [two_metrics.second], later: [two_metrics]}\n"
+
+
 @pytest.fixture(scope="module")
 def suite(tmp_path_factory):
     """For runs that must not start: one suite for all."""
@@ -100,7 +103,7 @@ def test_a_path_after_a_blank_that_moves_the_root_is_refused(tmp_path):
 def test_the_plan_names_validations_limits_and_seconds_and_runs_nothing(suite):
     asked = "parameters: {lora_model.asked: false, lora_model.expected_s: 5}\n"
     limit = 'limits: {lora_model.held_out.loss: {at_most: 1, unit: nats, scope: job, source: "policy: what this test asks for"}}\n'
-    (suite / "thresholds" / "base.yaml").write_text("deadline_s: 60\nlevels: {full: {two_metrics: 7}}\n" + asked + limit)
+    (suite / "thresholds" / "base.yaml").write_text(f"deadline_s: 60\nlevels: {{full: {{two_metrics: 7}}}}\n{PHASES}{asked}{limit}")
     np.save(suite / "tokens.npy", np.zeros(9, np.uint16))
     make_checkpoint(suite / "model")
     (suite / "calls.jsonl").write_text("\n".join(map(json.dumps, made(12, seed=0))))
@@ -113,12 +116,31 @@ def test_the_plan_names_validations_limits_and_seconds_and_runs_nothing(suite):
     assert f"training data: gpt2 and llama: {suite}/tokens.npy (9 tokens); {synthetic}" in plan.output
     assert f"fine-tuning: {suite}/model: Qwen2ForCausalLM (44 parameters, " in plan.output
     assert f"; {suite}/calls.jsonl: 12 dialogues with " in plan.output
-    assert "  acceptance/test_two_metrics.py::test_first: 7 s expected, deadline 60 s" in plan.output
+    lines = plan.output.splitlines()
+    second = lines.index("phase later: 1 validation, 7 s expected")
+    assert lines[second - 2 : second + 2] == [
+        "phase sooner: 1 validation, 7 s expected",
+        "  acceptance/test_two_metrics.py::test_second: 7 s expected, deadline 60 s",
+        "phase later: 1 validation, 7 s expected",
+        "  acceptance/test_two_metrics.py::test_first: 7 s expected, deadline 60 s",
+    ]
     assert (
         "  two_metrics.second: >= 1 GB/s (rank) [cpu.yaml: policy: an example of a limit, for the tests of the suite itself]" in plan.output
     )
     assert "expected: 14 s of validations, end about " in plan.output
     assert plan.folder is None
+
+
+def test_one_phase_alone_runs_and_is_incomplete_and_an_unknown_one_is_refused(tmp_path):
+    suite = make_suite(tmp_path / "suite", "two_metrics")
+    (suite / "thresholds" / "base.yaml").write_text(f"deadline_s: 60\n{PHASES}")
+    refused = plain_pytest(suite, "--phase=later", "--phase=soner")
+    assert_refused(refused, "--phase=soner: unknown phase; phases of profile cpu: sooner, later; did you mean 'sooner'?")
+    ended = plain_pytest(suite, "--phase=sooner")
+    assert [row.nodeid.rpartition("::")[2] for row in ended.record.rows] == ["world_formation", "test_second"]
+    assert (ended.returncode, ended.record.plan.num_deselected) == (6, 1)
+    assert "only phase sooner asked for" in ended.verdict_line
+    assert [one.metric for one in ended.record.conclusion.limits if one.status == "not measured"] == ["two_metrics.first"]
 
 
 def test_collecting_only_accepts_nothing(suite):

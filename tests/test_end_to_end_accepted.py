@@ -18,6 +18,9 @@ pytestmark = pytest.mark.launcher
 
 EXAMPLES_HERE = ["asks_telemetry", "declared_skip", "gathers", "loosened", "own_worker", "passes", "takes_turns", "unstable_once", "waived"]
 
+PHASES = (
+    "{first: [waived, unstable_once.value], second: [own_worker, passes], third: [asks_telemetry, takes_turns, declared_skip, loosened]}"
+)
 ONLY_RANK_0_HAS_TENSORBOARDX = """
 import os
 
@@ -34,6 +37,7 @@ def accepted(tmp_path_factory):
     suite, elsewhere = make_suite(parent / "suite", *EXAMPLES_HERE), parent / "elsewhere"
     elsewhere.mkdir()
     extend_conftest(suite, ONLY_RANK_0_HAS_TENSORBOARDX)
+    (suite / "thresholds" / "base.yaml").write_text(f"deadline_s: 60\nphases: {PHASES}\n")
     (elsewhere / "agreed limits.yaml").write_text((EXAMPLES / "loosened.site.yaml").read_text())
     command = torchrun_command(
         str(suite / "acceptance"),
@@ -52,6 +56,21 @@ def test_what_weakens_it_is_in_the_line_and_the_best_run_says_that_no_gpu_was_te
     assert accepted.verdict_line == "ACCEPTED (cpu profile: no GPU was tested, 1 waived, 1 limit loosened by overlay agreed limits.yaml)"
     assert accepted.verdict_line in accepted.output
     assert accepted.verdict_line in accepted.terminal_of(1)
+
+
+def test_it_ran_in_the_order_of_its_phases_and_the_page_says_how_long_each_took(accepted):
+    ran = [row.subject for row in accepted.record.rows[1:]]
+    subjects = list(dict.fromkeys(ran))
+    assert [set(subjects[:2]), *subjects[2:4], set(subjects[4:8]), *subjects[8:]] == [
+        {"waived", "unstable_once"},
+        "passes",
+        "own_worker",
+        {"asks_telemetry", "takes_turns", "declared_skip", "loosened"},
+        "gathers",
+    ]
+    rows = re.findall(r'<tr><th scope="row">([^<]+)</th><td data-of="Subjects">([^<]+)</td>', (accepted.folder / "report.html").read_text())
+    assert [name for name, _ in rows] == ["first", "second", "third", "of the site&#39;s own"]
+    assert [one for _, ones in rows for one in ones.split(", ")] == subjects
 
 
 def test_it_lies_where_it_was_asked_for_and_its_last_line_is_the_digest_of_a_manifest_over_all_its_files(accepted, capsys):
@@ -118,7 +137,7 @@ def test_a_worker_of_its_own_has_its_variable_and_the_next_has_not_and_every_ran
     }
     assert accepted.row("test_fresh").outcome == accepted.row("test_own_worker.py::test_next").outcome == "passed"
     assert values == {0: ["none"], 1: ["none"]}  # of the later one
-    generations = [accepted.row(name).attempts[0].ranks[0].generation for name in ("test_loosened.py::test_value", "test_fresh")]
+    generations = [accepted.row(name).attempts[0].ranks[0].generation for name in ("test_passes.py::test_value", "test_fresh")]
     assert generations[0] < generations[1] < accepted.row("test_own_worker.py::test_next").attempts[0].ranks[0].generation
     row = accepted.row("test_gathers.py::test_value")
     assert row.outcome == "passed"

@@ -70,19 +70,19 @@ def test_a_forked_copy_does_not_speak_for_the_worker_and_what_fails_when_the_ses
 
 
 def test_what_cannot_be_put_back_is_an_error_and_costs_the_workers(tmp_path):
-    ended = torchrun(make_suite(tmp_path, "leaves_in_doubt"))
-    rows = {row.nodeid.rsplit("[")[-1].rstrip("]"): row for row in ended.record.rows}
-    assert {name: row.outcome for name, row in rows.items() if name.startswith("find-")}.keys() == {
-        f"find-{name}" for name in ("clock", "busy_thread", "failing_set_up", "affinity")
-    }
-    assert {str(row.outcome) for name, row in rows.items() if name.startswith("find-")} == {"passed"}, ended.output
-    assert {str(row.outcome) for name, row in rows.items() if name.startswith("leave-")} == {"error"}, ended.output
-    said = {name: row.message for name, row in rows.items()}
-    assert "error in teardown: left behind: replacement of time.perf_counter is " in said["leave-clock"]
-    assert "error in teardown: left behind: thread burner\n" in said["leave-busy_thread"]
-    assert "error in teardown: ValueError: set-up\n" in said["leave-failing_set_up"]
-    assert "; left behind: replacement of math.sqrt is " in said["leave-failing_set_up"]
-    assert "left behind: CPU affinity is [" in said["leave-affinity"]
+    """Four times, two in each subject: a third one would end its subject."""
+    ended = torchrun(make_suite(tmp_path, "leaves_in_doubt", "leaves_more_in_doubt"))
+    rows = {row.nodeid.rsplit("test_")[-1]: row for row in ended.record.rows}
+    after = ("doubt[find-clock]", "doubt[find-busy_thread]", "after_set_up", "after_affinity")
+    assert {name: str(rows[name].outcome) for name in after} == dict.fromkeys(after, "passed"), ended.output
+    left = ("doubt[leave-clock]", "doubt[leave-busy_thread]", "set_up", "affinity")
+    assert {name: str(rows[name].outcome) for name in left} == dict.fromkeys(left, "error"), ended.output
+    said = {name: rows[name].message for name in left}
+    assert "error in teardown: left behind: replacement of time.perf_counter is " in said["doubt[leave-clock]"]
+    assert "error in teardown: left behind: thread burner\n" in said["doubt[leave-busy_thread]"]
+    assert "error in teardown: ValueError: set-up\n" in said["set_up"]
+    assert "; left behind: replacement of math.sqrt is " in said["set_up"]
+    assert "left behind: CPU affinity is [" in said["affinity"]
     assert ended.verdict_line.startswith("INCOMPLETE")
 
 

@@ -86,6 +86,10 @@ def test_x_stops_all_ranks_at_the_same_validation(tmp_path):
         assert "stopping after 1 failures" in text
 
 
+# An agent says this alone, not how its ranks ended, where the one that hosts their meeting has ended a moment before it (torch 2.13).
+MEETING_GONE = "RendezvousConnectionError: The connection to the C10d store has failed"
+
+
 def test_two_agents_agree_and_both_end(tmp_path):
     suite = make_suite(tmp_path, "misses_on_one_rank")
     with socket.socket() as probe:
@@ -103,10 +107,11 @@ def test_two_agents_agree_and_both_end(tmp_path):
     outputs = [agent.communicate(timeout=180)[0] for agent in agents]
     both = [finished(agent.returncode, output, suite) for agent, output in zip(agents, outputs, strict=True)]
     assert [one.returncode for one in both] == [1, 1], outputs
-    codes = [one.rank_exit_codes for one in both]
-    assert sorted(codes, key=str) == [{0: 1}, {1: 1}], outputs
+    told = [one for one in both if MEETING_GONE not in one.output]
+    ranks = {rank: code for one in told for rank, code in one.rank_exit_codes.items()}
+    assert ranks in ({0: 1, 1: 1}, {0: 1}, {1: 1}), outputs
     line = both[0].verdict_line
     assert line.startswith("REJECTED: 1 limit missed in 1 of 2 validations (")
-    assert [error.split("\n")[0] for one in both for error in one.rank_errors.values()] == [line, line]
+    assert [error.split("\n")[0] for one in told for error in one.rank_errors.values()] == [line] * len(ranks)
     assert both[0].record.conclusion.coverage.nodes == 2
     assert [identity.node for identity in both[0].record.ranks] == [0, 1]

@@ -50,7 +50,7 @@ def test_an_option_and_a_command_have_their_form_and_their_details():
 
 def test_a_subject_stands_where_it_runs():
     always, asked = validations_page().split("## On request")
-    assert "| [`parity`](limits.md#parity) | Training on one GPU, with DDP and with FSDP gives" in always
+    assert "| [`parity`](limits.md#parity) | training | Training on one GPU, with DDP and with FSDP gives" in always
     assert " in fp32 and bf16. | `soak` | `full` |\n" in always
     assert "[`localise`](limits.md#localise)" in asked
     rows = [line for line in (always + asked.split("## Rows of the suite")[0]).splitlines() if line.startswith("| [")]

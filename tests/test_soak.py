@@ -1,5 +1,7 @@
 """Short forms of `make soak` and `make fuzz`."""
 
+from collections import Counter
+
 import pytest
 from faults import assert_nothing_left
 from signal_fuzz import RANKS, SIGNALS, TARGETS, fuzz, make_shots
@@ -34,6 +36,8 @@ def test_the_long_plan_holds_what_it_promises():
     assert {step.fault for step in plan} >= GENTLE.keys()
     poisoned = [step.rank for step in plan if step.fault in POISONS]
     assert {poisoned.count(rank) for rank in range(4)} == {MOST_POISONED}
+    of_subject = Counter(step.subject for step in plan if step.fault in POISONS)
+    assert set(of_subject.values()) == {MOST_POISONED}
     assert 64 <= 1 + len(poisoned) + 2 * sum(step.fresh for step in plan) <= 65
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
+from gpu_acceptance.thresholds.levels import OWN_PHASE, at_level, phase_of, place_in_run
 from gpu_acceptance.thresholds.limit import Profile
 from gpu_acceptance.thresholds.parameters import PARAMETERS
 from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
@@ -16,7 +17,8 @@ _VALIDATIONS_HEAD = f"""# What is proved
 
 {MADE_BY} A subject is a file of `acceptance/`. Its limits, where they come from, and what to do about a miss: follow the name.
 Which limits were judged on real hardware: [What runs where](support.md). *From level*: the first [level](options.md) that runs it;
-each level also runs what the levels before it run: `health`, `quick`, `full` (the default), `soak`.
+each level also runs what the levels before it run: `health`, `quick`, `full` (the default), `soak`. A run goes through the
+[phases](handoff.md) in this order; `nccl.physics` is phase transport.
 
 """
 _ASKED_HEAD = """
@@ -52,15 +54,16 @@ def validations_page() -> str:
     reasons = {subject: base.not_applicable.get(f"{subject}.*") for subject in _subjects()}
     always, asked = [], []
     for name, module in _subjects().items():
-        row = f"| {_link(name)} | {cell(_first_line(module))} | {_first_level(base, name)} |"
+        phase = phase_of(base, f"acceptance/test_{name}.py") or OWN_PHASE
+        row = f"| {_link(name)} | {phase} | {cell(_first_line(module))} | {_first_level(base, name)} |"
         reason = reasons[name]
         if reason is None:
             always.append(f"{row} {_first_level(cpu, name)} |\n")
         else:
             asked.append(f"{row} {cell(reason)} |\n")
     return (
-        f"{_VALIDATIONS_HEAD}| subject | what is proved | from level | on a CPU |\n|---|---|---|---|\n{''.join(always)}"
-        f"{_ASKED_HEAD}| subject | what is proved | from level | otherwise |\n|---|---|---|---|\n{''.join(asked)}{_OWN_ROWS}"
+        f"{_VALIDATIONS_HEAD}| subject | phase | what is proved | from level | on a CPU |\n|---|---|---|---|---|\n{''.join(always)}"
+        f"{_ASKED_HEAD}| subject | phase | what is proved | from level | otherwise |\n|---|---|---|---|---|\n{''.join(asked)}{_OWN_ROWS}"
         f"{_EACH_HEAD}{''.join(_each_validation())}"
     )
 
@@ -73,7 +76,9 @@ def _each_validation() -> Iterator[str]:
 
 
 def _subjects() -> dict[str, ast.Module]:
-    files = sorted((ROOT / "acceptance").glob("test_*.py"))
+    """Return the files of `acceptance/` in the order of a run."""
+    base = load_profile("base", shipped_dir())
+    files = sorted((ROOT / "acceptance").glob("test_*.py"), key=lambda path: (place_in_run(at_level(base, "soak"), str(path)), path.stem))
     return {path.stem.removeprefix("test_"): ast.parse(path.read_text(encoding="utf-8")) for path in files}
 
 

@@ -26,7 +26,7 @@ from gpu_acceptance.report.ending import INTERNAL_ERROR, describe
 from gpu_acceptance.report.event_files import find_missing
 from gpu_acceptance.report.exports import figure_properties
 from gpu_acceptance.run import training_files
-from gpu_acceptance.run.collecting import Collection, FormationItem, order, read_validation
+from gpu_acceptance.run.collecting import Collection, FormationItem, in_order, read_validation
 from gpu_acceptance.run.epilogues import Epilogues, HookLimit
 from gpu_acceptance.run.outputs import direct_outputs, find_unwritable, reports, write_error_file
 from gpu_acceptance.run.own_files import choose_profile, read_own_files
@@ -165,9 +165,9 @@ class Dry:
         return True
 
     def _plan(self, items: list[pytest.Item]) -> Iterator[str]:
-        order(items)
         profile, waivers = self._profile, self._settings.waivers
-        validations = [read_validation(item, profile.deadline_s, profile.parameters) for item in items]
+        planned = in_order(items, profile, self._settings.phases)
+        validations = [read_validation(item, profile.deadline_s, profile.parameters) for item in planned]
         shape = self._shape
         yield from missing_lines(profile, validations, self._identity)
         yield from (f"network: {line}" for line in network_lines(profile, Job((self._identity,)), shape.num_nodes))
@@ -192,7 +192,6 @@ class Acceptance:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:
-        order(items)
         if items:
             items.insert(0, FormationItem.from_parent(session, name=FORMATION, nodeid=FORMATION))
 

@@ -1,12 +1,12 @@
 """The time of a whole run."""
 
-from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
 from gpu_acceptance.base.budget import Budget, read_budget
 from gpu_acceptance.supervisor.leader import Leader, Validation
-from tests.judging import make_profile
+from tests.judging import make_job, make_profile
 
 
 @pytest.fixture
@@ -57,12 +57,42 @@ def test_the_earlier_end_counts(clock):
     assert read_budget(None, slurm, now=10_000).left_s == 470
 
 
+def leader_with(budget, order, **profile):
+    validations = {one.nodeid: one for one in order}
+    return Leader(Mock(), make_profile(**profile), make_job(1), {}, print, validations, budget=budget)
+
+
+def validation(subject, name="it", **fields):
+    return Validation(nodeid=f"acceptance/test_{subject}.py::test_{name}", deadline_s=400, **fields)
+
+
 def test_what_lasts_counts_with_its_time(clock):
-    profile = make_profile(expected_s={"soak": 100.0})
-    budget = Budget(7200, "--budget=2h")
-    leader = SimpleNamespace(budget=budget, _expected_s=lambda validation: validation.expected_s(profile, 1, 1))
-    load, corruption = (
-        Validation(nodeid=f"acceptance/test_soak.py::test_{name}", deadline_s=400, lasts_s=s) for name, s in (("load", 14_400), ("b", 0.0))
-    )
-    assert Leader._out_of_time(leader, corruption) is None
-    assert Leader._out_of_time(leader, load) == "out of time: --budget=2h; 7170 s left, it takes about 14500 s"
+    order = [validation("soak", "b"), validation("soak", "load", lasts_s=14_400)]
+    leader = leader_with(Budget(7200, "--budget=2h"), order, expected_s={"soak": 100.0})
+    assert leader._left_out(order[0]) is None
+    assert leader._left_out(order[1]) == "out of time: --budget=2h; 7170 s left, it takes about 14500 s"
+
+
+def test_a_phase_that_does_not_fit_as_a_whole_is_not_begun_nor_what_follows(clock):
+    order = [validation("hbm"), validation("ddp", "a"), validation("ddp", "b"), validation("lora"), validation("own")]
+    phases = {"gpu": ("hbm",), "training": ("ddp",), "lora": ("lora",)}
+    leader = leader_with(Budget(130, "--budget=130"), order, expected_s={"hbm": 10.0, "ddp": 60.0, "lora": 1.0, "own": 1.0}, phases=phases)
+    assert leader._left_out(order[0]) is None
+    why = "out of time: --budget=130; 100 s left, phase training takes about 120 s; phase training and what follows are left out"
+    assert [leader._left_out(one) for one in order[1:]] == [why] * 4
+
+
+def test_what_no_longer_fits_inside_a_phase_ends_it(clock):
+    order = [validation("ddp", "a"), validation("ddp", "b"), validation("ddp", "c")]
+    leader = leader_with(Budget(230, "--budget=230"), order, expected_s={"ddp": 60.0}, phases={"training": ("ddp",)})
+    assert leader._left_out(order[0]) is None
+    clock(150)
+    why = "out of time: --budget=230; 50 s left, it takes about 60 s; phase training and what follows are left out"
+    assert [leader._left_out(one) for one in order[1:]] == [why] * 2
+
+
+def test_of_what_no_phase_lists_a_shorter_one_may_still_fit(clock):
+    order = [validation("long"), validation("short")]
+    leader = leader_with(Budget(130, "--budget=130"), order, expected_s={"long": 200.0, "short": 10.0}, phases={"gpu": ("hbm",)})
+    assert leader._left_out(order[0]) == "out of time: --budget=130; 100 s left, it takes about 200 s"
+    assert leader._left_out(order[1]) is None

@@ -100,6 +100,7 @@ def record(rows, ranks, *limits, profile="h200-sxm", device_name="NVIDIA H200", 
             "deadline_s": 120.0,
             "files": (FileDigest(f"{profile}.yaml", "1a2b" * 16), FileDigest("base.yaml", "3c4d" * 16)),
             "digest": "9f2c" * 16,
+            "phases": {"inventory": ("binding", "gpu_health"), "gpu": ("gemm", "hbm", "memory"), "collectives": ("nccl", "nccl_sizes")},
             **of_profile,
         }
     )

@@ -3,7 +3,7 @@
 import re
 import string
 from collections.abc import Mapping
-from dataclasses import is_dataclass
+from dataclasses import MISSING, is_dataclass
 from functools import cache
 from importlib.resources import files
 from typing import get_origin, get_type_hints
@@ -85,7 +85,8 @@ def construct(model, data):
     if hasattr(model, "__pydantic_fields__"):
         defaults = {name: field.get_default(call_default_factory=True) for name, field in model.__pydantic_fields__.items()}
     else:
-        defaults = {name: field.default for name, field in model.__dataclass_fields__.items()}
+        fields = model.__dataclass_fields__.items()
+        defaults = {name: field.default if field.default_factory is MISSING else field.default_factory() for name, field in fields}
     hints = get_type_hints(model)
     for name, default in defaults.items():
         annotations = (hints[name], *getattr(hints[name], "__args__", ()))

@@ -31,6 +31,6 @@ CONDITIONS = "world, nodes, min_ranks, min_ranks_per_node"
 ENTRY_KEYS = (
     f"at_least, at_most, equals, uniform, peers, unit, scope, {CONDITIONS}, floor, ceiling, spread_at_most, source, remedy, reading"
 )
-TOP_KEYS = "extends, match, reason, requires, figures, limits, parameters, deadline_s, levels, not_applicable"
+TOP_KEYS = "extends, match, reason, requires, figures, limits, parameters, deadline_s, levels, phases, not_applicable"
 IB = f'limits:\n  ib.ports.state: {{equals: "ACTIVE", unit: text, scope: node, source: "{SOURCE}"}}\n'
 numbers = st.floats(-1e6, 1e6).map(lambda number: round(number, 3))

@@ -8,8 +8,8 @@ from gpu_acceptance.record.figure import make_figure
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.row import Attempt
-from gpu_acceptance.thresholds.limit import subject_of
-from gpu_acceptance.verdict.rows import make_row, validation_of
+from gpu_acceptance.thresholds.limit import subject_of, validation_of
+from gpu_acceptance.verdict.rows import make_row
 from tests.judging import (
     METRIC,
     NODEID,

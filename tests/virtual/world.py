@@ -257,7 +257,7 @@ class World:
 
     def _session(self, one: Run) -> None:
         config = SimpleNamespace(pluginmanager=SimpleNamespace(get_plugins=list))
-        facts = {"path": Path("x.py"), "config": config, "fixturenames": []}
+        facts = {"path": Path("x.py"), "config": config, "fixturenames": [], "get_closest_marker": lambda _name: None}
         items = [SimpleNamespace(nodeid=validation.nodeid, validation=validation, **facts) for validation in self._validations]
         order = one.agree(Collected(items=items), self.folder, self.folder / "pytest.ini")  # type: ignore[arg-type]
         if one.place.rank == 0:

@@ -25,10 +25,10 @@ class Budget:
     def is_spent(self) -> bool:
         return self.left_s <= 0
 
-    def refuses(self, needed_s: float) -> str | None:
-        """Return why a validation that takes about `needed_s` is not started, or None if it fits."""
+    def refuses(self, needed_s: float, what: str = "it") -> str | None:
+        """Return why what takes about `needed_s` is not started, or None if it fits."""
         left_s = self.left_s
-        return None if needed_s <= left_s else f"{self.text}; {max(left_s, 0):.0f} s left, it takes about {needed_s:g} s"
+        return None if needed_s <= left_s else f"{self.text}; {max(left_s, 0):.0f} s left, {what} takes about {needed_s:.0f} s"
 
 
 def read_budget(option: str | None, environ: Mapping[str, str], now: float) -> Budget | None:

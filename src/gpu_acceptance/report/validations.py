@@ -15,7 +15,9 @@ from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report import over_time, words
 from gpu_acceptance.report.charts import margin_bar
 from gpu_acceptance.report.words import OUTCOME, STATUS, Mark, by_margin, percent, rounded
+from gpu_acceptance.thresholds.levels import OWN_PHASE, phase_of
 from gpu_acceptance.thresholds.limit import COUNTERS, RESERVED_SUBJECTS, subject_of_metric
+from gpu_acceptance.verdict.reasons import FORMATION
 
 MOST_RANKS = 64  # with a line each; all others are in results.json and figures.csv
 MAX_PLACES = 8  # named in full in one cell; the others by number
@@ -166,6 +168,47 @@ def number_columns(attempt: Attempt) -> dict[tuple[str, str], list[tuple[int, fl
             if type(value) is float or type(value) is int:  # not a bool; isinstance() of a union is slow for millions of figures
                 columns[figure.metric, figure.unit].append((record.rank, value))
     return columns
+
+
+# --- phases -----------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PhaseTime:
+    """The time that one phase took; its validations ran in workers whose formation took `forming_s` beside."""
+
+    name: str
+    subjects: tuple[str, ...]
+    num_rows: int
+    seconds: float
+    forming_s: float
+
+
+def phases(record: RunRecord) -> list[PhaseTime]:
+    """Return the phases in the order of the run; none of a record whose profile has none."""
+    profile, rows = record.plan.profile, defaultdict[str, list[Row]](list)
+    for row in (row for row in record.rows if profile.phases and row.subject not in RESERVED_SUBJECTS):
+        rows[phase_of(profile, row.nodeid)].append(row)
+    formed_s = {
+        attempt.ranks[0].generation: max(one.duration_s for one in attempt.ranks)
+        for row in record.rows
+        if row.nodeid == FORMATION
+        for attempt in row.attempts
+        if attempt.ranks
+    }
+    return [_phase_time(phase, ones, formed_s) for phase, ones in rows.items()]
+
+
+def _phase_time(phase: str, rows: Sequence[Row], formed_s: dict[int, float]) -> PhaseTime:
+    """Return the time of one phase, and take what its workers took out of `formed_s`."""
+    used = {one.generation for row in rows for attempt in row.attempts for one in attempt.ranks}
+    return PhaseTime(
+        name=phase or OWN_PHASE,
+        subjects=tuple(dict.fromkeys(row.subject for row in rows)),
+        num_rows=len(rows),
+        seconds=sum(row.duration_s for row in rows),
+        forming_s=sum(formed_s.pop(generation, 0.0) for generation in used),
+    )
 
 
 # --- subjects -------------------------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,8 @@ from gpu_acceptance.inventory.needs import COMPILER, KNOWN
 from gpu_acceptance.record.row import WORKER_END
 from gpu_acceptance.run.suite import FOLDER
 from gpu_acceptance.supervisor.leader import Validation
-from gpu_acceptance.thresholds.limit import COUNTERS, Value, first_of
+from gpu_acceptance.thresholds.levels import phase_of, place_in_run
+from gpu_acceptance.thresholds.limit import COUNTERS, Profile, Value, first_of
 from gpu_acceptance.verdict.reasons import FORMATION
 
 # pytest takes the first answer to each of these hooks. The plugin named here gives the right one.
@@ -48,9 +49,18 @@ class FormationItem(pytest.Item):
         return FORMATION, None, FORMATION
 
 
-def order(items: list[pytest.Item]) -> None:
-    """Sort validations that want workers of their own to the end: between others each would cost one more formation."""
-    items.sort(key=lambda item: item.get_closest_marker("worker") is not None)
+def in_order(items: Iterable[pytest.Item], profile: Profile, phases: Sequence[str] = ()) -> list[pytest.Item]:
+    """Return the items in the order of a run: by phase, in each the subject first that takes least. `phases`: of these alone.
+
+    At the end of its phase stands what wants workers of its own: between others each would cost one more formation.
+    """
+
+    def place(item: pytest.Item) -> tuple[bool, int, bool, float]:
+        phase, seconds = place_in_run(profile, item.nodeid)
+        return not isinstance(item, FormationItem), phase, item.get_closest_marker("worker") is not None, seconds
+
+    kept = (item for item in items if not phases or isinstance(item, FormationItem) or phase_of(profile, item.nodeid) in phases)
+    return sorted(kept, key=place)
 
 
 def read_validation(item: pytest.Item, default_deadline_s: float, parameters: Mapping[str, Value] | None = None) -> Validation:
@@ -155,6 +165,13 @@ class Collected:
     selection: str = ""
     seen: Mapping[str, Path] = field(default_factory=dict)  # file by node id, for all that pytest collected
     made: Mapping[str, int] = field(default_factory=dict)  # number of validations by node id of the test function
+
+    def of_run(self, profile: Profile, phases: Sequence[str]) -> "Collected":
+        """Return it in the order of a run, without what is in none of these phases if there are any."""
+        items = in_order(self.items, profile, phases)
+        asked = f"only {'phase' if len(phases) == 1 else 'phases'} {', '.join(phases)} asked for" if phases else ""
+        selection = ", ".join(filter(None, [self.selection, asked]))
+        return replace(self, items=items, num_deselected=self.num_deselected + len(self.items) - len(items), selection=selection)
 
 
 class Collection:

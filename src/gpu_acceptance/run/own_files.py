@@ -159,6 +159,10 @@ def choose_profile(
     if own.contract:
         with _refused("--contract"):
             refuse_unanswerable(own.contract, profile)
+    for phase in settings.phases:
+        if phase not in profile.phases:
+            phases = f"{', '.join(profile.phases) or 'none'}{did_you_mean(phase, profile.phases)}"
+            raise RefusedError(f"--phase={phase}: unknown phase; phases of profile {profile.name}: {phases}")
     for glob in settings.waivers.keys() - busy.WAIVERS.keys():
         if not any(fnmatchcase(metric, glob) for metric in profile.limits):
             hint = nearest_metric(glob, profile.limits.keys()) or f"; `{_ALL}` lists all metrics"

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import psutil
@@ -21,7 +22,7 @@ from gpu_acceptance.run.collecting import Collected
 from gpu_acceptance.run.suite import look_at_suite
 from gpu_acceptance.supervisor.leader import Validation
 from gpu_acceptance.thresholds.contract import Contract
-from gpu_acceptance.thresholds.levels import left_out, num_left_out, runs
+from gpu_acceptance.thresholds.levels import OWN_PHASE, left_out, num_left_out, phase_of, runs
 from gpu_acceptance.thresholds.limit import (
     Limit,
     Profile,
@@ -149,9 +150,8 @@ def plan_lines(
     absent = num_left_out(profile, (validation.nodeid for validation in validations))
     validations = [validation for validation in validations if runs(profile, validation.nodeid)]
     expected = [validation.expected_s(profile, job.ranks_per_node, job.num_nodes) for validation in validations]
-    for validation, seconds in zip(validations, expected, strict=True):
-        duration = "duration not known" if seconds is None else f"{seconds:g} s expected"
-        yield f"  {validation.nodeid}: {duration}, deadline {validation.deadline_s:g} s"
+    for phase, group in groupby(zip(validations, expected, strict=True), key=lambda one: phase_of(profile, one[0].nodeid)):
+        yield from _phase_lines((phase or OWN_PHASE) if profile.phases else "", list(group))
     yield from (f"  {subject}: not at this level, {plural(number, 'validation')}" for subject, number in absent.items())
     for metric, limit in sorted(profile.limits.items()):
         yield f"  {metric}: {_aside(metric, profile, waivers) or _limit_text(limit, job, required=limit.subject in profile.requires)}"
@@ -159,6 +159,15 @@ def plan_lines(
     unknown = sum(seconds is None for seconds in expected)
     more = f"; {plural(unknown, 'validation')} of unknown duration not counted" if unknown else ""
     yield f"expected: {known:g} s of validations, end about {now + timedelta(seconds=known):%H:%M:%S %Z} if started now{more}"
+
+
+def _phase_lines(phase: str, expected: Sequence[tuple[Validation, float | None]]) -> Iterator[str]:
+    """Yield a line for a phase, if it has a name, and one for each of its validations with the seconds that it takes."""
+    if phase:
+        yield f"phase {phase}: {plural(len(expected), 'validation')}, {sum(seconds or 0.0 for _, seconds in expected):.0f} s expected"
+    for validation, seconds in expected:
+        duration = "duration not known" if seconds is None else f"{seconds:g} s expected"
+        yield f"  {validation.nodeid}: {duration}, deadline {validation.deadline_s:g} s"
 
 
 def _aside(metric: str, profile: Profile, waivers: Mapping[str, str]) -> str | None:

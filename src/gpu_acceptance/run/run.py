@@ -89,6 +89,8 @@ class Run:
     def agree(self, collected: Collected, rootdir: Path, ini: Path) -> list[str]:
         """Agree on the plan, and return the validations in one order for all ranks. Collective. Raises RefusedError."""
         parameters = self.profile.parameters if self.profile else None
+        if self.profile:  # the others follow rank 0
+            collected = collected.of_run(self.profile, self.settings.phases)
         self.validations, wrong = read_validations(collected.items, self.default_deadline_s, parameters)
         stopped = self.supervisor.stop_signals.reason
         problems = [interrupted(stopped)] if stopped else [*self.obstacles, *collected.problems, *wrong]

@@ -90,6 +90,16 @@ class Settings:
         "duration of the profile, which is an hour. The verdict names it: `ACCEPTED (soak of 4 h)`. See [soak](methods.md#soak).",
         read=_checked(seconds_of, _TIME),
     )
+    phases: tuple[str, ...] = _amount(
+        "--phase",
+        "NAME",
+        "run the validations of this phase alone; the run is INCOMPLETE",
+        "`--plan` shows the phases in the order of a run, and which validations they have. "
+        "[From a bare cluster to a signature](handoff.md) says what each answers.",
+        default=(),
+        read=name_of("the name of a phase"),
+        repeats=True,
+    )
     localise: bool = _amount(
         "--localise",
         None,

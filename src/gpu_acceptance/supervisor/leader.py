@@ -17,6 +17,7 @@ from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.row import WORKER_END, Attempt, RankRecord, Row
 from gpu_acceptance.record.run_record import PlannedValidation
 from gpu_acceptance.supervisor.supervisor import Supervisor
+from gpu_acceptance.thresholds.levels import phase_of
 from gpu_acceptance.thresholds.limit import Profile, subject_of
 from gpu_acceptance.verdict.attempts import all_passed, bare_row, is_poison
 from gpu_acceptance.verdict.judge import wants_repeat
@@ -25,7 +26,7 @@ from gpu_acceptance.verdict.rows import make_row, row_without_run
 
 _END_S = 15.0  # for a healthy worker to tear down what is still up and to leave
 _MOST_FAILED_FORMATIONS = 2  # in a row; then validations that need a group are not run
-MOST_SPOILED = 3  # generations of workers by one rank
+MOST_SPOILED = 3  # generations of workers: by one subject, before the rest of it is left out; by one rank while workers form, before all is
 _LIVE_LINE_S = 10.0
 _PACE_KNOWN_S = 30.0  # of finished validations, by the profile; before that their pace predicts little
 _MINUTES_FROM_S = 90.0
@@ -79,7 +80,10 @@ class Leader:
         self._previous: str | None = None  # the validation that they ran last
         self._failed_in_a_row = 0
         self._absent: list[int] = []  # ranks that go on without a worker; known once workers came up without a group
-        self._spoiled_by: Counter[int] = Counter()
+        self._spoiled: Counter[str] = Counter()  # generations, by the subject that spoiled them
+        self._spoiled_by: Counter[int] = Counter()  # by the rank, while workers formed or ended
+        self._out_of_time = ""  # why nothing more is begun
+        self._phase = ""  # the one that was begun last, where there is a budget
         self._last_line = 0.0
         self._began = time.monotonic()
         self.supervisor.on_tick = self._tick
@@ -138,15 +142,15 @@ class Leader:
             return self._judged(validation, self._formations[-1:])
         if row := row_without_run(validation, self.job, self.profile.not_applicable):
             return row
-        if obstacle := self._out_of_time(validation) or self._make_ready(validation):
+        if obstacle := self._left_out(validation) or self._make_ready(validation):
             return bare_row(validation.nodeid, Outcome.NOT_RUN, obstacle, validation.deadline_s)
         attempts: list[Attempt] = []
         reason: str | None = ""
         while reason is not None:
             number, following = len(attempts) + 1, self._next_of_these_workers(validation)
             records = self._attempt(validation, "run", number, next=following, previous=self._previous)
-            self._spoiled_by.update(spoilers := _spoilers(records, "run"))
-            self._usable, self._previous = not spoilers, validation.nodeid
+            self._usable, self._previous = not _spoilers(records, "run"), validation.nodeid
+            self._spoiled[subject_of(validation.nodeid)] += not self._usable
             attempts.append(Attempt(number=number, ranks=records))
             if (reason := self._why_repeat(validation, attempts)) is not None:
                 self.note(f"{validation.nodeid}: {reason}")
@@ -156,11 +160,29 @@ class Leader:
     def _interrupted(self) -> str:
         return f"interrupted by {self.supervisor.stopping}" if self.supervisor.stopping else ""
 
-    def _out_of_time(self, validation: Validation) -> str | None:
-        if self.budget is None:
-            return None
+    def _left_out(self, validation: Validation) -> str | None:
+        """Return why this validation is not begun, whatever the workers are like; or None."""
+        subject = subject_of(validation.nodeid)
+        if self._spoiled[subject] >= MOST_SPOILED:
+            return f"subject {subject} spoiled {MOST_SPOILED} generations of workers: the rest of it is left out"
+        if self.budget and not self._out_of_time and (refused := self._refused(self.budget, validation)):
+            if not (phase := phase_of(self.profile, validation.nodeid)):
+                return refused  # of a site's own, a shorter one may still fit
+            self._out_of_time = f"{refused}; phase {phase} and what follows are left out"
+        return self._out_of_time or None
+
+    def _refused(self, budget: Budget, validation: Validation) -> str | None:
+        """Return why the budget does not allow this validation, or all of its phase where it is the first; or None."""
+        phase = phase_of(self.profile, validation.nodeid)
+        if not phase or phase == self._phase:
+            return budget.refuses(self._needed_s(validation))
+        self._phase = phase
+        whole = [one for one in self.order.values() if phase_of(self.profile, one.nodeid) == phase and self._runs_here(one)]
+        return budget.refuses(sum(map(self._needed_s, whole)), f"phase {phase}")
+
+    def _needed_s(self, validation: Validation) -> float:
         expected_s = self._expected_s(validation)
-        return self.budget.refuses(validation.deadline_s if expected_s is None else expected_s)
+        return validation.deadline_s if expected_s is None else expected_s
 
     def _next_of_these_workers(self, validation: Validation) -> str | None:
         """Return the next validation, where these workers will run it if they stay healthy: fixtures that it needs stay up until then."""
@@ -238,7 +260,7 @@ class Leader:
 
     @property
     def _spoiled_too_often(self) -> list[int]:
-        """Ranks that spoiled so many generations that the run ends."""
+        """Ranks that did not form or end their workers so often that the run ends."""
         return [rank for rank, times in sorted(self._spoiled_by.items()) if times >= MOST_SPOILED]
 
     def _attempt(self, validation: Validation, kind: Kind, attempt: int, **more: object) -> tuple[RankRecord, ...]:
@@ -268,7 +290,7 @@ class Leader:
             if lost:
                 return f"{named('rank', lost)} lost: no answer from the supervisor"
         often = self._spoiled_too_often
-        return f"{self.job.who(often)} poisoned {MOST_SPOILED} generations of workers" if often else None
+        return f"{self.job.who(often)} could not form or end {MOST_SPOILED} generations of workers" if often else None
 
     # --- lines for people --------------------------------------------------------------------------------------------------------
 

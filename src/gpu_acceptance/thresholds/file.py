@@ -127,6 +127,7 @@ _KEYS = {
     "limits": "a metric named <subject>.<operation>.<quantity>, lower-case letters, digits and _; {a,b} stands for each of both",
     "figures": "a metric named <subject>.<operation>.<quantity>, in which {a,b} stands for each of both and * for anything",
     "levels": "health, quick or full, and in each of them the name of a subject",
+    "phases": "the name of a phase, lower-case letters, digits and _",
     "not_applicable": "a glob that names its subject first, as in 'infiniband.*'",
     **dict.fromkeys(BY_SIZE, "GPUs per node, a whole number from 1"),
     "nodes": "a number of nodes, 2, or a range, 3-8",

@@ -1,11 +1,11 @@
-"""Levels and options: how much of the suite a run asks for, and which limits that leaves out."""
+"""Levels, options and phases: how much of the suite a run asks for, which limits that leaves out, and in which order it runs."""
 
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
 from gpu_acceptance.thresholds.file import LimitsError
-from gpu_acceptance.thresholds.limit import DEFAULT_LEVEL, SOAK, SOAK_DURATION, Profile, matching_reason, subject_of
+from gpu_acceptance.thresholds.limit import DEFAULT_LEVEL, SOAK, SOAK_DURATION, Profile, matching_reason, subject_of, validation_of
 from gpu_acceptance.thresholds.parameters import PARAMETERS
 
 _SHORTEST = "soak.min_duration_s"  # a parameter
@@ -16,6 +16,7 @@ ASKED_BY = {
     "--lora-model": ("lora_model", "lora_model.held_out.loss"),
     "--shared-dir": ("shared_fs", "shared_fs.missing"),
 }
+OWN_PHASE = "of the site's own"  # what no phase lists, in words
 _LONGEST_S = PARAMETERS[SOAK_DURATION].most
 
 
@@ -74,6 +75,18 @@ def num_left_out(profile: Profile, nodeids: Iterable[str]) -> dict[str, int]:
     """Each subject that the chosen level leaves out, and how many of these validations are of it."""
     numbers = Counter(map(subject_of, nodeids))
     return {subject: numbers[subject] for subject in sorted(left_out(profile))}
+
+
+def phase_of(profile: Profile, nodeid: str) -> str:
+    """Return the phase that lists a validation, else the one that lists its subject; empty where none does."""
+    phases = {name: phase for phase, listed in profile.phases.items() for name in listed}
+    return phases.get(validation_of(nodeid), phases.get(subject_of(nodeid), ""))
+
+
+def place_in_run(profile: Profile, nodeid: str) -> tuple[int, float]:
+    """Return by what validations are sorted: the phase, and the seconds of the subject. What no phase lists comes last."""
+    order = {phase: index for index, phase in enumerate(profile.phases)}
+    return order.get(phase_of(profile, nodeid), len(order)), profile.expected_s.get(subject_of(nodeid), 0.0)
 
 
 def runs(profile: Profile, nodeid: str) -> bool:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from operator import not_
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, TypeGuard, get_args
 
@@ -142,6 +143,12 @@ def subject_of(nodeid: str) -> str:
     return PurePosixPath(nodeid.split("::", 1)[0]).stem.removeprefix("test_")
 
 
+def validation_of(nodeid: str) -> str:
+    """Return `nccl.large` for `acceptance/test_nccl.py::test_large[all_gather]`: the name that a declaration must match."""
+    function = nodeid.split("[", 1)[0].rsplit("::", 1)[-1]
+    return f"{subject_of(nodeid)}.{function.removeprefix('test_')}"
+
+
 def source_kind(source: str) -> str:
     """`measured` of `measured 2026-11-20, 8x NVIDIA H200: ...`; a file can say measured, datasheet, derived, published or policy."""
     return source.partition(" ")[0].rstrip(":") or "unknown"
@@ -222,6 +229,8 @@ class Profile:
     fabric: str = ""  # the network between nodes that is judged; empty: none was chosen
     levels: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # by level: subject -> seconds of one validation
     level: str = DEFAULT_LEVEL  # the chosen one
+    # In the order of a run: phase -> subjects and validations. Not written where there are none, as in older records.
+    phases: Annotated[Mapping[str, tuple[str, ...]], Field(exclude_if=not_)] = field(default_factory=dict)
 
 
 def allowed_values(equals: Value | tuple[Value, ...]) -> tuple[Value, ...]:

@@ -236,6 +236,8 @@ def _laid(profile: Profile, file: LimitsFile) -> Profile:
     A file that limits a metric cancels a parent's `not_applicable` for exactly this metric.
     """
     content = file.content
+    if content.phases and profile.files:
+        raise LimitsError(f"{file.name}: phases: not allowed here; {profile.files[0].file} decides the order of every run")
     taken_back = {glob for subject in content.requires for glob in (f"{subject}.*", f"{COUNTERS}.{subject}.*")} | set(content.limits)
     inherited = {glob: reason for glob, reason in profile.not_applicable.items() if glob not in taken_back}
     return replace(
@@ -245,6 +247,7 @@ def _laid(profile: Profile, file: LimitsFile) -> Profile:
         parameters={**profile.parameters, **content.parameters},
         deadline_s=content.deadline_s or profile.deadline_s,
         levels=_merged(profile.levels, content.levels),
+        phases={phase: tuple(listed) for phase, listed in content.phases.items()} or profile.phases,
         not_applicable={**inherited, **content.not_applicable},
         files=(*profile.files, file.digest),
     )

@@ -32,6 +32,7 @@ from gpu_acceptance.thresholds.parameters import ParameterValues
 _NODES = r"^[1-9][0-9]{0,3}(-[1-9][0-9]{0,3})?$"
 _SUBJECT = r"^[a-z][a-z0-9_]*$"
 _FIGURES = r"^[a-z0-9_.,{}*]{1,300}$"
+_PLACED = r"^[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)?$"
 _GLOB = r"^[a-z][a-z0-9_]*\.[^ ]+$"
 PROFILE = r"^[a-z0-9][a-z0-9-]*$"
 _EXPONENT = re.compile(r"([-+]?[0-9]+)(?:\.)?[eE]([-+]?)([0-9]+)")
@@ -74,6 +75,11 @@ def unique(items: list[Any]) -> list[Any]:
     if len(set(items)) < len(items):
         raise ValueError(f"{shown(items)} names one of them twice")
     return items
+
+
+def _each_in_one(phases: dict[str, list[str]]) -> dict[str, list[str]]:
+    unique([name for listed in phases.values() for name in listed])
+    return phases
 
 
 def _kind_of_bound(value: object) -> str:
@@ -138,6 +144,7 @@ Allowed = Annotated[
 ]
 Metric = Annotated[str, Field(pattern=METRIC), AfterValidator(_not_reserved)]
 Subject = Annotated[str, Field(pattern=_SUBJECT), AfterValidator(_not_reserved)]
+Phase = Annotated[str, Field(pattern=_SUBJECT)]
 
 _BOUNDS = ("at_least", "at_most", "equals", "uniform", "peers")
 _BOUND = "a finite number, or one by GPUs per node as in {8: 449}, or by the number of nodes as in {nodes: {2: 408, 3-8: 304}}"
@@ -341,6 +348,9 @@ class Content(_Model):
     deadline_s: Positive | None = Field(None, description="seconds, above 0")
     levels: dict[Level, dict[Annotated[Subject, AfterValidator(_not_counters)], Positive]] = Field(
         {}, description="a mapping from levels (health, quick, full, soak) to mappings from subjects to seconds, above 0"
+    )
+    phases: Annotated[dict[Phase, list[Annotated[str, Field(pattern=_PLACED)]]], AfterValidator(_each_in_one)] = Field(
+        {}, description="a mapping from phases, in the order of a run, to lists of subjects and validations, as in [hbm, nccl.physics]"
     )
     not_applicable: dict[Annotated[str, Field(pattern=_GLOB), AfterValidator(printable)], Text] = Field(
         {}, description="a mapping from globs to a reason, a text on one line"

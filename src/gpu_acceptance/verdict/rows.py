@@ -11,7 +11,7 @@ from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.row import FORMING, Attempt, Judgement, RankRecord, Row
 from gpu_acceptance.record.run_record import PlannedValidation
-from gpu_acceptance.thresholds.limit import COUNTERS, Profile, first_of, matching_reason, subject_of, subject_of_metric
+from gpu_acceptance.thresholds.limit import COUNTERS, Profile, first_of, matching_reason, subject_of, subject_of_metric, validation_of
 from gpu_acceptance.verdict.attempts import bare_row, too_small, where
 from gpu_acceptance.verdict.bounds import JUDGED_OUTCOMES, quantity
 from gpu_acceptance.verdict.judge import judge, settle
@@ -111,12 +111,6 @@ def _message(
         *(f"NCCL RAS, asked by rank {rank}: {text}" for _, rank, text in ras[:1]),  # it speaks of the whole job
     ]
     return clip("\n".join(lines))
-
-
-def validation_of(nodeid: str) -> str:
-    """Return `nccl.large` for `acceptance/test_nccl.py::test_large[all_gather]`: the name that a declaration must match."""
-    function = nodeid.split("[", 1)[0].rsplit("::", 1)[-1]
-    return f"{subject_of(nodeid)}.{function.removeprefix('test_')}"
 
 
 def declared_reason(nodeid: str, not_applicable: Mapping[str, str]) -> str | None:

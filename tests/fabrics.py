@@ -158,7 +158,7 @@ def _sound_row(profile: Profile, job: Job, metric: str) -> Row:
 
 
 def _make_sound_row(profile: Profile, job: Job, metric: str) -> Row:
-    value = _sound(profile.limits[metric], job)
+    value = sound_value(profile.limits[metric], job.gpus_per_node, job.num_nodes)
     return _row(metric, dict.fromkeys(range(job.world_size), (value, profile.limits[metric].unit, "")), profile, job)
 
 
@@ -184,9 +184,8 @@ def _other(rank):
     return make_figure("launch.kernels.round_trip", 1.0 + rank, "us", judged=False)
 
 
-def _sound(limit, job):
-    """A value that a sound machine has: 5 % above a floor that was set 5 % below a reading, on any other bound."""
-    shape = job.gpus_per_node, job.num_nodes
+def sound_value(limit, *shape):
+    """Return what a sound machine shows at these GPUs per node and nodes: 5 % above a floor (5 % below a reading), on any other bound."""
     if limit.at_least is not None:
         floor = bound_at(limit.at_least, *shape)
         return min(floor / 0.95, limit.ceiling or floor / 0.95) if limit.unit.endswith("/s") else floor
@@ -234,7 +233,7 @@ def _figures(cluster: Cluster, profile: Profile, job: Job) -> dict[str, dict[int
     show(0, nccl_physics.reduction(told, nodes))
     for limit in applying_limits(profile, job):
         if limit.metric.split(".")[-1] in _OF_RATE and matching_reason(limit.metric, profile.not_applicable) is None:
-            sound = _sound(limit, job)
+            sound = sound_value(limit, job.gpus_per_node, job.num_nodes)
             for identity in job.ranks:
                 factor = cluster.factors.get((limit.metric, identity.node), cluster.factors.get((limit.metric, -1), 1.0))
                 found.setdefault(limit.metric, {})[identity.rank] = (sound * factor, limit.unit, "")

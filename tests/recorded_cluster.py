@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from clean_environment import clean_environment
-from fabrics import LARGE, Network, loopback_log, network_of, node_with
+from fabrics import LARGE, Network, loopback_log, network_of, node_with, sound_value
 
 from gpu_acceptance.folder.files import read_results
 from gpu_acceptance.inventory import counters, infiniband_health, nccl_log, nccl_physics
@@ -26,7 +26,7 @@ from gpu_acceptance.record.peer_copies import PeerCopies
 from gpu_acceptance.record.row import Attempt, RankRecord, Row
 from gpu_acceptance.record.run_record import WHOLE, Conclusion, PlannedValidation, RunRecord
 from gpu_acceptance.thresholds.levels import at_level, runs
-from gpu_acceptance.thresholds.limit import COUNTERS, Profile
+from gpu_acceptance.thresholds.limit import COUNTERS, Profile, subject_of
 from gpu_acceptance.thresholds.profile import select_fabric, select_profile, shipped_dir
 from gpu_acceptance.verdict.rows import make_row
 from gpu_acceptance.verdict.run_record import make_run_record
@@ -65,7 +65,6 @@ PUBLISHED = {
 }
 _ANY = "acceptance/test_binding.py::test_gpu"
 _PORTS = f"{COUNTERS}.infiniband."
-_LAUNCH_US = 13.0  # the slowest of 2 H200 in three sittings, see thresholds/base.yaml
 
 Kept = Callable[[RankRecord, Figure], bool]
 
@@ -150,7 +149,8 @@ def _row(world: World, nodeid: str, profile: Profile, job: Job) -> Row:
 
 def _record(world: World, nodeid: str, rank: int, profile: Profile) -> RankRecord:
     """Return one rank's record: the recorded one, with what the readers and the published rates give in its place."""
-    recorded, found = recorded_in(nodeid, rank), tuple(_found(world, nodeid, rank))
+    recorded = recorded_in(nodeid, rank)
+    found = tuple(_found(world, nodeid, rank)) if recorded or subject_of(nodeid) in _FINDERS else _on_their_limits(nodeid, profile)
     shown = {figure.metric for figure in found}
     told = [one for one in recorded.figures if one.metric not in shown] if recorded else []
     figures = [*(replace(one, value=world.rate(one.metric)) if one.metric in PUBLISHED else one for one in told), *found]
@@ -190,6 +190,12 @@ def _found(world: World, nodeid: str, rank: int) -> Iterator[Figure]:
     for finding in _FINDERS.get(subject, _nothing)(world, test, rank):
         metric, value, unit, detail, labels = parts_of(finding)
         yield make_figure(metric, value, unit, judged=not metric.startswith("nccl_scaling."), detail=detail, labels=labels)
+
+
+def _on_their_limits(nodeid: str, profile: Profile) -> tuple[Figure, ...]:
+    """Return a sound value of each metric of a subject that no committed run has."""
+    limits = [one for one in profile.limits.values() if one.subject == subject_of(nodeid)]
+    return tuple(make_figure(one.metric, sound_value(one, GPUS, len(NODES) // GPUS), one.unit, judged=True) for one in limits)
 
 
 def _nothing(_world: World, _test: str, _rank: int) -> Iterator[tuple]:
@@ -236,14 +242,8 @@ def _p2p(world: World, test: str, rank: int) -> Iterator[tuple]:
         yield f"p2p.{test[10:-1]}.path", path.value, "relative", path.detail, path.labels
 
 
-def _launch(_world: World, _test: str, _rank: int) -> Iterator[tuple]:
-    yield "launch.kernels.wrong", 0, "elements"
-    yield "launch.kernels.time", _LAUNCH_US, "us"
-
-
 _FINDERS = {
     "infiniband": _infiniband,
-    "launch": _launch,
     "nccl": _nccl,
     "nccl_scaling": _nccl_scaling,
     "nic": _nic,

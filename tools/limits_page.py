@@ -105,6 +105,11 @@ def _subjects() -> dict[str, str]:
     return {path.stem.removeprefix("test_"): str(doc).splitlines()[0] for path, doc in zip(files, docs, strict=True)}
 
 
+@cache
+def _methods() -> str:
+    return (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
+
+
 def _section(subject: str) -> str:
     about = _subjects().get(subject, "No error counter of a GPU or a network port rises during a validation.")
     rows = "".join(
@@ -113,7 +118,8 @@ def _section(subject: str) -> str:
     )
     table = f"| metric | what it is | limit |\n|---|---|---|\n{rows}" if rows else "Its figures are recorded, and none has a limit.\n"
     more = "".join(part for part in (_remedies(subject), _not_applicable(subject)) if part)
-    return f"\n## `{subject}`\n\n{escaped(about)} [Why it matters](methods.md#{subject}).\n\n{table}{more}"
+    why = f" [Why it matters](methods.md#{subject})." if f"\n## `{subject}`\n" in _methods() else ""
+    return f"\n## `{subject}`\n\n{escaped(about)}{why}\n\n{table}{more}"
 
 
 def _label(entry: str, subject: str) -> str:

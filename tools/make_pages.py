@@ -3,7 +3,7 @@
 import argparse
 import ast
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -25,7 +25,7 @@ from tools.limits_page import limits_page
 from tools.markdown import MADE_BY, cell, escaped, with_block
 from tools.nfs_block import nfs_block
 from tools.remedies_page import remedies_page
-from tools.suite_pages import fixtures_block, parameters_page, validations_page
+from tools.suite_pages import check_block, fixtures_block, parameters_page, validations_page
 from tools.support import support_block, support_page
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -140,9 +140,12 @@ def _help(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
 # --- code -----------------------------------------------------------------------------------------------------------------------
 
 
-def page_with_block(path: Path, name: str, block: Callable[[], str]) -> str:
-    """Return a page by hand, with its one generated block as the code has it."""
-    return with_block((ROOT / path).read_text(encoding="utf-8"), name, block())
+def page_with_blocks(path: Path, blocks: Mapping[str, Callable[[], str]]) -> str:
+    """Return a page by hand, with its generated blocks as the code has them."""
+    page = (ROOT / path).read_text(encoding="utf-8")
+    for name, block in blocks.items():
+        page = with_block(page, name, block())
+    return page
 
 
 def packages_block() -> str:
@@ -185,11 +188,11 @@ def results_schema() -> str:
     return json.dumps(schema, indent=1, sort_keys=True) + "\n"
 
 
-ONE_BLOCK: dict[Path, tuple[str, Callable[[], str]]] = {
-    Path("CONTRIBUTING.md"): ("fixtures", fixtures_block),
-    Path("docs/how-it-works.md"): ("packages", packages_block),
-    Path("docs/fabrics.md"): ("fabrics", fabrics_block),
-    Path("docs/shared-fs.md"): ("nfs", nfs_block),
+WITH_BLOCKS: dict[Path, dict[str, Callable[[], str]]] = {
+    Path("CONTRIBUTING.md"): {"check": check_block, "fixtures": fixtures_block},
+    Path("docs/how-it-works.md"): {"packages": packages_block},
+    Path("docs/fabrics.md"): {"fabrics": fabrics_block},
+    Path("docs/shared-fs.md"): {"nfs": nfs_block},
 }
 
 SCHEMAS: dict[str, Callable[[], dict[str, Any]]] = {
@@ -214,7 +217,7 @@ PAGES: dict[Path, Callable[[], str]] = {
     Path("docs/remedies.md"): remedies_page,
     RESULTS_SCHEMA: results_schema,
     **{Path("thresholds", name): partial(schema_text, make) for name, make in SCHEMAS.items()},
-    **{path: partial(page_with_block, path, name, block) for path, (name, block) in ONE_BLOCK.items()},
+    **{path: partial(page_with_blocks, path, blocks) for path, blocks in WITH_BLOCKS.items()},
 }
 
 BLOCKS: dict[str, Callable[[], str]] = {

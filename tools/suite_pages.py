@@ -1,6 +1,7 @@
 """Pages made from the suite itself: docs/validations.md, docs/parameters.md, and the table of fixtures in CONTRIBUTING.md."""
 
 import ast
+import re
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
@@ -11,6 +12,7 @@ from gpu_acceptance.thresholds.parameters import PARAMETERS
 from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
 from tools.markdown import MADE_BY, cell
 
+_EXAMPLE = "launch"  # the subject that CONTRIBUTING.md shows
 ROOT = Path(__file__).resolve().parents[1]
 
 _VALIDATIONS_HEAD = f"""# What is proved
@@ -107,6 +109,13 @@ def parameters_page() -> str:
 
 def _show(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def check_block() -> str:
+    """A whole check as it is shipped, but for its measure: the acceptance file, and its limits in base.yaml."""
+    acceptance = (ROOT / "acceptance" / f"test_{_EXAMPLE}.py").read_text(encoding="utf-8")
+    entries = re.findall(rf"^  {_EXAMPLE}\.\S+:\n(?:    .*\n)+", (shipped_dir() / "base.yaml").read_text(encoding="utf-8"), re.MULTILINE)
+    return f"```python\n{acceptance}```\n\n```yaml\nlimits:\n{''.join(entries)}```\n"
 
 
 def fixtures_block() -> str:

@@ -179,6 +179,21 @@ def test_the_module_runs_like_the_command(tmp_path):
     assert done.stdout.startswith(f"{samples.incomplete().conclusion.line} | ")
 
 
+@pytest.mark.parametrize("arguments", [["remedy", "stuck"], ["limits", "h200-sxm"], ["verdict", "RUN"]])
+def test_a_reader_that_has_read_enough_is_no_error_and_no_verdict(tmp_path, arguments):
+    """As `| head`: nothing is said of it, and the exit code is none that a verdict has."""
+    leave_run(tmp_path, sample=samples.accepted)
+    words = [str(tmp_path) if word == "RUN" else word for word in arguments]
+    environment = {**os.environ, "PYTHONPATH": str(Path(cli.__file__).parents[2])}
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "gpu_acceptance", *words], stdout=writer, stderr=subprocess.PIPE, text=True, env=environment, check=False
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
 def files_of(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"}
 

@@ -308,6 +308,4 @@ def _watch(options: argparse.Namespace) -> int:
         watch(sys.stdout, interval_s=options.interval, most_frames=options.count)
     except NoNvmlError as error:
         return fail(error, UNREADABLE)
-    except BrokenPipeError:  # `| head` has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still in the buffer goes nowhere, and is no error
     return 0

@@ -15,7 +15,10 @@ Exit codes:
 """
 
 import argparse
+import os
 import shutil
+import signal
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -90,15 +93,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = make_parser().read(arguments)
     verb: Callable[[argparse.Namespace], int] = options.verb
     try:
-        return verb(options)
+        code = verb(options)
+        sys.stdout.flush()
+        return code
     except KeyboardInterrupt:
         return fail("interrupted", INTERRUPTED)
     except NothingRanError as error:
         return fail(error, error.exit_code)
     except RecordError as error:
         return fail(error, UNREADABLE)
+    except BrokenPipeError:  # as of `| head`, which has read enough: what is left goes nowhere, or Python would complain at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE  # what a shell shows of a program that such a signal ended
     except OSError as error:
-        return fail(f"{error.filename}: {error.strerror}", UNREADABLE)
+        return fail(f"{error.filename or 'standard output'}: {error.strerror}", UNREADABLE)
     except ValueError as error:
         return fail(error, USAGE)
 

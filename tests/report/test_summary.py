@@ -9,6 +9,7 @@ from report.large import large
 from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.report.ending import MOST_ROWS, last_screen, takes_colour, where_it_is
 from gpu_acceptance.report.summary_text import summary_lines
+from gpu_acceptance.report.words import by_margin
 
 GPU_5 = "rank 5 (node-01.example, GPU 5, serial 1653924100006)"
 
@@ -24,6 +25,13 @@ def test_accepted_says_verdict_coverage_and_the_smallest_margin():
     assert coverage.startswith("coverage: 1 node x 8 ranks, 8 of 8 GPUs; limits: ")
     assert margin.startswith("smallest margin: ")
     assert " % above)" in margin
+
+
+@pytest.mark.parametrize(("scope", "where"), [("rank", f" on {GPU_5}"), ("node", " on node 0 (node-01.example)"), ("job", "")])
+def test_the_smallest_margin_is_on_the_member_of_its_scope(scope, where):
+    (held,) = by_margin(samples.accepted().conclusion.limits, Status.HELD)[:1]
+    *_, margin = lines_of(samples.accepted(), limits=(held.model_copy(update={"scope": scope, "ranks": (5,)}),))
+    assert margin.endswith(f" above){where}")
 
 
 def test_rejected_has_one_line_for_each_culprit_with_figure_bound_deviation_and_what_to_do():

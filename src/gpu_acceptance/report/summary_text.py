@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from gpu_acceptance.base.text import clip, first_few, one_line, plural, visible
-from gpu_acceptance.record.job import by_node, clock_sentences
+from gpu_acceptance.record.job import Job, by_node, clock_sentences
 from gpu_acceptance.record.outcome import Means, Outcome, Status
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report import words
@@ -65,7 +65,9 @@ def _lines(record: RunRecord) -> Iterator[str]:
     for nearest in by_margin(conclusion.limits, Status.HELD)[:1] if conclusion.verdict == "ACCEPTED" else ():
         on = ""
         if nearest.ranks and nearest.scope != "job":
-            on = f" on rank {nearest.ranks[0]} ({places(record).get(nearest.ranks[0], 'unknown')})"
+            job = Job(record.ranks)
+            members = {job.member_of(rank, nearest.scope) for rank in nearest.ranks[:1] if rank in job.by_rank}
+            on = "".join(f" {job.where(nearest.scope, one, [one])}" for one in members)
         yield f"smallest margin: {words.judged_text(nearest)}{on}"
 
 

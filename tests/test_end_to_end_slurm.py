@@ -170,6 +170,8 @@ def test_an_image_goes_to_srun_which_refuses_it_where_there_is_no_pyxis(slurm, t
 def test_a_node_drained_gpus_and_cpus_asked_and_not_bound_are_each_rejected_by_their_row(slurm, tmp_path, seen):
     suite = slurm_suite(tmp_path / "suite", NOT_SHOWN)
     (suite / "acceptance" / "test_before.py").write_text(WAITS)
+    base = suite / "thresholds" / "base.yaml"
+    base.write_text(base.read_text().replace("\n  inventory: [", "\n  before: [before]\n  inventory: [", 1))
     options = ("--oversubscribe", "--cpus-per-task=1", "--gpus-per-node=2")
     job = slurm.submit(suite, *ASKED, options=options)
     assert wait_until(lambda: (suite / "begun").exists(), 120), job.text

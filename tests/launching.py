@@ -70,9 +70,10 @@ class Ranks:
 
     def _status_has(self, field: str, rank: int, number: signal.Signals) -> bool:
         """Say whether the mask of this name in `/proc/PID/status` has the signal. A rank that has ended has none."""
-        if self.processes[rank].poll() is not None:
-            return False
-        status = Path(f"/proc/{self.processes[rank].pid}/status").read_text()
+        try:  # gone before its end was noticed, also in the middle of the reading
+            status = Path(f"/proc/{self.processes[rank].pid}/status").read_text() if self.processes[rank].poll() is None else ""
+        except (FileNotFoundError, ProcessLookupError):
+            status = ""
         masks = [line for line in status.splitlines() if line.startswith(f"{field}:")]
         return any(int(mask.split()[1], 16) >> (number - 1) & 1 for mask in masks)
 

@@ -108,10 +108,10 @@ def test_two_agents_agree_and_both_end(tmp_path):
     both = [finished(agent.returncode, output, suite) for agent, output in zip(agents, outputs, strict=True)]
     assert [one.returncode for one in both] == [1, 1], outputs
     told = [one for one in both if MEETING_GONE not in one.output]
-    ranks = {rank: code for one in told for rank, code in one.rank_exit_codes.items()}
-    assert ranks in ({0: 1, 1: 1}, {0: 1}, {1: 1}), outputs
+    codes = sorted((one.rank_exit_codes for one in told), key=str)
+    assert codes in ([[{0: 1}, {1: 1}]] if len(told) == 2 else [[{0: 1}], [{1: 1}]]), outputs
     line = both[0].verdict_line
     assert line.startswith("REJECTED: 1 limit missed in 1 of 2 validations (")
-    assert [error.split("\n")[0] for one in told for error in one.rank_errors.values()] == [line] * len(ranks)
+    assert [error.split("\n")[0] for one in told for error in one.rank_errors.values()] == [line] * len(told)
     assert both[0].record.conclusion.coverage.nodes == 2
     assert [identity.node for identity in both[0].record.ranks] == [0, 1]

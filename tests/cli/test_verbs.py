@@ -194,6 +194,14 @@ def test_a_reader_that_has_read_enough_is_no_error_and_no_verdict(tmp_path, argu
     assert (done.returncode, done.stderr) == (141, "")
 
 
+def test_where_the_output_finds_no_room_the_error_says_so():
+    environment = {**os.environ, "PYTHONPATH": str(Path(cli.__file__).parents[2])}
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "gpu_acceptance", "remedy", "stuck"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=environment, check=False)
+    assert (done.returncode, done.stderr) == (3, "gpu-acceptance: No space left on device\n")
+
+
 def files_of(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"}
 

@@ -106,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE  # what a shell shows of a program that such a signal ended
     except OSError as error:
-        return fail(f"{error.filename or 'standard output'}: {error.strerror}", UNREADABLE)
+        return fail(f"{error.filename}: {error.strerror}" if error.filename else error.strerror, UNREADABLE)
     except ValueError as error:
         return fail(error, USAGE)
 

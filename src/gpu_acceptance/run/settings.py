@@ -119,7 +119,7 @@ class Settings:
         "--budget",
         "TIME",
         "time for the whole run, report included: seconds, 30m or 2h; default: until the Slurm job ends",
-        "A validation that no longer fits is not started, and the run is INCOMPLETE.",
+        "A phase that does not fit as a whole is not begun, nor what follows it: the run is INCOMPLETE, and names them.",
     )
     measure_only: bool = _amount(
         "--measure-only",

@@ -26,7 +26,9 @@ from gpu_acceptance.verdict.rows import make_row, row_without_run
 
 _END_S = 15.0  # for a healthy worker to tear down what is still up and to leave
 _MOST_FAILED_FORMATIONS = 2  # in a row; then validations that need a group are not run
-MOST_SPOILED = 3  # generations of workers: by one subject, before the rest of it is left out; by one rank while workers form, before all is
+MOST_SPOILED = (
+    3  # generations of workers: by validations of one subject, which then ends; by one rank that cannot form or end them: all ends
+)
 _LIVE_LINE_S = 10.0
 _PACE_KNOWN_S = 30.0  # of finished validations, by the profile; before that their pace predicts little
 _MINUTES_FROM_S = 90.0

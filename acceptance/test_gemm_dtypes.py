@@ -12,7 +12,7 @@ def test_sustained(dtype, gemm, check, record):
         check(f"gemm_dtypes.{dtype}.sustained", lack, "TFLOP/s")
         return
     result = gemm.sustained(dtype)
-    check(f"gemm_dtypes.{dtype}.sustained", result.tflop_per_s, "TFLOP/s", spread_percent=result.block_cv_percent)
+    check(f"gemm_dtypes.{dtype}.sustained", result.tflop_per_s, "TFLOP/s", spread=result.spread)
     check(f"gemm_dtypes.{dtype}.error", result.error, "relative")
     check(f"gemm_dtypes.{dtype}.wrong", result.num_wrong, "elements")
     record(f"gemm_dtypes.{dtype}.cycle_efficiency", gemm.cycle_efficiency(result), "relative")

@@ -11,5 +11,5 @@ def test_kernels(ranks, check, record, parameter):
     """Small kernels in a row, on all GPUs of a node at the same time: the time to start one, and not one is lost."""
     result = launch.measure(device=ranks.device, num_blocks=parameter("timing.num_blocks"))
     check("launch.kernels.wrong", result.num_wrong, "elements")
-    check("launch.kernels.time", result.kernel_us, "us", spread_percent=result.block_cv_percent)
+    check("launch.kernels.time", result.kernel_us, "us", spread=result.spread)
     record("launch.kernels.round_trip", result.round_trip_us, "us")

@@ -9,19 +9,21 @@ from gpu_acceptance.inventory import nccl_log, nccl_physics
 from gpu_acceptance.measure import nccl
 
 pytestmark = pytest.mark.min_ranks(2)
+own_worker = pytest.mark.worker(env={**nccl_log.ENVIRONMENT, **nccl.LATENCY_ENVIRONMENT})
 
 
 @pytest.mark.parametrize("collective", ["all_gather", "all_reduce", "reduce_scatter"])
 @pytest.mark.parametrize("size", ["large", "medium"])
 def test_bandwidth(collective, size, time_collective, busbw, check, record, parameter):
     """Every rank holds the right elements, and the bus bandwidth meets the limit for one node or for several."""
-    result = time_collective(collective, size=size)
     variant = {"large": "", "medium": "_medium"}[size]
+    metric = f"nccl.{collective}.{busbw}{variant}"
+    result = time_collective(collective, size=size, judged_as=metric)
     check(f"nccl.{collective}.wrong", result.num_wrong, "elements")
     of = {"collective": collective, "bytes": parameter(f"nccl.{size}_bytes")}
-    rate, spread_percent = result.busbw_gb_per_s, result.block_cv_percent
-    check(f"nccl.{collective}.{busbw}{variant}", rate, "GB/s", spread_percent=spread_percent, detail=result.late, **of)
-    record(f"nccl.{collective}.spread{variant}", spread_percent, "%")
+    rate, spread = result.busbw_gb_per_s, result.spread
+    check(metric, rate, "GB/s", spread=spread, detail=result.late, **of)
+    record(f"nccl.{collective}.spread{variant}", spread.percent, "%")
     record(f"nccl.{collective}.slowest{variant}_s", result.slowest_s, "s")
     record(f"nccl.{collective}.p50{variant}_s", result.p50_s, "s")
     record(f"nccl.{collective}.p99{variant}_s", result.p99_s, "s")
@@ -46,9 +48,17 @@ def test_latency_eager(record_latency):
     record_latency("_eager", in_a_graph=False)
 
 
-@pytest.mark.worker(env={**nccl_log.ENVIRONMENT, **nccl.LATENCY_ENVIRONMENT})
+@own_worker
+def test_transport(gpu, check, check_all):
+    """By NCCL's own log a small message goes the way that was bought. Where it does not, what follows is measured briefly."""
+    num_bytes = nccl.LATENCY_SIZES[-1]
+    check("nccl.all_reduce.wrong", nccl.count_wrong("all_reduce", num_bytes=num_bytes, device=gpu.device), "elements")
+    check_all(nccl_physics.ways(nccl_log.read_own(), gpu.gather("node", gpu.node), gpu.rank))
+
+
+@own_worker
 def test_physics(gpu, parameter, check, check_all, record, record_latency):
-    """By its own log NCCL uses the algorithm and the transport that were bought. The latency without the host is reported."""
+    """By its own log NCCL takes the algorithm and the way that were bought. The latency without the host is reported."""
     num_bytes = parameter("nccl.large_bytes")
     for collective in nccl_physics.COLLECTIVES:
         check(f"nccl.{collective}.wrong", nccl.count_wrong(collective, num_bytes=num_bytes, device=gpu.device), "elements")

@@ -41,6 +41,7 @@ from gpu_acceptance.control.messages import (
 )
 from gpu_acceptance.control.rank import Rank
 from gpu_acceptance.control.secret import Secret
+from gpu_acceptance.measure.pace import Spread
 from gpu_acceptance.record.figure import make_figure
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome
@@ -97,7 +98,7 @@ def record_of(rank: int, go: Go) -> RankRecord:
         rank=rank,
         outcome=Outcome.PASSED,
         duration_s=1.0,
-        figures=tuple(make_figure(metric, 1000.0 + rank, "GB/s", judged=True, spread_percent=0.3) for metric in METRICS),
+        figures=tuple(make_figure(metric, 1000.0 + rank, "GB/s", judged=True, spread=Spread(0.3)) for metric in METRICS),
         counters=tuple(make_figure(metric, 0, "count", judged=False) for metric in COUNTERS),
     )
 

@@ -24,7 +24,7 @@ from gpu_acceptance.thresholds.profile import fabrics, load_profile, select_fabr
 from gpu_acceptance.verdict.coverage import applying_limits
 from gpu_acceptance.verdict.rows import make_row
 from gpu_acceptance.verdict.verdict import conclude
-from tests.judging import make_job, make_plan, make_record
+from tests.judging import make_job, make_plan, make_record, spread_of
 
 NETWORK = frozenset({"connectivity", "infiniband", "nic", "nccl", "nccl_ring", "nccl_sizes", "nccl_scaling"})
 SMALL, LARGE = 2**27, 2**32
@@ -176,7 +176,7 @@ def _row(metric: str, by_rank: dict[int, tuple], profile: Profile, job: Job) -> 
 
 def _figure(metric, shown, spread):
     value, unit, detail = shown
-    return make_figure(metric, value, unit, judged=True, spread_percent=spread, detail=detail)
+    return make_figure(metric, value, unit, judged=True, spread=spread_of(spread), detail=detail)
 
 
 @cache

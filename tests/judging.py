@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import cache
 
 from gpu_acceptance.inventory.gpu import Gpu
+from gpu_acceptance.measure.pace import Spread
 from gpu_acceptance.record.figure import Figure, make_figure
 from gpu_acceptance.record.job import Job, RankIdentity
 from gpu_acceptance.record.outcome import Outcome
@@ -76,11 +77,15 @@ def make_plan(profile: Profile, **more: object) -> RunPlan:
     return RunPlan(**{"profile": profile, **fixed, **more})  # type: ignore[arg-type]
 
 
+def spread_of(percent: float | None) -> Spread | None:
+    return None if percent is None else Spread(percent)
+
+
 def make_attempt(
     values: Mapping[int, object], number: int = 1, metric: str = METRIC, unit: str = "GB/s", spread: float | None = None
 ) -> Attempt:
     """Every rank passed and checked one value."""
-    figures = {rank: make_figure(metric, value, unit, judged=True, spread_percent=spread) for rank, value in values.items()}
+    figures = {rank: make_figure(metric, value, unit, judged=True, spread=spread_of(spread)) for rank, value in values.items()}
     return Attempt(number=number, ranks=tuple(make_record(rank, figures=(figure,), attempt=number) for rank, figure in figures.items()))
 
 

@@ -33,7 +33,7 @@ from gpu_acceptance.verdict.bounds import bounds_of
 from gpu_acceptance.verdict.coverage import applying_limits
 from gpu_acceptance.verdict.rows import make_row
 from gpu_acceptance.verdict.verdict import conclude
-from tests.judging import make_job, make_plan, make_record
+from tests.judging import make_job, make_plan, make_record, spread_of
 
 pytestmark = pytest.mark.slow
 
@@ -153,7 +153,7 @@ def row_of(profile: Profile, job: Job, metric: str, values: Mapping[int, Value],
     limit = profile.limits[metric]
     spread = bound_at(limit.spread_at_most, job.gpus_per_node, job.num_nodes)
     records = [
-        make_record(rank, figures=(INFORMS, make_figure(metric, value, limit.unit, judged=True, spread_percent=spread)))
+        make_record(rank, figures=(INFORMS, make_figure(metric, value, limit.unit, judged=True, spread=spread_of(spread))))
         for rank, value in values.items()
     ]
     silent = [make_record(rank) for rank in range(job.world_size) if rank not in values]

@@ -164,8 +164,8 @@ def run(subject, name, dtype):
     spec.loader.exec_module(module)
     figures = []
 
-    def check(metric, value, unit, spread_percent=None):
-        figures.append(make_figure(metric, value, unit, judged=True, spread_percent=spread_percent))
+    def check(metric, value, unit, spread=None):
+        figures.append(make_figure(metric, value, unit, judged=True, spread=spread))
 
     given = {"gemm": make_gemm(subject=subject), "check": check, "record": lambda *_: None, "dtype": dtype}
     validation = getattr(module, f"test_{name}")

@@ -1,5 +1,7 @@
 """Blocks that differ too much, in both attempts."""
 
+from gpu_acceptance.measure.pace import Spread
+
 
 def test_value(check):
-    check("unstable.value", 5.0, "GB/s", spread_percent=30.0)
+    check("unstable.value", 5.0, "GB/s", spread=Spread(30.0))

@@ -103,7 +103,7 @@ def test_the_rate_is_that_of_the_median_block_of_whole_operations(measure):
     assert (result.shape, result.num_iterations >= 1) == ((30, 20, 10), True)
     assert result.operation_s * result.num_iterations == pytest.approx(statistics.median(span.elapsed_s for span in result.spans))
     assert result.tflop_per_s == pytest.approx(2 * 30 * 20 * 10 / result.operation_s / 1e12)
-    assert math.isfinite(result.block_cv_percent)
+    assert math.isfinite(result.spread.percent)
 
 
 def test_the_preheat_runs_in_full_before_the_first_block_and_the_device_rests_before_every_burst():

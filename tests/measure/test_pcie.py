@@ -45,7 +45,7 @@ def copies(monkeypatch):
 def test_a_sound_link_has_no_wrong_byte(direction, num_words):
     result = measure(direction, buffer_bytes=8 * num_words)
     assert result.num_wrong == 0
-    assert math.isfinite(result.cv_percent)
+    assert math.isfinite(result.spread.percent)
 
 
 BOTH = pytest.mark.parametrize(("direction", "ways"), [("h2d", 1), ("d2h", 1), ("bidirectional", 2)])
@@ -168,12 +168,12 @@ def test_the_two_directions_go_opposite_ways_and_carry_other_data(copies):
 def test_the_median_sample_is_the_figure_of_all_that_was_moved(direction, ways):
     result = measure(direction, num_copies=5, in_turn=lambda work: work() and Blocks((4e-6, 1e-6, 2e-6), 1))
     moved_gb = ways * 5 * BUFFER_BYTES / 1e9
-    assert (result.sample_s, result.gb_per_s, result.best_gb_per_s) == (
+    assert (result.sample_s, result.gb_per_s, result.spread.best) == (
         2e-6,
         pytest.approx(moved_gb / 2e-6),
         pytest.approx(moved_gb / 1e-6),
     )
-    assert result.cv_percent == pytest.approx(100 * 1.527525 / 2.333333, rel=1e-5)
+    assert result.spread.percent == pytest.approx(100 * 1.527525 / 2.333333, rel=1e-5)
 
 
 def test_nothing_is_timed_but_in_turn_and_each_sample_is_announced(copies):

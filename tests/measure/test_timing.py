@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from gpu_acceptance.measure import timing
+from gpu_acceptance.measure.pace import Spread
 from gpu_acceptance.measure.timing import Blocks, time_blocks
 
 CPU = torch.device("cpu")
@@ -52,6 +53,39 @@ def test_slow_operations_run_at_least_20_times_a_block_and_those_that_take_no_ti
     assert sum(machine.blocks) == 1 + 9 * 20
     monkeypatch.setattr(timing, "MAX_ITERATIONS", 5000)
     assert timed(Machine(0.0, monkeypatch)).num_iterations == 5000
+
+
+def test_a_hopeless_operation_is_told_from_a_few(monkeypatch):
+    machine = Machine(1.0, monkeypatch)
+    blocks = timed(machine, hopeless_s=0.5)
+    assert (blocks.is_cut, blocks.median_s, blocks.num_iterations) == (True, 1.0, 1)
+    assert len(blocks.operation_s) >= 2
+    assert sum(machine.blocks) == 1 + len(blocks.operation_s)  # the first loads kernels
+    assert blocks.spread(10.0) == Spread(0.0, 10.0, is_cut=True)
+
+
+def test_a_sound_operation_is_timed_in_full_though_its_first_ones_are_slow(monkeypatch):
+    machine = Machine(1.0, monkeypatch)
+
+    def operation():
+        machine.operation_s = 1.0 if sum(machine.blocks) < 4 else 1e-3
+        machine.operation()
+
+    blocks = time_blocks(operation, device=CPU, before_block=machine.before_block, block_s=0.3, warmup_s=0.2, hopeless_s=0.5)
+    assert (blocks.is_cut, len(blocks.operation_s)) == (False, 7)
+    assert blocks.operation_s == pytest.approx([1e-3] * 7)
+
+
+def test_operations_are_hopeless_only_where_they_are_on_every_rank(monkeypatch):
+    elsewhere = 10**9  # another rank has seen one that was fast enough
+    blocks = timed(Machine(1.0, monkeypatch), hopeless_s=0.5, agree=lambda number: max(number, elsewhere) if number > 100 else number)
+    assert not blocks.is_cut
+
+
+def test_few_blocks_are_a_number_that_all_ranks_share(monkeypatch):
+    given = []
+    blocks = timed(Machine(1.0, monkeypatch), hopeless_s=0.5, agree=lambda number: given.append(number) or max(number, 400_000))
+    assert len(blocks.operation_s) == len(given) == 2
 
 
 def test_ranks_run_what_was_agreed(monkeypatch):

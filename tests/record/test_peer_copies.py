@@ -36,7 +36,7 @@ def judged(answer, num_gpus, first=0, num_nodes=1):
         readings = [("out.bandwidth", copies.sent, "GB/s"), ("in.bandwidth", copies.received, "GB/s"), ("wrong", copies.wrong, "words")]
         readings += [("path", copies.path, "relative")] if num_gpus > 2 else []
         figures = (
-            make_figure(f"{METRICS}{name}", one.value, unit, judged=True, spread_percent=one.cv_percent, detail=one.detail)
+            make_figure(f"{METRICS}{name}", one.value, unit, judged=True, spread=one.spread, detail=one.detail)
             for name, one, unit in readings
         )
         records.append(make_record(rank, figures=tuple(figures)))

@@ -16,6 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from gpu_acceptance.base.text import MAX_TEXT, clip
 from gpu_acceptance.inventory.gpu import Gpu
+from gpu_acceptance.measure.pace import Spread
 from gpu_acceptance.record.figure import Figure, make_figure
 from gpu_acceptance.record.job import MOST_RANKS, RankFacts, RankIdentity
 from gpu_acceptance.record.outcome import Outcome
@@ -208,14 +209,14 @@ def test_what_is_no_value_becomes_an_anomaly(value, anomaly):
 
 @pytest.mark.parametrize("value", [True, False, 0, 1, 1.0, -0.5, 2**63 - 1, "NVLS", ""])
 def test_a_value_stays_what_it_is(value):
-    figure = make_figure("m", value, "text", judged=False, spread_percent=0.2)
+    figure = make_figure("m", value, "text", judged=False, spread=Spread(0.2))
     assert figure == Figure(metric="m", value=value, unit="text", judged=False, spread_percent=0.2)
     assert type(figure.value) is type(value)
 
 
 @pytest.mark.parametrize("spread", [math.nan, math.inf])
 def test_a_value_with_a_spread_that_is_no_number_is_no_value(spread):
-    figure = make_figure("m", 1.0, "s", judged=True, spread_percent=spread)
+    figure = make_figure("m", 1.0, "s", judged=True, spread=Spread(spread))
     assert (figure.value, figure.anomaly) == (None, f"spread is {spread}")
 
 
@@ -261,9 +262,16 @@ def test_a_value_too_large_to_keep_is_an_anomaly(value, anomaly):
     assert make_figure("m", value, "count", judged=True).anomaly == anomaly
 
 
+@pytest.mark.parametrize("best", [math.inf, "2", True])
+def test_a_best_block_that_is_no_number_is_an_anomaly(best):
+    figure = make_figure("m", 1.0, "s", judged=True, spread=Spread(0.2, best))
+    assert figure.value is None
+    assert figure.anomaly.startswith("best block is ")
+
+
 @pytest.mark.parametrize(("spread", "anomaly"), [("2", "spread is a str"), (True, "spread is a bool"), (math.nan, "spread is nan")])
 def test_an_invalid_spread_is_an_anomaly(spread, anomaly):
-    assert make_figure("m", 1.0, "s", judged=True, spread_percent=spread).anomaly == anomaly
+    assert make_figure("m", 1.0, "s", judged=True, spread=Spread(spread)).anomaly == anomaly
 
 
 @pytest.mark.parametrize(

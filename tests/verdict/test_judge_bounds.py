@@ -4,6 +4,8 @@ import math
 
 import pytest
 
+from gpu_acceptance.measure.pace import Spread
+from gpu_acceptance.record.figure import make_figure
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.row import Attempt
 from gpu_acceptance.thresholds.limit import ByNodes, Peers
@@ -129,6 +131,28 @@ def attempts(first, second=None, *, spreads=(1.0, 1.0)):
 
 
 STEADY = make_limit(spread_at_most=2.0)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "value", "best", "status"),
+    [
+        ({"at_least": 337}, 371.0, 380.0, Status.UNSTABLE),
+        ({"at_least": 587}, 371.0, 380.0, Status.MISSED),
+        ({"at_least": 587}, 371.0, 587.0, Status.UNSTABLE),
+        ({"at_least": 587}, 371.0, None, Status.UNSTABLE),
+        ({"at_least": 587}, 371.0, 300.0, Status.UNSTABLE),  # no best block is worse than the median
+        ({"at_most": 5}, 9.0, 6.0, Status.MISSED),
+        ({"at_most": 5}, 9.0, 5.0, Status.UNSTABLE),
+        ({"equals": 5.0}, 9.0, 6.0, Status.UNSTABLE),
+    ],
+)
+def test_an_unstable_figure_is_missed_where_its_best_block_misses_as_well(bounds, value, best, status):
+    limit = make_limit(**{"at_least": None, **bounds}, spread_at_most=2)
+    figure = make_figure(METRIC, value, "GB/s", judged=True, spread=Spread(12.0, best))
+    attempt = Attempt(number=1, ranks=(make_record(0, figures=(figure,)),))
+    judged = the_one(judge((attempt,), make_profile(limit), make_job(1), {}, limit.subject))
+    assert judged.status is status
+    assert ("best block" in judged.message) == (status is Status.MISSED)
 
 
 def test_an_unstable_figure_is_not_judged():

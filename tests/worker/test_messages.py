@@ -58,7 +58,7 @@ def test_half_of_a_surrogate_pair_comes_as_its_escape(pipe):
 
 def test_a_path_of_any_bytes_comes_as_it_was():
     path = Path(os.fsdecode(b"/tmp/\xff a%20\n"))
-    facts = RunFacts(parameters={}, digests={}, declared_nodes=(), paths=Paths(checkpoints=path, lora_data=Path("/data")))
+    facts = RunFacts(floors={}, parameters={}, digests={}, declared_nodes=(), paths=Paths(checkpoints=path, lora_data=Path("/data")))
     facts_alone = TypeAdapter(RunFacts)
     assert facts_alone.validate_json(facts_alone.dump_json(facts)) == facts
 

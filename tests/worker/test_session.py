@@ -12,6 +12,7 @@ import pytest
 from gpu_acceptance.control.control import MAX_MESSAGE_BYTES
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.inventory.gpu import Gpu, GpuProcess, GpuUse
+from gpu_acceptance.measure.pace import Spread
 from gpu_acceptance.worker.session import (
     MOST_FIGURES,
     Figures,
@@ -27,7 +28,7 @@ from gpu_acceptance.worker.session import (
 def test_figures_are_taken_until_the_end_and_noted_after_it():
     late = []
     figures = Figures("acceptance/test_a.py::test_a", late)
-    figures.add("a.x.value", 2.0, "GB/s", judged=True, spread_percent=1.5)
+    figures.add("a.x.value", 2.0, "GB/s", judged=True, spread=Spread(1.5))
     (taken,) = figures.close()
     assert (taken.metric, taken.value, taken.judged, taken.spread_percent) == ("a.x.value", 2.0, True, 1.5)
     figures.add("a.x.value", 0.1, "GB/s", judged=True)

@@ -28,7 +28,7 @@ def main() -> None:
     ended += [aliased(("random",), 1), everything_wrong(), refuses_small_arrays()]
     for kernel in hbm.KERNELS:
         result = hbm.measure(kernel, array_bytes=4 * 2**30, device=GPU, block_s=0.3, num_blocks=7)
-        say(kernel, result.num_wrong == 0, median=result.gb_per_s, best=result.best_gb_per_s, cv_percent=result.block_cv_percent)
+        say(kernel, result.num_wrong == 0, median=result.gb_per_s, best=result.spread.best, cv_percent=result.spread.percent)
         ended.append(result.num_wrong == 0)
     sys.exit(not all(ended))
 

@@ -92,7 +92,7 @@ def reading(direction: str, number: int | None, cpus: frozenset[int] | None, dev
     line = {"direction": direction, "node": number, "is_bound": alone.is_bound, "pages_by_node": alone.pages_by_node}
     line["num_pages"] = alone.num_pages
     for way, result in {"alone": alone, "together": at_once}.items():
-        line |= {f"{way}_gb_per_s": result.gb_per_s, f"{way}_best": result.best_gb_per_s, f"{way}_cv_percent": result.cv_percent}
+        line |= {f"{way}_gb_per_s": result.gb_per_s, f"{way}_best": result.spread.best, f"{way}_cv_percent": result.spread.percent}
         line[f"{way}_wrong"] = result.num_wrong
     return line
 

@@ -67,7 +67,7 @@ def gemm(device: torch.device) -> Callable[[], Iterator[Reading]]:
             square(8192), dtype="bf16", device=device, preheat_s=next(preheat, 1.0), block_s=1.0, num_blocks=10
         )
         clock = sampler.window(result.begin_s, result.end_s).spans["sm_clock_mhz"].mean
-        yield "gemm.bf16.sustained", result.tflop_per_s, result.block_cv_percent
+        yield "gemm.bf16.sustained", result.tflop_per_s, result.spread.percent
         yield "gemm.bf16.sm_clock", clock, None
         yield "gemm.bf16.cycle_efficiency", cycle_efficiency_on(device, "bf16", result.tflop_per_s, clock), None
 
@@ -88,7 +88,7 @@ def bandwidth(device: torch.device) -> Callable[[], Iterator[Reading]]:
         for kernel in hbm.KERNELS:
             together(device)
             result = hbm.measure(kernel, array_bytes=4 * GiB, device=device, block_s=0.15, num_blocks=7)
-            yield f"hbm.{kernel}.bandwidth", result.gb_per_s, result.block_cv_percent
+            yield f"hbm.{kernel}.bandwidth", result.gb_per_s, result.spread.percent
 
     return read
 
@@ -100,7 +100,7 @@ def links(device: torch.device) -> Callable[[], Iterator[Reading]]:
     def read() -> Iterator[Reading]:
         for direction in ("h2d", "d2h"):
             result = pcie.measure(direction, **sizes, device=device, cpus=cpus, in_turn=in_turn)
-            yield f"pcie.{direction}.bandwidth", result.gb_per_s, result.cv_percent
+            yield f"pcie.{direction}.bandwidth", result.gb_per_s, result.spread.percent
 
     return read
 
@@ -109,7 +109,7 @@ def collectives(device: torch.device) -> Callable[[], Iterator[Reading]]:
     def read() -> Iterator[Reading]:
         for collective in ("all_reduce", "all_gather", "reduce_scatter") if world_size() > 1 else ():
             result = nccl.measure(collective, num_bytes=4 * GiB, device=device, block_s=0.1, num_blocks=7)
-            yield f"nccl.{collective}.busbw", result.busbw_gb_per_s, result.block_cv_percent
+            yield f"nccl.{collective}.busbw", result.busbw_gb_per_s, result.spread.percent
 
     return read
 

@@ -105,6 +105,7 @@ class Go(OfAttempt):
     next: str | None = None  # that these workers run after it
     previous: str | None = None  # and what they ran before it
     group: bool = False  # new workers form a process group
+    brief: Words = ""  # why rates need no more than a few operations
     env: dict[str, str] = Field(default_factory=dict)  # of new workers
 
 

@@ -26,12 +26,17 @@ _ELEMENT_BYTES = 4
 def findings(log: Answer[NcclLog], num_bytes: int, nodes: Sequence[int], rank: int) -> Findings:
     """Yield findings of one rank, after each collective ran over `num_bytes`. `nodes`: the node of each rank, in the order of ranks.
 
-    Only rank 0 logs the algorithm. A rank without connections inside its node, or to other nodes, has no such figure.
+    Only rank 0 logs the algorithm. A rank without connections inside its node, or to other nodes, has no such transport.
     """
     if rank == 0:
         chosen, detail = algorithm(log, num_bytes, len(nodes))
         suffix = "_internode" if len(set(nodes)) > 1 else ""  # they have different limits
         yield f"nccl.all_reduce.algorithm{suffix}", chosen, "text", detail
+    yield from ways(log, nodes, rank)
+
+
+def ways(log: Answer[NcclLog], nodes: Sequence[int], rank: int) -> Findings:
+    """Yield the transports of one rank, as far as it has connected. `nodes`: as of `findings`."""
     for where in _places(nodes, rank):
         used = connections(log, nodes, where)
         if isinstance(used, Missing):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gpu_acceptance.measure.pace import Spread
 from gpu_acceptance.measure.timing import time_blocks
 
 SEED = 20_261_120
@@ -30,9 +31,8 @@ class BandwidthResult:
     kernel: str
     array_bytes: int
     operation_s: float  # median block
-    block_cv_percent: float
     gb_per_s: float  # median block
-    best_gb_per_s: float  # fastest block, to compare with BabelStream, which reports its minimum time
+    spread: Spread  # its best block is what BabelStream reports
     num_wrong: int  # elements of the output; the output of a read is one element
 
 
@@ -75,8 +75,13 @@ def num_bytes(kernel: str, array_bytes: int) -> int:
     return KERNELS[kernel].num_arrays * array_bytes
 
 
-def measure(kernel: str, *, array_bytes: int, device: torch.device, block_s: float, num_blocks: int) -> BandwidthResult:
-    """Time one kernel over three fp32 arrays of `array_bytes` each, then count the wrong elements of its output."""
+def measure(
+    kernel: str, *, array_bytes: int, device: torch.device, block_s: float, num_blocks: int, hopeless_s: float = math.inf
+) -> BandwidthResult:
+    """Time one kernel over three fp32 arrays of `array_bytes` each, then count the wrong elements of its output.
+
+    `hopeless_s`: see `time_blocks`.
+    """
     if device.type == "cuda":
         l2_bytes = torch.cuda.get_device_properties(device).L2_cache_size
         if array_bytes < (least := _NUM_CACHES * l2_bytes):
@@ -85,10 +90,12 @@ def measure(kernel: str, *, array_bytes: int, device: torch.device, block_s: flo
     for array, tensor in enumerate((out, x, y)):
         _fill(tensor, _random, array)
     run, moved_bytes = KERNELS[kernel].run, num_bytes(kernel, array_bytes)
-    blocks = time_blocks(lambda: run(out, x, y), device=device, num_blocks=num_blocks, block_s=block_s, warmup_s=block_s)
+    blocks = time_blocks(
+        lambda: run(out, x, y), device=device, num_blocks=num_blocks, block_s=block_s, warmup_s=block_s, hopeless_s=hopeless_s
+    )
     num_wrong = _count_wrong(kernel, out, x, y)
-    median, best = (moved_bytes / seconds / 1e9 for seconds in (blocks.median_s, min(blocks.operation_s)))
-    return BandwidthResult(kernel, array_bytes, blocks.median_s, blocks.cv_percent, median, best, num_wrong)
+    gb = moved_bytes / 1e9
+    return BandwidthResult(kernel, array_bytes, blocks.median_s, gb / blocks.median_s, blocks.spread(gb), num_wrong)
 
 
 def _count_wrong(kernel: str, out: Tensor, x: Tensor, y: Tensor) -> int:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
+from gpu_acceptance.measure.pace import Spread
 from gpu_acceptance.measure.timing import time_blocks, wait_for
 
 _NUM_ELEMENTS = 1024
@@ -20,7 +21,7 @@ class LaunchResult:
     """Small kernels on one device, started one after the other from one thread of PyTorch."""
 
     kernel_us: float  # one kernel of a row without a wait between them: median block
-    block_cv_percent: float
+    spread: Spread  # of these blocks
     round_trip_us: float  # start one kernel and wait until the device is idle: median block
     num_wrong: int  # elements that do not equal the number of kernels
 
@@ -40,4 +41,5 @@ def measure(*, device: torch.device, num_blocks: int) -> LaunchResult:
 
     kernel = time_blocks(add, device=device, num_blocks=num_blocks, block_s=_BLOCK_S, warmup_s=_BLOCK_S)
     round_trip = time_blocks(add_and_wait, device=device, num_blocks=num_blocks, block_s=_BLOCK_S, warmup_s=_BLOCK_S)
-    return LaunchResult(1e6 * kernel.median_s, kernel.cv_percent, 1e6 * round_trip.median_s, int((elements != num_kernels).sum()))
+    spread, num_wrong = Spread(kernel.cv_percent, 1e6 * kernel.best_s), int((elements != num_kernels).sum())
+    return LaunchResult(1e6 * kernel.median_s, spread, 1e6 * round_trip.median_s, num_wrong)

@@ -21,6 +21,7 @@ import torch.distributed as dist
 
 from gpu_acceptance.measure import collectives
 from gpu_acceptance.measure.collectives import BYTES_PER_ELEMENT, NAMES, Buffers, Group, bus_factor, largest, over_ranks, split
+from gpu_acceptance.measure.pace import Spread
 from gpu_acceptance.measure.timing import Blocks, p99, time_blocks, time_each
 
 LATENCY_BYTES = 2**20  # up to here latency dominates, and the time of a collective says more than its rate
@@ -46,8 +47,8 @@ class CollectiveResult:
     num_bytes: int  # rounded down to whole elements (for every rank), as nccl-tests does
     elapsed_s: float  # one operation: median block, mean over ranks as nccl-tests does
     slowest_s: float  # median block of the slowest rank
-    block_cv_percent: float  # of the rank where it is largest
     busbw_gb_per_s: float
+    spread: Spread  # of the rank where it is largest; the best block of any rank
     p50_s: float  # of single operations, back to back; the rank where it is largest
     p99_s: float  # nearest rank; with fewer than 100 operations the longest one
     late: str  # names the ranks that others wait for; empty where there is none, or where a rank may be done before another has come
@@ -63,23 +64,25 @@ def measure(
     num_blocks: int,
     min_iterations: int = 20,
     group: Group = None,
+    hopeless_s: float = math.inf,
 ) -> CollectiveResult:
     """Time one collective over a process group, then count the wrong elements of one more operation. Collective there.
 
     `group`: all ranks unless one is given. Blocks have at least `min_iterations` operations; nccl-tests has 20. A message has at least one
-    element, a sharded one at least one for each rank.
+    element, a sharded one at least one for each rank. `hopeless_s`: see `time_blocks`.
     """
     buffers = Buffers(collective, num_bytes, device, group)
-    blocks, single_s = _time(buffers, block_s, num_blocks, min_iterations)
-    own = [blocks.median_s, blocks.cv_percent, statistics.median(single_s), p99(single_s), statistics.mean(single_s)]
-    medians_s, cvs_percent, p50s_s, p99s_s, means_s = over_ranks(own, device, group)
+    blocks, single_s = _time(buffers, block_s, num_blocks, min_iterations, hopeless_s)
+    own = [blocks.median_s, blocks.best_s, blocks.cv_percent, statistics.median(single_s), p99(single_s), statistics.mean(single_s)]
+    medians_s, bests_s, cvs_percent, p50s_s, p99s_s, means_s = over_ranks(own, device, group)
     elapsed_s = statistics.mean(medians_s)
+    gb = moved_gb(collective, buffers.num_bytes, dist.get_world_size(group))
     return CollectiveResult(
         num_bytes=buffers.num_bytes,
         elapsed_s=elapsed_s,
         slowest_s=max(medians_s),
-        block_cv_percent=max(cvs_percent),
-        busbw_gb_per_s=buffers.num_bytes / elapsed_s / 1e9 * bus_factor(collective, dist.get_world_size(group)),
+        busbw_gb_per_s=gb / elapsed_s,
+        spread=Spread(max(cvs_percent), gb / min(bests_s), blocks.is_cut),
         p50_s=max(p50s_s),
         p99_s=max(p99s_s),
         late=late(means_s) if collective in _ALL_WAIT else "",
@@ -87,7 +90,12 @@ def measure(
     )
 
 
-def _time(buffers: Buffers, block_s: float, num_blocks: int, min_iterations: int) -> tuple[Blocks, list[float]]:
+def moved_gb(collective: str, num_bytes: int, world_size: int) -> float:
+    """Return the GB of a message that every link must carry: over the seconds it is the bus bandwidth."""
+    return num_bytes / 1e9 * bus_factor(collective, world_size)
+
+
+def _time(buffers: Buffers, block_s: float, num_blocks: int, min_iterations: int, hopeless_s: float) -> tuple[Blocks, list[float]]:
     """Time blocks of equal length on all ranks, each after a barrier and on fresh values, and single operations. Collective."""
     device, group = buffers.device, buffers.group
     generator = torch.Generator(device).manual_seed(dist.get_rank(group))
@@ -106,7 +114,10 @@ def _time(buffers: Buffers, block_s: float, num_blocks: int, min_iterations: int
         warmup_s=block_s,
         before_block=start_together,
         agree=lambda num_iterations: largest(num_iterations, device, group),
+        hopeless_s=hopeless_s,
     )
+    if blocks.is_cut:
+        return blocks, list(blocks.operation_s)
     start_together()
     return blocks, time_each(buffers.run, blocks.num_iterations, device)
 

@@ -14,6 +14,7 @@ Tensor suffix: W words of 64 bits.
 
 import math
 import statistics
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -23,7 +24,7 @@ from torch import Tensor
 
 from gpu_acceptance.measure.pcie import WORD_BYTES, new_stream, words
 from gpu_acceptance.measure.peer_matrix import Cell, Matrix, Pair
-from gpu_acceptance.measure.timing import Mark, cv_percent, time_block, wait_for
+from gpu_acceptance.measure.timing import Mark, Span, cv_percent, hopeless_blocks, time_block, wait_for
 from gpu_acceptance.measure.tournament import round_robin
 
 MODES = ("unidirectional", "bidirectional")
@@ -54,11 +55,14 @@ def visible_gpus() -> dict[str, int]:
     return {f"GPU-{torch.cuda.get_device_properties(index).uuid}": index for index in range(torch.cuda.device_count())}
 
 
-def bandwidth(mode: str, *, devices: Sequence[torch.device], num_bytes: int, num_copies: int, num_samples: int) -> Matrix:
+def bandwidth(
+    mode: str, *, devices: Sequence[torch.device], num_bytes: int, num_copies: int, num_samples: int, hopeless_s: float = math.inf
+) -> Matrix:
     """Measure GB/s from each device to each other, the median sample: one direction of a pair at a time, or both at once.
 
     `devices`: at least two, of one type. Needs three buffers of `num_bytes`, whole words, on each. On a CPU the devices are buffers of one
-    memory, and pairs follow each other.
+    memory, and pairs follow each other. Where a copy takes longer than `hopeless_s`, samples are a few single copies (see
+    `hopeless_blocks`).
     """
     src = [_words_of(gpu, num_bytes // WORD_BYTES, device) for gpu, device in enumerate(devices)]
     dst, expected = ([torch.empty_like(one_W) for one_W in src] for _ in range(2))
@@ -69,7 +73,7 @@ def bandwidth(mode: str, *, devices: Sequence[torch.device], num_bytes: int, num
             for source, destination in at_once:
                 expected[destination].copy_(_words_of(source, len(src[source]), devices[destination]))
             ways = [_Way(src[a], dst[b], expected[b], new_stream(devices[a])) for a, b in at_once]
-            cells |= zip(at_once, _measure_at_once(ways, num_copies, num_samples), strict=True)
+            cells |= zip(at_once, _measure_at_once(ways, num_copies, num_samples, hopeless_s), strict=True)
     return Matrix(len(devices), cells)
 
 
@@ -100,19 +104,33 @@ def _words_of(gpu: int, num_words: int, device: torch.device) -> Tensor:
     return words(gpu * _FIRST_WORD, gpu * _FIRST_WORD + num_words, device)
 
 
-def _measure_at_once(ways: Sequence[_Way], num_copies: int, num_samples: int) -> list[Cell]:
+def _measure_at_once(ways: Sequence[_Way], num_copies: int, num_samples: int, hopeless_s: float) -> list[Cell]:
     """Return a cell for each way. One more sample comes first, which maps the memory of one GPU into the other; it is proved, not timed."""
-    samples, most_wrong = [], [0] * len(ways)
-    for _ in range(1 + num_samples):
+    singles, most_wrong = list[list[float]](), [0] * len(ways)
+
+    def sample(num_copies: int) -> list[float]:
         for way in ways:
             torch.bitwise_not(way.expected, out=way.dst)
-        samples.append(_sample_s(ways, num_copies))
+        seconds = _sample_s(ways, num_copies)
         found = [torch.count_nonzero(way.dst != way.expected) for way in ways]  # enqueued on all GPUs before the first is waited for
-        most_wrong = [max(most, int(one)) for most, one in zip(most_wrong, found, strict=True)]
+        most_wrong[:] = (max(most, int(one)) for most, one in zip(most_wrong, found, strict=True))
+        return seconds
+
+    def single(_: int) -> Span:
+        begin_s = time.monotonic()
+        singles.append(sample(1))
+        return Span(begin_s, time.monotonic(), min(singles[-1]))
+
+    if hopeless_s < math.inf:
+        sample(1)
+    if is_cut := hopeless_blocks(single, hopeless_s) is not None:
+        samples, num_copies = singles, 1
+    else:
+        samples = [sample(num_copies) for _ in range(1 + num_samples)][1:]
     cells = []
-    for way, seconds, num_wrong in zip(ways, zip(*samples[1:], strict=True), most_wrong, strict=True):
+    for way, seconds, num_wrong in zip(ways, zip(*samples, strict=True), most_wrong, strict=True):
         gb = num_copies * way.src.nbytes / 1e9
-        cells.append(Cell(gb / statistics.median(seconds), cv_percent(seconds), num_wrong))
+        cells.append(Cell(gb / statistics.median(seconds), cv_percent(seconds), num_wrong, gb / min(seconds), is_cut))
     return cells
 
 

@@ -12,6 +12,7 @@ Not proved: a copy that a later one of the same sample has overwritten.
 Tensor suffixes: N bytes, W words of 64 bits.
 """
 
+import functools
 import math
 import mmap
 import os
@@ -24,7 +25,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from gpu_acceptance.measure.timing import Blocks, time_blocks, wait_for
+from gpu_acceptance.measure.pace import Spread
+from gpu_acceptance.measure.timing import Blocks, Span, hopeless_blocks, time_block, time_blocks, wait_for
 
 WORD_BYTES = 8
 _ODD = 0x9E3779B97F4A7C15 - 2**64  # 2**64 over the golden ratio (Knuth, TAOCP 6.4): times an odd number, no two words are equal
@@ -118,9 +120,8 @@ class LinkResult:
     """One direction of one link, or both. `pages_by_node`: the place of the host memory; empty where the kernel does not say."""
 
     sample_s: float  # median
-    cv_percent: float  # of the samples
     gb_per_s: float  # median sample; of both directions, the sum
-    best_gb_per_s: float  # fastest sample
+    spread: Spread  # of the samples
     num_wrong: int  # bytes found wrong after one sample, at most, on the side they were copied to; of both directions, the sum
     is_bound: bool  # the host memory was first touched on the given CPUs
     pages_by_node: dict[int, int]
@@ -137,11 +138,14 @@ def measure(
     cpus: frozenset[int] | None = None,
     in_turn: Callable[[Work], Blocks] = lambda work: work(),
     before_sample: Callable[[], object] | None = None,
+    hopeless_s: float = math.inf,
+    agree: Callable[[int], int] = int,
 ) -> LinkResult:
     """Time copies of `buffer_bytes`, whole words, in one direction or both at once, and count the bytes that came out wrong.
 
     `cpus`: those of the GPU's NUMA node; None: wherever this thread runs. `in_turn` runs the samples and their checks. `before_sample`
-    runs before each sample, last of all. Collective where one of them is. On a CPU both sides are host memory.
+    runs before each sample, last of all. Collective where one of them is. On a CPU both sides are host memory. Where a copy takes longer
+    than `hopeless_s`, samples are a few single copies (see `hopeless_blocks`, also for `agree`).
     """
     names = DIRECTIONS[direction]
     with host_memory(len(names) * buffer_bytes, device, cpus) as (memory, is_bound):
@@ -155,12 +159,12 @@ def measure(
             if before_sample is not None:
                 before_sample()
 
-        blocks = in_turn(lambda: _time(ways, num_copies, num_samples, device, begin_sample))
+        blocks = in_turn(lambda: _time(ways, num_copies, num_samples, device, begin_sample, hopeless_s, agree))
         num_wrong = sum(way.prove_all() for way in ways)
         pages_by_node, num_pages = pages_of(memory)
-    moved_bytes = len(names) * num_copies * buffer_bytes
-    median, best = (moved_bytes / seconds / 1e9 for seconds in (blocks.median_s, min(blocks.operation_s)))
-    return LinkResult(blocks.median_s, blocks.cv_percent, median, best, num_wrong, is_bound, pages_by_node, num_pages)
+    moved_gb = len(names) * (1 if blocks.is_cut else num_copies) * buffer_bytes / 1e9
+    gb_per_s, spread = moved_gb / blocks.median_s, blocks.spread(moved_gb)
+    return LinkResult(blocks.median_s, gb_per_s, spread, num_wrong, is_bound, pages_by_node, num_pages)
 
 
 def with_pattern(name: str, words_W: Tensor, offset: int = 0, stride: int = 1) -> Iterator[tuple[Tensor, Tensor]]:
@@ -213,12 +217,20 @@ class _Way:
         self._most_wrong = max(self._most_wrong, num_wrong)
 
 
-def _time(ways: list[_Way], num_copies: int, num_samples: int, device: torch.device, before_sample: Callable[[], object]) -> Blocks:
+def _time(
+    ways: list[_Way],
+    num_copies: int,
+    num_samples: int,
+    device: torch.device,
+    before_sample: Callable[[], object],
+    hopeless_s: float,
+    agree: Callable[[int], int],
+) -> Blocks:
     """Time one sample in each block; three more come before the first that counts."""
     streams = [new_stream(device) for _ in ways]
     on_gpu = [stream for stream in streams if stream is not None]
 
-    def sample() -> None:
+    def copy(num_copies: int) -> None:
         if on_gpu:
             begun = torch.cuda.current_stream(device).record_event()
         for one in on_gpu:
@@ -230,6 +242,15 @@ def _time(ways: list[_Way], num_copies: int, num_samples: int, device: torch.dev
         for one in on_gpu:
             torch.cuda.current_stream(device).wait_stream(one)  # which goes on when the last of them has finished
 
+    def single(num_iterations: int) -> Span:
+        before_sample()
+        return time_block(lambda: copy(1), num_iterations, device)
+
+    if hopeless_s < math.inf:
+        single(1)
+        if few := hopeless_blocks(single, hopeless_s, agree):
+            return few
+    sample = functools.partial(copy, num_copies)
     return time_blocks(
         sample, device=device, num_blocks=num_samples, block_s=0.0, min_iterations=1, warmup_s=0.0, before_block=before_sample
     )

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpu_acceptance.base.text import first_few
+from gpu_acceptance.measure.pace import Spread
 
 Pair = tuple[int, int]  # source, destination
 _MOST_NAMED = 8  # in one text: one row of a matrix of 8 GPUs
@@ -24,6 +25,12 @@ class Cell:
     value: float  # GB/s, or of small messages us
     cv_percent: float  # of the samples
     num_wrong: int  # words of 64 bits at the destination, after the sample that left the most
+    best: float | None = None  # value of the best sample
+    is_cut: bool = False  # samples are a few single copies
+
+    @property
+    def spread(self) -> Spread:
+        return Spread(self.cv_percent, self.best, self.is_cut)
 
 
 @dataclass(frozen=True)
@@ -96,10 +103,14 @@ def attribution(bad: Collection[Pair], names: Sequence[str]) -> str:
 
 
 def to_text(matrix: Matrix) -> str:
-    """Return JSON: for each pair, row by row, value (6 digits), coefficient of variation (3) and wrong words."""
+    """Return JSON: for each pair, row by row, value (6 digits), coefficient of variation (3), wrong words, best (6), whether it is cut."""
     cells = (matrix.cells[pair] for pair in pairs(matrix.num_gpus))
-    rows = [[float(f"{cell.value:.6g}"), float(f"{cell.cv_percent:.3g}"), cell.num_wrong] for cell in cells]
+    rows = [[_rounded(cell.value), float(f"{cell.cv_percent:.3g}"), cell.num_wrong, _rounded(cell.best), cell.is_cut] for cell in cells]
     return json.dumps(rows, separators=(",", ":"))
+
+
+def _rounded(number: float | None) -> float | None:
+    return None if number is None else float(f"{number:.6g}")
 
 
 def from_text(text: str, num_gpus: int) -> Matrix:
@@ -113,7 +124,8 @@ def from_text(text: str, num_gpus: int) -> Matrix:
 
 def _is_cell(row: object) -> bool:
     """Accept NaN as a value: the host was too slow to measure it."""
-    if not isinstance(row, list) or [type(one) for one in row] != [float, float, int]:
+    if not isinstance(row, list) or [type(one) for one in row[:3] + row[4:]] != [float, float, int, bool]:
         return False
-    value, cv_percent, num_wrong = row
-    return not math.isinf(value) and not value <= 0 and math.isfinite(cv_percent) and cv_percent >= 0 and num_wrong >= 0
+    value, cv_percent, num_wrong, best, _ = row
+    has_best = best is None or (isinstance(best, float) and math.isfinite(best) and best > 0)
+    return has_best and not math.isinf(value) and not value <= 0 and math.isfinite(cv_percent) and cv_percent >= 0 and num_wrong >= 0

@@ -14,9 +14,13 @@ from dataclasses import dataclass
 
 import torch
 
+from gpu_acceptance.measure.pace import Spread
+
 MAX_ITERATIONS = 1_000_000  # limit of one block: an operation that takes no time must not run forever
 _MAX_ROUNDS = 8  # of one calibration; each may grow the block by _MAX_GROWTH
 _MAX_GROWTH = 100
+_PROBED_S = 0.3  # of operations that are all hopeless, from the first to the last: an idle GPU has raised its clocks by then
+_FAST_ENOUGH = 10**9  # more microseconds than probing takes
 _OVERSHOOT = 1.1  # a block found too short is made longer than the estimate, so that jitter does not ask for another round
 
 
@@ -59,14 +63,23 @@ class Blocks:
     operation_s: tuple[float, ...]
     num_iterations: int  # operations in each block
     spans: tuple[Span, ...] = ()
+    is_cut: bool = False  # these are a few operations, all hopeless
 
     @property
     def median_s(self) -> float:
         return statistics.median(self.operation_s)
 
     @property
+    def best_s(self) -> float:
+        return min(self.operation_s)
+
+    @property
     def cv_percent(self) -> float:
         return cv_percent(self.operation_s)
+
+    def spread(self, work: float) -> Spread:
+        """Return the spread of the rate of so much work in each operation."""
+        return Spread(self.cv_percent, work / self.best_s, self.is_cut)
 
 
 def cv_percent(values: Sequence[float]) -> float:
@@ -95,9 +108,11 @@ def time_blocks(
     warmup_s: float,
     before_block: Callable[[], object] | None = None,
     agree: Callable[[int], int] = int,
+    hopeless_s: float = math.inf,
 ) -> Blocks:
     """Time `num_blocks` blocks (at least 2) of at least about `block_s`, after running the operation for about `warmup_s`.
 
+    Where operations take longer than `hopeless_s`, a few of them are all (see `hopeless_blocks`).
     `before_block` runs before every block, outside its time, and a device sync follows it.
     Where the operation is collective this is too. Every rank calls it with the same arguments, and `agree` turns one rank's count into the
     same count for all (a maximum over ranks): no rank may wait for an operation that another one does not run.
@@ -109,10 +124,30 @@ def time_blocks(
         return time_block(operation, num_iterations, device)
 
     block(1)  # loads kernels, opens connections: never counted, not even as warm-up
+    if few := hopeless_blocks(block, hopeless_s, agree):
+        return few
     _filling(warmup_s, block, min_iterations, agree)
     num_iterations = _filling(block_s, block, min_iterations, agree)
     spans = tuple(block(num_iterations) for _ in range(num_blocks))
     return Blocks(tuple(span.elapsed_s / num_iterations for span in spans), num_iterations, spans)
+
+
+def hopeless_blocks(
+    block: Callable[[int], Span], hopeless_s: float, agree: Callable[[int], int] = int, *, most: int = 1000
+) -> Blocks | None:
+    """Return blocks of one operation where each takes longer than `hopeless_s` on every rank; None once one does not.
+
+    There are at least two, and they fill 0.3 s or are `most`. Where this returns None nothing is left out of the measurement that
+    follows. Collective as `time_blocks` is.
+    """
+    spans, begin_s, probed_s = list[Span](), time.monotonic(), 0.0
+    while hopeless_s < math.inf and (len(spans) < 2 or (probed_s < _PROBED_S and len(spans) < most)):
+        spans.append(block(1))
+        own_us = _FAST_ENOUGH if spans[-1].elapsed_s <= hopeless_s else int(1e6 * (time.monotonic() - begin_s))
+        if (most_us := agree(own_us)) >= _FAST_ENOUGH:
+            return None
+        probed_s = most_us / 1e6
+    return Blocks(tuple(span.elapsed_s for span in spans), 1, tuple(spans), is_cut=True) if spans else None
 
 
 def _filling(target_s: float, block: Callable[[int], Span], num_iterations: int, agree: Callable[[int], int]) -> int:

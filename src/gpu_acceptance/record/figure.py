@@ -15,6 +15,7 @@ from pydantic.dataclasses import dataclass
 from gpu_acceptance.base.model import CLOSED, Model
 from gpu_acceptance.base.text import clip
 from gpu_acceptance.inventory.answer import Missing
+from gpu_acceptance.measure.pace import Spread
 from gpu_acceptance.thresholds.limit import Value, Whole
 
 Labels = Mapping[str, str | int]
@@ -46,6 +47,8 @@ class Figure:
     judged: bool  # True: `check`, asks for judgement. False: `record`, informs
     anomaly: str = Field(default="", exclude_if=not_)
     spread_percent: float | None = Field(default=None, exclude_if=_is_none)  # coefficient of variation of the blocks behind the value
+    best: float | None = Field(default=None, exclude_if=_is_none)  # of these blocks
+    is_cut: bool = Field(default=False, exclude_if=not_)  # they are a few operations: hopeless, or of a brief measurement
     detail: str = Field(default="", max_length=1_000, exclude_if=not_)  # the part of the machine, for people: links, ports, XIDs
     labels: dict[str, str | Whole] | None = Field(default=None, max_length=16, exclude_if=_is_none)  # for charts: bytes=4096
 
@@ -59,7 +62,7 @@ def make_figure(
     unit: str,
     *,
     judged: bool,
-    spread_percent: float | None = None,
+    spread: Spread | None = None,
     anomaly: str = "",
     detail: str = "",
     labels: Labels = NONE,
@@ -74,7 +77,7 @@ def make_figure(
             raise ValueError(f"invalid {what} {text!r:.100}; must match {pattern.pattern}")
     if isinstance(value, Missing):
         labels = {**labels, "missing": value.missing.value}
-    anomaly = anomaly or _anomaly(value, spread_percent)
+    anomaly = anomaly or _anomaly(value, spread)
     about: dict[str, Any] = {}  # validation skips what is absent
     if detail:
         about["detail"] = clip(detail, _MOST_TEXT)
@@ -82,8 +85,12 @@ def make_figure(
         about["labels"] = {name: _label(name, text) for name, text in labels.items()}
     if anomaly:
         return Figure(metric=metric, value=None, unit=unit, judged=judged, anomaly=anomaly, **about)
-    if spread_percent is not None:
-        about["spread_percent"] = float(spread_percent)
+    if spread is not None:
+        about["spread_percent"] = float(spread.percent)
+        if spread.best is not None:
+            about["best"] = float(spread.best)
+        if spread.is_cut:
+            about["is_cut"] = True
     return Figure(metric=metric, value=cast(Value, value), unit=unit, judged=judged, **about)
 
 
@@ -99,7 +106,7 @@ def _is_too_long(value: object) -> bool:
     return isinstance(value, int) and abs(value) >= 2**63
 
 
-def _anomaly(value: object, spread_percent: object) -> str:
+def _anomaly(value: object, spread: Spread | None) -> str:
     """Return why this is no value with its spread; an empty text where it is one."""
     if isinstance(value, Missing) or (isinstance(value, float) and not math.isfinite(value)):
         return str(value)
@@ -109,11 +116,14 @@ def _anomaly(value: object, spread_percent: object) -> str:
         return f"a text of {len(value)} characters"
     if _is_too_long(value):
         return "an integer beyond 64 bits"
-    if spread_percent is None:
-        return ""
-    if isinstance(spread_percent, bool) or not isinstance(spread_percent, int | float):
-        return f"spread is a {type(spread_percent).__name__}"
-    return "" if math.isfinite(spread_percent) else f"spread is {spread_percent}"
+    for what, number in (("spread", spread.percent), ("best block", spread.best)) if spread else ():
+        if number is None and what == "best block":
+            continue
+        if isinstance(number, bool) or not isinstance(number, int | float):
+            return f"{what} is a {type(number).__name__}"
+        if not math.isfinite(number):
+            return f"{what} is {number}"
+    return ""
 
 
 def parts_of(finding: tuple[Any, ...]) -> tuple[str, Any, str, str, Mapping[str, Any]]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from gpu_acceptance.base.text import plural
 from gpu_acceptance.inventory.answer import Answer, Missing, Why
+from gpu_acceptance.measure.pace import Spread
 from gpu_acceptance.measure.peer_matrix import Matrix, Pair, attribution, from_text, num_wrong_of, to_text
 from gpu_acceptance.thresholds.limit import show
 
@@ -47,7 +48,7 @@ class Reading:
     """One figure: the value or why it is missing, its spread, and its copies if they are known."""
 
     value: Answer[float | int]
-    cv_percent: float | None = None
+    spread: Spread | None = None
     detail: str = ""
     labels: Mapping[str, int] = field(default_factory=dict)  # `peer`: the rank at the other end of a path
 
@@ -106,7 +107,7 @@ class PeerCopies:
         pair, others = pair_of(self.answer, self._own), self.answer.num_gpus - 1
         which = f"the fastest of {others}" if others > 1 else "which alone cannot tell one GPU from the other"
         cell = self.answer.cells[pair]
-        return Reading(cell.value, cell.cv_percent, f"{self._names(pair)}, {which}")
+        return Reading(cell.value, cell.spread, f"{self._names(pair)}, {which}")
 
     def _names(self, pair: Pair) -> str:
         return f"rank {self.ranks[pair[0]]} to rank {self.ranks[pair[1]]}"

@@ -39,6 +39,7 @@ class RankRecord(Model):
     generation: int
     rank: int
     outcome: Outcome
+    brief: str = ""  # why rates were measured over a few operations only
     phase: str = ""  # setup, call or teardown, in which a bad outcome happened
     duration_s: float = 0.0
     message: Text = ""  # the exception, the exit code, the reason of a skip

@@ -42,7 +42,7 @@ from gpu_acceptance.supervisor.worker_slot import WorkerConfig
 from gpu_acceptance.thresholds.levels import runs
 from gpu_acceptance.thresholds.limit import COUNTERS, RDMA_DEVICES, Profile, matching_reason, subject_of
 from gpu_acceptance.verdict.attempts import bare_row
-from gpu_acceptance.verdict.judge import most_risen
+from gpu_acceptance.verdict.judge import floors, most_risen
 from gpu_acceptance.verdict.reasons import FORMATION
 from gpu_acceptance.verdict.rows import Unmet, unmet_needs
 from gpu_acceptance.verdict.run_record import make_run_record
@@ -122,16 +122,17 @@ class Run:
         shared_stem = stem_in(settings.paths.shared_dir, run_id, agreed.mark) if settings.paths.shared_dir else None
         self.paths = replace(settings.paths, checkpoints=checkpoints, shared_stem=shared_stem)
         wanted, near = str(plan.profile.parameters.get(RDMA_DEVICES, "*")), fabric_reader.read(self.identity.gpus)
+        shape = plan, self.place.local_world_size, self.place.num_nodes
         facts = RunFacts(
             parameters={**plan.profile.parameters, RDMA_DEVICES: globs_of_job(wanted, near.devices)},
+            floors=floors(*shape),
             digests={"suite": suite_digest(rootdir), "profile": own_digest(settings, plan.profile, self.own_files)},
             declared_nodes=plan.declared_nodes,
             paths=self.paths,
         )
         judged = [limit.metric for limit in plan.profile.limits.values() if limit.subject == COUNTERS]
         counters = frozenset(metric for metric in judged if matching_reason(metric, plan.profile.not_applicable) is None)
-        most = most_risen(plan, self.place.local_world_size, self.place.num_nodes)
-        self.supervisor.slot.config = WorkerConfig(rootdir, ini, files, facts, agreed.group_timeout_s, counters, most)
+        self.supervisor.slot.config = WorkerConfig(rootdir, ini, files, facts, agreed.group_timeout_s, counters, most_risen(*shape))
 
     def withdraw(self, problem: RefusedError) -> None:
         """Tell all ranks that this one cannot go on before anything was agreed."""

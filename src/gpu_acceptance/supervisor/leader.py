@@ -13,11 +13,11 @@ from gpu_acceptance.base.text import clip, named
 from gpu_acceptance.control.control import ControlError
 from gpu_acceptance.control.messages import Go, Kind, Stop, Verdict
 from gpu_acceptance.record.job import Job
-from gpu_acceptance.record.outcome import Outcome
+from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.row import WORKER_END, Attempt, RankRecord, Row
 from gpu_acceptance.record.run_record import PlannedValidation
 from gpu_acceptance.supervisor.supervisor import Supervisor
-from gpu_acceptance.thresholds.levels import phase_of
+from gpu_acceptance.thresholds.levels import TRANSPORT, phase_of
 from gpu_acceptance.thresholds.limit import Profile, subject_of
 from gpu_acceptance.verdict.attempts import all_passed, bare_row, is_poison
 from gpu_acceptance.verdict.judge import wants_repeat
@@ -50,6 +50,11 @@ class Validation(PlannedValidation):
             return 0.0
         seconds = profile.expected_s.get(subject_of(self.nodeid))
         return None if seconds is None else seconds + self.lasts_s
+
+    @property
+    def is_between_gpus(self) -> bool:
+        """True where it moves bytes between GPUs."""
+        return self.needs_group or self.min_ranks > 1 or self.min_ranks_per_node > 1
 
     @property
     def wants_own_worker(self) -> bool:
@@ -85,6 +90,7 @@ class Leader:
         self._spoiled: Counter[str] = Counter()  # generations, by the subject that spoiled them
         self._spoiled_by: Counter[int] = Counter()  # by the rank, while workers formed or ended
         self._out_of_time = ""  # why nothing more is begun
+        self._brief = ""  # why rates between GPUs need no more than a few operations
         self._phase = ""  # the one that was begun last, where there is a budget
         self._last_line = 0.0
         self._began = time.monotonic()
@@ -150,13 +156,18 @@ class Leader:
         reason: str | None = ""
         while reason is not None:
             number, following = len(attempts) + 1, self._next_of_these_workers(validation)
-            records = self._attempt(validation, "run", number, next=following, previous=self._previous)
+            brief = self._brief if validation.is_between_gpus else ""
+            records = self._attempt(validation, "run", number, next=following, previous=self._previous, brief=brief)
             self._usable, self._previous = not _spoilers(records, "run"), validation.nodeid
             self._spoiled[subject_of(validation.nodeid)] += not self._usable
             attempts.append(Attempt(number=number, ranks=records))
             if (reason := self._why_repeat(validation, attempts)) is not None:
                 self.note(f"{validation.nodeid}: {reason}")
-        return self._judged(validation, attempts)
+        row = self._judged(validation, attempts)
+        if not self._brief and phase_of(self.profile, validation.nodeid) == TRANSPORT:
+            missed = next((one for one in row.judgements if one.status is Status.MISSED), None)
+            self._brief = f"{missed.metric} missed its limit" if missed else ""
+        return row
 
     @property
     def _interrupted(self) -> str:
@@ -196,7 +207,8 @@ class Leader:
 
     def _why_repeat(self, validation: Validation, attempts: list[Attempt]) -> str | None:
         """Return why this validation runs again, or None. A confirmation gets new workers."""
-        if not self._usable or not all_passed(attempts[-1].ranks):
+        is_brief = any(record.brief for record in attempts[-1].ranks)
+        if is_brief or not self._usable or not all_passed(attempts[-1].ranks):
             return None
         row = self._judged(validation, attempts)
         reason = wants_repeat(row.judgements, len(attempts))

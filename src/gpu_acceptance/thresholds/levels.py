@@ -16,6 +16,7 @@ ASKED_BY = {
     "--lora-model": ("lora_model", "lora_model.held_out.loss"),
     "--shared-dir": ("shared_fs", "shared_fs.missing"),
 }
+TRANSPORT = "transport"  # the phase whose misses make rates between GPUs brief: bytes go another way than was bought
 OWN_PHASE = "of the site's own"  # what no phase lists, in words
 _LONGEST_S = PARAMETERS[SOAK_DURATION].most
 

@@ -244,7 +244,10 @@ def readings_by_metric(attempts: Iterable[Attempt], job: Job, limits: Mapping[st
 
 
 def classify(readings: Sequence[Reading], bound: str, limit: Limit, job: Job) -> tuple[list[Reading], list[Fault], list[Fault]]:
-    """Sort readings into usable, unstable and faulty ones. An unstable reading gives way to a later attempt of its rank."""
+    """Sort readings into usable, unstable and faulty ones. An unstable reading gives way to a later attempt of its rank.
+
+    Where even the best block of an unstable reading misses the bound, it is usable: no steadier one would hold.
+    """
     spread_at_most = bound_at(limit.spread_at_most, job.gpus_per_node, job.num_nodes)
     wanted = None if bound == "uniform" else "number"
     if bound == "equals" and limit.equals is not None:
@@ -253,8 +256,9 @@ def classify(readings: Sequence[Reading], bound: str, limit: Limit, job: Job) ->
     for reading in readings:
         if fault := _fault(reading.figure, wanted, limit, spread_at_most):
             faulty.append((reading, fault))
-        elif (spread := reading.figure.spread_percent) is not None and spread_at_most is not None and not spread <= spread_at_most:
-            shown, allowed = show_apart(spread, spread_at_most)
+        elif is_unstable(reading.figure, spread_at_most) and not _misses_at_best(reading.figure, bound, limit, job):
+            assert reading.figure.spread_percent is not None and spread_at_most is not None
+            shown, allowed = show_apart(reading.figure.spread_percent, spread_at_most)
             text = f"= {quantity(reading.figure)} with a spread of {shown} %, above {allowed} %: too unstable to judge"
             unstable.append((reading, text))
         elif impossible := _impossible(reading.figure, limit):
@@ -263,6 +267,21 @@ def classify(readings: Sequence[Reading], bound: str, limit: Limit, job: Job) ->
             usable.append(reading)
     last_attempt = {reading.rank: reading.attempt for reading in sorted(readings, key=lambda reading: reading.attempt)} if unstable else {}
     return usable, [one for one in unstable if one[0].attempt == last_attempt[one[0].rank]], faulty
+
+
+def is_unstable(figure: Figure, spread_at_most: float | None) -> bool:
+    """Return True for a figure whose blocks lie further apart than a limit allows."""
+    return figure.spread_percent is not None and spread_at_most is not None and not figure.spread_percent <= spread_at_most
+
+
+def _misses_at_best(figure: Figure, bound: str, limit: Limit, job: Job) -> bool:
+    """Return True where value and best block both miss a bound that is a number."""
+    sign = {"at_least": 1, "at_most": -1}.get(bound, 0)
+    asked = bound_at(limit.at_least if sign == 1 else limit.at_most, job.gpus_per_node, job.num_nodes) if sign else None
+    value = figure.value
+    if asked is None or figure.best is None or not is_number(value):
+        return False
+    return sign * value <= sign * figure.best < sign * asked
 
 
 def _fault(figure: Figure, wanted: str | None, limit: Limit, spread_at_most: float | None) -> str | None:
@@ -291,6 +310,14 @@ def _impossible(figure: Figure, limit: Limit) -> str | None:
     assert end is not None
     shown, possible = show_apart(value, end)
     return f"= {with_unit(shown, figure.unit)}, {side} what is physically possible ({possible}): a measuring error"
+
+
+def of_blocks(figure: Figure, spread_at_most: float | None) -> str:
+    """Return `, spread 12 %, and 380 TFLOP/s in its best block` of an unstable figure, and whether a few operations are all."""
+    unstable = ""
+    if is_unstable(figure, spread_at_most) and figure.best is not None and figure.spread_percent is not None:
+        unstable = f", spread {show(figure.spread_percent, 3)} %, and {with_unit(show(figure.best), figure.unit)} in its best block"
+    return f"{unstable}{', told from a few operations' if figure.is_cut else ''}"
 
 
 def quantity(figure: Figure) -> str:

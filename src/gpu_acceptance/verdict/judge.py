@@ -3,7 +3,7 @@
 The worst member of the scope is judged, never a mean. A figure that cannot be judged is reported, and is never a pass.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from gpu_acceptance.base.text import clip, plural
@@ -34,13 +34,22 @@ _MOST_TEXT = 200  # every rank sends it to all others
 
 def most_risen(plan: RunPlan, gpus_per_node: int, num_nodes: int) -> dict[str, float]:
     """Return how far each counter may rise in a run of this shape; nothing for waived counters or a run that only measures."""
-    profile, found = plan.profile, dict[str, float]()
-    for metric, limit in profile.limits.items():
-        most = bound_at(limit.at_most, gpus_per_node, num_nodes)
-        let_off = matching_reason(metric, profile.not_applicable) or matching_reason(metric, plan.waivers)
-        if limit.subject == COUNTERS and most is not None and limit.applies(gpus_per_node, num_nodes) and not let_off:
-            found[metric] = most
-    return {} if plan.measure_only else found
+    found = {limit.metric: bound_at(limit.at_most, gpus_per_node, num_nodes) for limit in _in_force(plan, gpus_per_node, num_nodes)}
+    return {metric: most for metric, most in found.items() if most is not None and subject_of_metric(metric) == COUNTERS}
+
+
+def floors(plan: RunPlan, gpus_per_node: int, num_nodes: int) -> dict[str, float]:
+    """Return the least that each limit allows in a run of this shape, where it names one; as `most_risen` otherwise."""
+    found = {limit.metric: bound_at(limit.at_least, gpus_per_node, num_nodes) for limit in _in_force(plan, gpus_per_node, num_nodes)}
+    return {metric: least for metric, least in found.items() if least is not None}
+
+
+def _in_force(plan: RunPlan, gpus_per_node: int, num_nodes: int) -> Iterator[Limit]:
+    """Yield the limits that a run of this shape judges by."""
+    for metric, limit in plan.profile.limits.items() if not plan.measure_only else ():
+        let_off = matching_reason(metric, plan.profile.not_applicable) or matching_reason(metric, plan.waivers)
+        if limit.applies(gpus_per_node, num_nodes) and not let_off:
+            yield limit
 
 
 def alarm(figures: Iterable[Figure], most: Mapping[str, float]) -> str:
@@ -234,8 +243,10 @@ def _problems(
 
 def _say(limit: Limit, finding: Finding, readings: Sequence[Reading], scope: Scope, job: Job) -> str:
     """Return `nccl.all_gather.busbw_ring = 262.5 GB/s, need >= 337 GB/s [h200-sxm.yaml: measured ...] (job)`."""
-    detail = f" ({readings[0].figure.detail})" if readings[0].figure.detail else ""
-    value = f"{limit.metric} = {with_unit(finding.shown, limit.unit)}{detail}{finding.detail}"
+    figure = readings[0].figure
+    detail = f" ({figure.detail})" if figure.detail else ""
+    blocks = bounds.of_blocks(figure, bound_at(limit.spread_at_most, job.gpus_per_node, job.num_nodes))
+    value = f"{limit.metric} = {with_unit(finding.shown, limit.unit)}{detail}{finding.detail}{blocks}"
     return f"{value}{_tail(limit, finding)} {_where(readings, scope, job)}"
 
 

@@ -109,6 +109,7 @@ def _message(
         *shown,
         *(judgement.message for judgement in judgements if judgement.status in aside),
         *(f"NCCL RAS, asked by rank {rank}: {text}" for _, rank, text in ras[:1]),  # it speaks of the whole job
+        *dict.fromkeys(f"measured briefly: {record.brief}" for attempt in attempts for record in attempt.ranks if record.brief),
     ]
     return clip("\n".join(lines))
 

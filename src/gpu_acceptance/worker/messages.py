@@ -130,6 +130,7 @@ class RunFacts:
     """Facts of the run that validations use; a session has these fields."""
 
     parameters: Mapping[str, Value] = field(repr=False)
+    floors: Mapping[str, float] = field(repr=False)  # the least that the limits of this job allow, by metric
     digests: Mapping[str, str] = field(repr=False)  # of the suite and the profile, as this rank has them
     declared_nodes: tuple[DeclaredNode, ...] = field(repr=False)  # by the site's file; empty where none was named
     paths: Paths  # folders and files of the site, as options name them, and of the run
@@ -159,11 +160,12 @@ class Form(Message):
 
 
 class Run(Message):
-    """Run a validation; `next` is what this worker is to run after it."""
+    """Run a validation; `next` is what this worker is to run after it. `is_brief`: its rates need no more than a few operations."""
 
     seq: int
     nodeid: str
     next: str | None
+    is_brief: bool = False
 
 
 class Quit(Message):

@@ -12,6 +12,7 @@ import torch
 
 from gpu_acceptance.base.text import clip, named
 from gpu_acceptance.control.messages import Enter, Fence, Gathered
+from gpu_acceptance.measure.pace import Pace
 from gpu_acceptance.record.gpu_telemetry import GpuTelemetry, check_moments
 from gpu_acceptance.record.outcome import Cause, Outcome, cause_of
 from gpu_acceptance.record.row import FORMING
@@ -19,7 +20,7 @@ from gpu_acceptance.thresholds.limit import Value
 from gpu_acceptance.worker import messages
 from gpu_acceptance.worker.group import collective_fence, device_facts, form_group, open_device, release_cached_memory, wait_for_device
 from gpu_acceptance.worker.leftovers import Change, Leftovers
-from gpu_acceptance.worker.session import FIGURES, WORKER_SESSION, Figures, WorkerSession, check_gathered, use_before
+from gpu_acceptance.worker.session import FIGURES, PACE, WORKER_SESSION, Figures, WorkerSession, check_gathered, use_before
 from gpu_acceptance.worker.settings import COLLECTOR
 from gpu_acceptance.worker.threads import Load
 
@@ -198,6 +199,7 @@ class WorkerPlugin:
             return
         figures, self._has_entered, self._witness = Figures(item.nodeid, self._late), False, CallWitness()
         self._config.stash[FIGURES] = figures
+        self._config.stash[PACE] = Pace(self._config.stash[WORKER_SESSION].floors, command.is_brief)
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=items.get(command.next or ""))
         will_go_on = self._done.phase in {"", "setup"}  # else new workers come, and this device may wait for a peer that is lost
         if will_go_on:
@@ -283,7 +285,7 @@ class WorkerPlugin:
             return
         session = WorkerSession(
             **vars(command.place),
-            **{**vars(command.run), "parameters": MappingProxyType(command.run.parameters)},
+            **{**vars(command.run), "parameters": MappingProxyType(command.run.parameters), "floors": MappingProxyType(command.run.floors)},
             device=device,
             gpu_uuid=facts.get("gpu_uuid", ""),
             has_group=command.group,

@@ -11,6 +11,7 @@ import pytest
 from gpu_acceptance.control.control import MAX_MESSAGE_BYTES
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.inventory.gpu import Gpu, GpuUse
+from gpu_acceptance.measure.pace import Pace
 from gpu_acceptance.record.figure import MOST_CURVES, Curve, Figure, curve_of, make_figure
 from gpu_acceptance.record.gpu_telemetry import GpuTelemetry
 from gpu_acceptance.thresholds.limit import COUNTERS, Value, subject_of_metric
@@ -93,6 +94,7 @@ def use_before(gpus: Sequence[Gpu], gpu_uuid: str) -> GpuUse:
 
 WORKER_SESSION = pytest.StashKey[WorkerSession]()
 FIGURES = pytest.StashKey[Figures]()  # of the validation in progress
+PACE = pytest.StashKey[Pace]()  # likewise
 
 
 def worker_session(config: pytest.Config) -> WorkerSession:

@@ -42,7 +42,7 @@ def figures(model: Path, data: Path, fault: AbstractContextManager[object] | Non
     )
     ranks.gather = lambda _, text: texts_over_ranks(text, CPU)
 
-    def check(metric: str, value: object, unit: str, spread_percent: float | None = None, detail: str = "") -> None:
+    def check(metric: str, value: object, unit: str, spread: object = None, detail: str = "") -> None:
         checked.append((metric, value, unit, detail))
 
     def ignore(*_: object) -> None:

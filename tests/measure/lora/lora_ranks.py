@@ -35,13 +35,16 @@ SHORT = {**FEW, "lora.num_steps": 16, "lora.warmup_steps": 4}  # not enough to c
 BAD_STEP = 12
 
 
-def figures(fault: AbstractContextManager[object] | None = None, **changes: object) -> dict[str, object]:
-    """Return the figures and curves of the shipped validation (metric, value, unit, detail), with the sizes for CPUs."""
+def figures(fault: AbstractContextManager[object] | None = None, hopeless_s: float = math.inf, **changes: object) -> dict[str, object]:
+    """Return the figures and curves of the shipped validation (metric, value, unit, detail), with the sizes for CPUs.
+
+    `hopeless_s`: what a step may take.
+    """
     checked, recorded, curves = list[object](), {}, {}
     parameter = {**shipped_profile("cpu").parameters, **changes}.__getitem__
     ranks = SimpleNamespace(device=torch.device("cpu"), rank=dist.get_rank(), num_nodes=1)
 
-    def check(metric: str, value: object, unit: str, spread_percent: float | None = None, detail: str = "") -> None:
+    def check(metric: str, value: object, unit: str, spread: object = None, detail: str = "") -> None:
         checked.append((metric, value if isinstance(value, bool | int | float | str) else None, unit, detail))
 
     def record(metric: str, value: object, unit: str) -> None:
@@ -57,6 +60,7 @@ def figures(fault: AbstractContextManager[object] | None = None, **changes: obje
             check_trained=training.check_trained.__wrapped__(ranks, check_model, parameter, check),
             check_lora=lora.check_lora.__wrapped__(ranks, parameter, check, record, record_curve),
             parameter=parameter,
+            hopeless_training_s=lambda prefix: lambda workload: hopeless_s,
         )
     return {"checked": checked, "recorded": recorded, "curves": curves}
 

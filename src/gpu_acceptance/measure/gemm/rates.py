@@ -21,7 +21,8 @@ from torch import Tensor
 
 from gpu_acceptance.measure.gemm import correctness
 from gpu_acceptance.measure.gemm.operands import Shape, prepared, square
-from gpu_acceptance.measure.timing import MAX_ITERATIONS, Blocks, Span, growth, time_block, time_blocks, time_each
+from gpu_acceptance.measure.pace import Spread
+from gpu_acceptance.measure.timing import MAX_ITERATIONS, Blocks, Span, growth, hopeless_blocks, time_block, time_blocks, time_each
 
 # FLOP per clock and SM, dense, by compute capability: peak rate / (SMs x boost clock) of the datasheets.
 # 8.0: A100, 108 SMs at 1.41 GHz: 312 (bf16, fp16), 156 (tf32), 19.5 (fp32; fp64 on tensor cores) TFLOP/s.
@@ -75,8 +76,8 @@ class RateResult:
     dtype: str
     num_iterations: int  # operations in each block
     operation_s: float  # median block
-    block_cv_percent: float
     tflop_per_s: float
+    spread: Spread
     spans: tuple[Span, ...]  # of the blocks; empty for the best shape
     error: float
     num_wrong: int
@@ -93,8 +94,9 @@ class RateResult:
 
 
 def _result(shape: Shape, dtype: str, blocks: Blocks, right: correctness.Correctness) -> RateResult:
-    rate, cv_percent = shape.num_flops / blocks.median_s / 1e12, blocks.cv_percent
-    return RateResult(shape, dtype, blocks.num_iterations, blocks.median_s, cv_percent, rate, blocks.spans, right.error, right.num_wrong)
+    tflop, median_s = shape.num_flops / 1e12, blocks.median_s
+    rate, spread = tflop / median_s, blocks.spread(tflop)
+    return RateResult(shape, dtype, blocks.num_iterations, median_s, rate, spread, blocks.spans, right.error, right.num_wrong)
 
 
 def measure_sustained(shape: Shape, *, dtype: str, device: torch.device, preheat_s: float, block_s: float, num_blocks: int) -> RateResult:
@@ -148,18 +150,21 @@ def measure_best_shape(
     flush_bytes: int = 2**28,
     num_warmup: int = 50,
     num_iterations: int = 100,
+    hopeless_s: Callable[[float], float] = lambda _: math.inf,
 ) -> RateResult:
     """Time each candidate for `num_iterations` operations (at least 2), and check each output.
+
+    `hopeless_s`: of one operation, from its TFLOP; a candidate that takes longer is timed over a few (see `hopeless_blocks`).
 
     Return the one with the highest median rate, with the largest error and the wrong elements of all.
     """
     flush = torch.empty(flush_bytes, dtype=torch.int8, device=device)
-    results = [_rate(shape, dtype, flush, num_warmup, num_iterations) for shape in candidates]
+    results = [_rate(shape, dtype, flush, num_warmup, num_iterations, hopeless_s(shape.num_flops / 1e12)) for shape in candidates]
     best = max(results, key=lambda result: result.tflop_per_s)
     return replace(best, error=max(result.error for result in results), num_wrong=sum(result.num_wrong for result in results))
 
 
-def _rate(shape: Shape, dtype: str, flush: Tensor, num_warmup: int, num_iterations: int) -> RateResult:
+def _rate(shape: Shape, dtype: str, flush: Tensor, num_warmup: int, num_iterations: int, hopeless_s: float) -> RateResult:
     """Time one candidate. On a GPU all operations are queued, so that no launch is inside the events."""
     with prepared(shape, dtype, flush.device) as multiplication:
         reset_MN = torch.randn(shape.M, shape.N, device=flush.device).to(multiplication.out_MN.dtype)
@@ -168,6 +173,8 @@ def _rate(shape: Shape, dtype: str, flush: Tensor, num_warmup: int, num_iteratio
             flush.zero_()
             multiplication.out_MN.copy_(reset_MN)
 
+        if few := hopeless_blocks(lambda number: time_block(multiplication.run, number, flush.device), hopeless_s):
+            return _result(shape, dtype, few, correctness.check(multiplication))
         time_each(multiplication.run, num_warmup, flush.device, clear)
         each_s = time_each(multiplication.run, num_iterations, flush.device, clear)
         return _result(shape, dtype, Blocks(tuple(each_s), 1), correctness.check(multiplication))

@@ -6,7 +6,7 @@ The samples, the losses that theory predicts on them, and statistics of a curve 
 import math
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,15 +14,14 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from gpu_acceptance.measure.collectives import all_gather, over_ranks
+from gpu_acceptance.measure.collectives import all_gather, largest
 from gpu_acceptance.measure.lora.tuning import Share, Tuned, tune
-from gpu_acceptance.measure.timing import cv_percent
 from gpu_acceptance.measure.train import adapters
 from gpu_acceptance.measure.train.data import NUM_SUCCESSORS, SYNTHETIC, Batch, chained, draw
 from gpu_acceptance.measure.train.models import Sharding, build, compile_by_blocks, replicated, sharded
 from gpu_acceptance.measure.train.shapes import Adapter, Decoder, Workload
 from gpu_acceptance.measure.train.step import Part, Schedule, tuned
-from gpu_acceptance.measure.train.throughput import Trained
+from gpu_acceptance.measure.train.throughput import Trained, slowest_steps
 
 _WEIGHTS_SEED = 0  # the same on all ranks
 _SEED = 1 << 32  # of sample 0; each sample has its own
@@ -50,11 +49,13 @@ def measure(
     sharding: Sharding | None = None,
     recomputes: bool = False,
     alone: bool = False,
+    hopeless_s: Callable[[Workload], float] = lambda _: math.inf,
 ) -> LoraResult:
     """Train all steps, each on `num_parts` micro-batches of `workload.batch_size` samples over all ranks. Collective.
 
     With a sharding, base and adapters are sharded over its ranks, which are all (FSDP); else each rank has them whole (DDP). `recomputes`:
-    activations in the backward. `alone`: each rank trains the whole of it by itself. ValueError for a shape without an adapter.
+    activations in the backward. `alone`: each rank trains the whole of it by itself. `hopeless_s`: see `tune`; of what one rank
+    trains in a step. ValueError for a shape without an adapter.
     """
     shape, adapter = adapted_shape(workload)
     share = Share(num_parts, 0, 1) if alone else Share(num_parts, dist.get_rank(), dist.get_world_size())
@@ -73,21 +74,32 @@ def measure(
         if compiled:
             compile_by_blocks(module)
         autocast = adapter.in_bf16 and sharding is None
-        found = tune(module, wrap, parts, schedule, divisor=share.divisor, autocast=autocast, device=device)
         per_rank = replace(workload, batch_size=len(share.parts) * workload.batch_size)
+        found = tune(
+            module,
+            wrap,
+            parts,
+            schedule,
+            divisor=share.divisor,
+            autocast=autocast,
+            device=device,
+            hopeless_s=hopeless_s(per_rank),
+            agree=lambda number: largest(number, device),
+        )
         trained = _trained(per_rank, module, found, begin_s, device, alone=alone)
         return LoraResult(shape, trained, found, num_distinct(parts, device))
 
 
 def _trained(workload: Workload, module: nn.Module, found: Tuned, begin_s: float, device: torch.device, *, alone: bool) -> Trained:
     """Return the times of the slowest rank, and the mean loss of all that share the steps. Collective."""
-    own = [statistics.median(found.steps_s), cv_percent(found.steps_s)]
-    steps_s, cvs_percent, *of_ranks = over_ranks([*own, *found.losses], device)
+    steps, of_ranks = slowest_steps(found.steps_s, *found.losses, is_cut=found.is_cut, device=device)
     return Trained(
         workload=workload,
         data=SYNTHETIC,
-        step_s=max(steps_s),
-        block_cv_percent=max(cvs_percent),
+        step_s=steps.step_s,
+        best_step_s=steps.best_step_s,
+        block_cv_percent=steps.cv_percent,
+        is_cut=steps.is_cut,
         first_step_s=found.first.end_s - begin_s,
         begin_s=found.first.end_s,
         end_s=found.end_s,

@@ -1,5 +1,6 @@
 """A fine-tuning of adapters: the micro-batches that each rank trains, and the course of all steps, with proof of what was trained."""
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -7,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from gpu_acceptance.measure.timing import Span, time_block
+from gpu_acceptance.measure.timing import Span, hopeless_blocks, time_block
 from gpu_acceptance.measure.train import adapters
 from gpu_acceptance.measure.train.models import blocks_of, digest
 from gpu_acceptance.measure.train.step import Part, Schedule, TrainStep, peak_bytes
@@ -46,7 +47,8 @@ class Tuned:
     gradient_norms: list[float]  # before they were clipped
     learning_rates: list[float]
     first: Span  # the first step, which compiles
-    steps_s: list[float]  # of all others
+    steps_s: list[float]  # of all others; not of one that was looked at alone
+    is_cut: bool  # those are a few, too slow to be worth more
     end_s: float  # by time.monotonic
     optimizer_bytes: int
     peak_bytes: int
@@ -65,22 +67,29 @@ def tune(
     divisor: float,
     autocast: bool,
     device: torch.device,
+    hopeless_s: float = math.inf,
+    agree: Callable[[int], int] = int,
 ) -> Tuned:
-    """Train all steps of a module with adapters, wrapped for several ranks. Collective there. `divisor`, `autocast`: see TrainStep."""
+    """Train all steps of a module with adapters, wrapped for several ranks; a few, where a step takes longer than `hopeless_s`.
+
+    Collective there. `divisor`, `autocast`: see TrainStep. `agree`: see `hopeless_blocks`.
+    """
     base = digest(adapters.frozen(module))
     step = TrainStep(wrap(module), iter(steps), device=device, autocast=autocast, schedule=schedule, divisor=divisor)
     first = time_block(step, 1, device)
+    few = hopeless_blocks(lambda num_steps: time_block(step, num_steps, device), hopeless_s, agree, most=len(steps) - 1)
     step.marks.begin()
-    for _ in steps[1:]:
+    for _ in steps[len(step.losses) :] if few is None else ():
         step()
-    steps_s = [phases.step_s for phases in step.marks.steps()]
+    steps_s = list(few.operation_s) if few else [phases.step_s for phases in step.marks.steps()]
     return Tuned(
         end_s=time.monotonic(),
         losses=step.losses,
         gradient_norms=step.gradient_norms,
-        learning_rates=[schedule.rate(number) for number in range(len(steps))],
+        learning_rates=[schedule.rate(number) for number in range(len(step.losses))],
         first=first,
         steps_s=steps_s,
+        is_cut=few is not None,
         optimizer_bytes=step.optimizer_bytes,
         peak_bytes=peak_bytes(device),
         num_trainable=sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad),

@@ -63,5 +63,10 @@ class Workload:
         return f"{self.item}s/s"
 
     @property
+    def items_per_step(self) -> int:
+        """Images, or tokens, that one rank trains in a step."""
+        return self.batch_size * self.items_per_sample
+
+    @property
     def items_per_sample(self) -> int:
         return 1 if isinstance(self.shape, ResNet) else self.shape.sequence

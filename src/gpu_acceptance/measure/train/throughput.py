@@ -10,12 +10,13 @@ With FSDP2, parameters, gradients and optimizer are sharded over ranks, and each
 """
 
 import functools
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 import torch.distributed as dist
@@ -24,7 +25,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.flop_counter import FlopCounterMode
 
 from gpu_acceptance.measure.collectives import Group, largest, over_ranks
-from gpu_acceptance.measure.timing import Blocks, Span, cv_percent, time_block, time_blocks, time_each
+from gpu_acceptance.measure.pace import Spread
+from gpu_acceptance.measure.timing import Blocks, Span, cv_percent, hopeless_blocks, time_block, time_blocks, time_each
 from gpu_acceptance.measure.train.data import ON_DEVICE, Feed
 from gpu_acceptance.measure.train.models import Sharding, build, compile_by_blocks, digest, replicated, sharded
 from gpu_acceptance.measure.train.overlap import CommOverlap, measure_overlap
@@ -58,12 +60,13 @@ def flops_per_sample(shape: Shape) -> int:
 
 @dataclass(frozen=True)
 class Times:
-    """Length of a training: blocks of at least so long and of at least so many steps, after a warm-up."""
+    """Length of a training: blocks of at least so long and of at least so many steps, after a warm-up; see `time_blocks`."""
 
     warmup_s: float
     block_s: float
     num_blocks: int
     min_iterations: int  # steps
+    hopeless_s: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,7 @@ class Trained:
     workload: Workload
     data: str  # their source
     step_s: float  # median block
+    best_step_s: float  # best block of any rank
     block_cv_percent: float
     first_step_s: float  # from nothing: weights, data, compiling, one step
     begin_s: float  # of the blocks, by time.monotonic
@@ -81,11 +85,17 @@ class Trained:
     num_parameters: int  # of the whole model
     optimizer_bytes: int
     peak_bytes: int  # allocated on the device since the training began; 0 on a CPU
+    is_cut: bool = False  # it is a few steps, too slow to be worth more: losses tell nothing
 
     @property
     def items_per_s(self) -> float:
         """The rate of one rank in images, or in tokens, of which none is padding."""
-        return self.workload.batch_size / self.step_s * self.workload.items_per_sample
+        return self.workload.items_per_step / self.step_s
+
+    @property
+    def spread(self) -> Spread:
+        """The spread of the rate."""
+        return Spread(self.block_cv_percent, self.workload.items_per_step / self.best_step_s, self.is_cut)
 
     @property
     def gflop_per_sample(self) -> float:
@@ -101,6 +111,24 @@ class Trained:
     def loss_ratio(self) -> float:
         """The mean loss of the last steps over the first loss."""
         return statistics.mean(self.losses[-_LAST:]) / self.losses[0]
+
+
+class Steps(NamedTuple):
+    """The time of a step, by blocks."""
+
+    step_s: float  # median block
+    best_step_s: float
+    cv_percent: float
+    is_cut: bool
+
+
+def slowest_steps(
+    steps_s: Sequence[float], *others: float, is_cut: bool, device: torch.device, group: Group = None
+) -> tuple[Steps, list[list[float]]]:
+    """Return the steps of the slowest rank, with the best block and the variation of any, and each other number by rank. Collective."""
+    own = [statistics.median(steps_s), min(steps_s), cv_percent(steps_s), *others]
+    medians_s, bests_s, cvs_percent, *rest = over_ranks(own, device, group)
+    return Steps(max(medians_s), min(bests_s), max(cvs_percent), is_cut), rest
 
 
 class Training:
@@ -140,18 +168,24 @@ class Training:
         span = time_block(lambda: self.step(around()), num_steps, self.device)
         return span, self.step.marks.steps()
 
+    def largest_in(self, group: Group) -> Callable[[int], int]:
+        """Return the function that returns the largest of one number from each rank of a group."""
+        return lambda number: largest(number, self.device, group)
+
     def steps_filling(self, seconds: float, min_steps: int, group: Group) -> int:
         """Return a number of steps that takes so long, the same on all ranks of a group; runs a few of them. Collective there."""
         span, _ = self.block(min_steps, group)
         return largest(max(min_steps, round(seconds / (span.elapsed_s / min_steps))), self.device, group)
 
-    def result(self, step_s: float, block_cv_percent: float, spans: Sequence[Span]) -> Trained:
+    def result(self, steps: "Steps", spans: Sequence[Span]) -> Trained:
         """Return the result of blocks. Waits for the device."""
         return Trained(
             workload=self.workload,
             data=self.source,
-            step_s=step_s,
-            block_cv_percent=block_cv_percent,
+            step_s=steps.step_s,
+            best_step_s=steps.best_step_s,
+            block_cv_percent=steps.cv_percent,
+            is_cut=steps.is_cut,
             first_step_s=self.first_step_s,
             begin_s=spans[0].begin_s,
             end_s=spans[-1].end_s,
@@ -179,8 +213,8 @@ def measure_alone(
     with tuned(workload, device):
         training = Training(workload, rank, device, lambda model: _compiled(model) if compiled else model, feed=feed)
         blocks = training.time_blocks(times, agree)
-        steps_s = time_each(training.step, _NUM_SINGLES, device)
-        return training.result(blocks.median_s, blocks.cv_percent, blocks.spans), steps_s
+        steps_s = list(blocks.operation_s) if blocks.is_cut else time_each(training.step, _NUM_SINGLES, device)
+        return training.result(Steps(blocks.median_s, blocks.best_s, blocks.cv_percent, blocks.is_cut), blocks.spans), steps_s
 
 
 def _compiled(model: nn.Module) -> nn.Module:
@@ -207,8 +241,7 @@ class DdpResult:
     @property
     def compute_items_per_s(self) -> float:
         """The rate of this rank without reduction."""
-        workload = self.trained.workload
-        return workload.batch_size * workload.items_per_sample / self.compute_s
+        return self.trained.workload.items_per_step / self.compute_s
 
     @property
     def exposed_s(self) -> float:
@@ -238,20 +271,22 @@ def measure_ddp(
     with tuned(workload, device):
         training = Training(workload, dist.get_rank(), device, wrap, feed=feed)
         module = cast(DistributedDataParallel, training.module)
-        training.block(training.steps_filling(times.warmup_s, times.min_iterations, group), group)
-        num_steps = training.steps_filling(times.block_s, times.min_iterations, group)
+        few = hopeless_blocks(lambda num_steps: training.block(num_steps, group)[0], times.hopeless_s, training.largest_in(group))
+        num_steps, num_blocks = 1, 2
+        if few is None:
+            training.block(training.steps_filling(times.warmup_s, times.min_iterations, group), group)
+            num_steps, num_blocks = training.steps_filling(times.block_s, times.min_iterations, group), times.num_blocks
         spans, reducing, others = list[Span](), list[Phases](), list[Phases]()
-        for _ in range(times.num_blocks):
-            span, steps = training.block(num_steps, group)
+        for _ in range(num_blocks):
+            span, phases = training.block(num_steps, group)
             with training.step.undone():
-                alone_span, alone_steps = training.block(num_steps, group, module.no_sync)
-            spans, reducing, others = [*spans, span, alone_span], reducing + steps, others + alone_steps
+                alone_span, alone_phases = training.block(num_steps, group, module.no_sync)
+            spans, reducing, others = [*spans, span, alone_span], reducing + phases, others + alone_phases
         reduced_s, alone_s = ([span.elapsed_s / num_steps for span in of_kind] for of_kind in (spans[::2], spans[1::2]))
         compute_s = statistics.median(alone_s)
-        own = [statistics.median(reduced_s), compute_s, cv_percent(reduced_s)]
-        steps_s, computes_s, cvs_percent = over_ranks(own, device, group)
+        steps, (computes_s,) = slowest_steps(reduced_s, compute_s, is_cut=few is not None, device=device, group=group)
         return DdpResult(
-            trained=training.result(max(steps_s), max(cvs_percent), spans),
+            trained=training.result(steps, spans),
             compute_s=compute_s,
             slowest_compute_s=max(computes_s),
             mean_compute_s=statistics.mean(computes_s),
@@ -291,8 +326,8 @@ def measure_fsdp(
     with tuned(workload, device):
         training = Training(workload, dist.get_rank(), device, wrap, feed=feed, autocast=False)
         blocks = training.time_blocks(times, lambda number: largest(number, device))
-        steps_s, cvs_percent = over_ranks([blocks.median_s, blocks.cv_percent], device)
-        trained, parameters = training.result(max(steps_s), max(cvs_percent), blocks.spans), list(training.module.parameters())
+        steps, _ = slowest_steps(blocks.operation_s, is_cut=blocks.is_cut, device=device)
+        trained, parameters = training.result(steps, blocks.spans), list(training.module.parameters())
         return FsdpResult(
             trained=trained,
             held_bytes=sum(local(parameter).nbytes for parameter in parameters) + trained.optimizer_bytes,

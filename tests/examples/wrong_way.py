@@ -1,0 +1,5 @@
+"""Bytes go another way than was bought."""
+
+
+def test_way(check):
+    check("wrong_way.transport", "SHM", "text")

@@ -1,0 +1,59 @@
+"""What is broken takes no longer than what is sound: hopeless rates, and all rates between ranks where bytes go a wrong way."""
+
+import pytest
+from suite import make_suite, run, torchrun_command
+
+from gpu_acceptance.record.outcome import Outcome, Status
+
+pytestmark = pytest.mark.launcher
+
+
+def run_suite(folder, *examples):
+    suite = make_suite(folder / "suite", *examples)
+    (suite / "thresholds" / "base.yaml").write_text("deadline_s: 60\nphases: {transport: [wrong_way], later: [paced]}\n")
+    return run(torchrun_command(str(suite / "acceptance")), suite)
+
+
+@pytest.fixture(scope="module")
+def on_the_right_way(tmp_path_factory):
+    return run_suite(tmp_path_factory.mktemp("right"), "paced")
+
+
+@pytest.fixture(scope="module")
+def on_a_wrong_way(tmp_path_factory):
+    return run_suite(tmp_path_factory.mktemp("wrong"), "paced", "wrong_way")
+
+
+def rates(found, kind):
+    """Return the outcome of a validation, and of its rate: status, whether it is cut, operations of a block; and why it is brief."""
+    row = next(row for row in found.record.rows if kind in row.nodeid)
+    record = row.attempts[0].ranks[1]
+    by_metric = {figure.metric.rpartition(".")[2]: figure for figure in record.figures}
+    (judged,) = (one for one in row.judgements if one.bound == "at_least")
+    return row.outcome, judged.status, by_metric["rate"].is_cut, by_metric["iterations"].value, record.brief
+
+
+def test_a_hopeless_rate_is_missed_from_a_few_operations_and_a_sound_one_is_measured_in_full(on_the_right_way):
+    assert on_the_right_way.returncode == 1
+    assert rates(on_the_right_way, "hopeless") == (Outcome.FAILED, Status.MISSED, True, 1, "")
+    outcome, status, is_cut, num_iterations, brief = rates(on_the_right_way, "sound")
+    assert (outcome, status, is_cut, brief) == (Outcome.PASSED, Status.HELD, False, "")
+    assert num_iterations >= 5
+    assert all(len(row.attempts) == 1 for row in on_the_right_way.record.rows)  # hopeless, not unstable
+    assert ", told from a few operations" in on_the_right_way.output
+
+
+def test_where_bytes_go_a_wrong_way_rates_between_ranks_are_brief_and_say_why(on_a_wrong_way):
+    assert on_a_wrong_way.verdict_line.startswith("REJECTED: 2 limits missed in 2 of 4 validations")
+    why = "wrong_way.transport missed its limit"
+    assert rates(on_a_wrong_way, "sound") == (Outcome.PASSED, Status.HELD, True, 1, why)
+    assert rates(on_a_wrong_way, "hopeless") == (Outcome.FAILED, Status.MISSED, True, 1, why)
+    outcome, _, is_cut, num_iterations, brief = rates(on_a_wrong_way, "alone")
+    assert (outcome, is_cut, brief) == (Outcome.PASSED, False, "")  # it moves nothing between ranks
+    assert num_iterations >= 5
+    row = next(row for row in on_a_wrong_way.record.rows if "sound" in row.nodeid)
+    assert row.message == f"measured briefly: {why}"
+
+
+def test_the_page_says_of_a_brief_row_why(on_a_wrong_way):
+    assert "measured briefly: wrong_way.transport missed its limit" in (on_a_wrong_way.folder / "report.html").read_text()

@@ -17,12 +17,11 @@ own_worker = pytest.mark.worker(env={**nccl_log.ENVIRONMENT, **nccl.LATENCY_ENVI
 def test_bandwidth(collective, size, time_collective, busbw, check, record, parameter):
     """Every rank holds the right elements, and the bus bandwidth meets the limit for one node or for several."""
     variant = {"large": "", "medium": "_medium"}[size]
-    metric = f"nccl.{collective}.{busbw}{variant}"
-    result = time_collective(collective, size=size, judged_as=metric)
+    result = time_collective(collective, size=size, judged_as=f"nccl.{collective}.{busbw}{variant}")
     check(f"nccl.{collective}.wrong", result.num_wrong, "elements")
     of = {"collective": collective, "bytes": parameter(f"nccl.{size}_bytes")}
     rate, spread = result.busbw_gb_per_s, result.spread
-    check(metric, rate, "GB/s", spread=spread, detail=result.late, **of)
+    check(f"nccl.{collective}.{busbw}{variant}", rate, "GB/s", spread=spread, detail=result.late, **of)
     record(f"nccl.{collective}.spread{variant}", spread.percent, "%")
     record(f"nccl.{collective}.slowest{variant}_s", result.slowest_s, "s")
     record(f"nccl.{collective}.p50{variant}_s", result.p50_s, "s")
@@ -49,6 +48,7 @@ def test_latency_eager(record_latency):
 
 
 @own_worker
+@pytest.mark.deadline(120)  # of one small message: a group that hangs is told before anything waits longer for it
 def test_transport(gpu, check, check_all):
     """By NCCL's own log a small message goes the way that was bought. Where it does not, what follows is measured briefly."""
     num_bytes = nccl.LATENCY_SIZES[-1]

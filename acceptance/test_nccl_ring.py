@@ -11,10 +11,9 @@ pytestmark = [pytest.mark.min_ranks(2), pytest.mark.worker(env={**nccl_log.ENVIR
 
 def test_all_reduce(time_collective, busbw, check, record):
     """Every rank holds the right elements, and a ring is as fast as its slowest link must be."""
-    metric = f"nccl_ring.all_reduce.{busbw}"
-    result = time_collective("all_reduce", judged_as=metric)
+    result = time_collective("all_reduce", judged_as=f"nccl_ring.all_reduce.{busbw}")
     check("nccl_ring.all_reduce.wrong", result.num_wrong, "elements")
-    check(metric, result.busbw_gb_per_s, "GB/s", spread=result.spread, detail=result.late)
+    check(f"nccl_ring.all_reduce.{busbw}", result.busbw_gb_per_s, "GB/s", spread=result.spread, detail=result.late)
     record("nccl_ring.all_reduce.p99_s", result.p99_s, "s")
 
 

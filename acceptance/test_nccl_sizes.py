@@ -31,6 +31,6 @@ def test_curve(collective, ranks, busbw, check, record, parameter, pace):
             record(f"nccl_sizes.{collective}.time_{nccl.size_name(num_bytes)}", result.elapsed_s * 1e6, "us", **of)
         elif not is_judged:
             record(f"nccl_sizes.{collective}.busbw_{nccl.size_name(num_bytes)}", result.busbw_gb_per_s, "GB/s", **of)
-        else:
-            check(metric, result.busbw_gb_per_s, "GB/s", spread=result.spread, detail=result.late, **of)
-            is_cut = result.spread.is_cut
+        if is_judged:
+            rate, is_cut = result.busbw_gb_per_s, result.spread.is_cut
+            check(f"nccl_sizes.{collective}.{busbw}", rate, "GB/s", spread=result.spread, detail=result.late, **of)

@@ -24,6 +24,16 @@ def on_a_wrong_way(tmp_path_factory):
     return run_suite(tmp_path_factory.mktemp("wrong"), "paced", "wrong_way")
 
 
+def test_once_a_rank_was_stuck_no_other_validation_waits_for_long(tmp_path):
+    suite = make_suite(tmp_path / "suite", "hangs", "passes")
+    (suite / "thresholds" / "base.yaml").write_text("deadline_s: 200\nlevels: {full: {passes: 1}}\nphases: {first: [hangs]}\n")
+    found = run(torchrun_command(str(suite / "acceptance")), suite)
+    deadlines_s = {row.nodeid.rpartition("/")[2]: row.deadline_s for row in found.record.rows}
+    assert found.row("hangs.py::test_fault").outcome is Outcome.STUCK
+    assert deadlines_s["test_hangs.py::test_next"] == 200  # nothing says how long it takes
+    assert deadlines_s["test_passes.py::test_value"] == 60
+
+
 def rates(found, kind):
     """Return the outcome of a validation, and of its rate: status, whether it is cut, operations of a block; and why it is brief."""
     row = next(row for row in found.record.rows if kind in row.nodeid)

@@ -11,6 +11,7 @@ from fixtures.gemm import Gemm
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.measure.gemm import rates
 from gpu_acceptance.measure.gemm.operands import square
+from gpu_acceptance.measure.pace import Pace
 from gpu_acceptance.record.figure import make_figure
 from gpu_acceptance.record.gpu_telemetry import GpuTelemetry, Level
 from gpu_acceptance.record.outcome import Outcome, Status
@@ -37,7 +38,7 @@ def make_gemm(device=CPU, subject="gemm", seen=None, recorded=None):
     def record(metric, value, unit):
         (recorded if recorded is not None else {})[metric] = (value, unit)
 
-    return Gemm(subject, SimpleNamespace(device=device), PARAMETERS.__getitem__, lambda begin_s, end_s: seen, record)
+    return Gemm(subject, SimpleNamespace(device=device), PARAMETERS.__getitem__, lambda begin_s, end_s: seen, record, Pace({}))
 
 
 def telemetry(held_s=3.9, **means):
@@ -78,6 +79,7 @@ def test_on_a_gpu_the_best_shape_is_that_of_all_candidates_as_mamf_finder_times_
         monkeypatch.setitem(PARAMETERS, name, base[name])
     make_gemm(GPU).best_shape("fp8")
     timing = {"flush_bytes": 2**28, "num_warmup": 50, "num_iterations": 100}
+    assert asked.pop("hopeless_s")(1.0) == float("inf")  # nothing has a floor here
     assert asked == {"device": GPU, "candidates": rates.CANDIDATES["fp8"], **timing}
 
 

@@ -106,6 +106,17 @@ def test_all_that_is_known_against_one_gpu_stands_in_one_place():
     assert short(record).count(GPU_5) == 1
 
 
+def test_a_gpu_that_heat_slows_down_is_one_culprit_with_all_that_waited_for_it():
+    heat = sample_rows.held("counters.throttle.sw_thermal", 12.5, "s", "<= 0", None, ranks=(5,), status=Status.MISSED, bound="at_most")
+    all_wait = {"metric": "hbm.all.bandwidth", "scope": "job", "asked": 4150.0, "margin": -0.6, "ranks": (0,)}
+    slow = sample_rows.hbm_row(worst=3120.0)
+    of_all = slow.judgements[0].model_copy(update={**all_wait, "status": Status.MISSED})
+    record = run(slow.model_copy(update={"judgements": (*slow.judgements, of_all, heat)}))
+    (suspect,) = suspects(record)
+    assert (suspect.who, suspect.kind.kind, suspect.worst.line.judgement.metric) == (GPU_5, "throttle_heat", heat.metric)
+    assert {one.line.judgement.metric for one in suspect.faults} == {heat.metric, "hbm.triad.bandwidth", "hbm.all.bandwidth"}
+
+
 def test_the_same_in_several_validations_is_one_line_and_what_rejects_comes_first():
     row = sample_rows.hbm_row(worst=3120.0)
     unread = row.judgements[0].model_copy(update={"metric": "counters.replays", "status": Status.INVALID, "value": None, "margin": None})

@@ -235,11 +235,35 @@ def test_a_miss_that_nothing_cleared_stands():
 
 
 def test_two_units_cannot_tell_which_is_odd():
-    alone = the_one(judge_values({0: 100.0, 1: 50.0}, PEERS))
+    alone = the_one(judge_values({0: 100.0, 1: 99.0}, PEERS))
     assert (alone.status, alone.message) == (Status.NOT_MEASURED, f"{METRIC}: not measured: needs 3 units to name the odd one")
-    floor, peers = judge_values({0: 100.0, 1: 50.0}, make_limit(peers=Peers(0.03, 0.0), at_least=40))
+    floor, peers = judge_values({0: 100.0, 1: 99.0}, make_limit(peers=Peers(0.03, 0.0), at_least=40))
     assert floor.status is Status.HELD
     assert (peers.status, peers.message) == (Status.NOT_APPLICABLE, f"{METRIC}: not applicable: needs 3 units to name the odd one")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "spread", "difference"),
+    [
+        ({0: 100.0, 1: 96.3}, None, None, 0.037),
+        ({0: 96.3, 1: 100.0}, None, 3.6, 0.037),
+        ({0: 96.3, 1: 100.0}, None, 3.8, None),  # their blocks lie as far apart
+        ({0: 100.0, 1: 97.0}, None, None, None),  # as far as the limit of peers allows
+        ({0: 100.0, 1: 96.3}, {0: 100.0, 1: 99.0}, None, None),  # one good attempt clears both
+        ({0: 100.0, 1: 90.0}, {0: 96.0, 1: 100.0}, None, 0.04),
+        ({0: 0.0, 1: 0.0}, None, None, None),
+    ],
+)
+def test_two_units_that_differ_are_told_and_neither_is_accused(first, second, spread, difference):
+    limit = make_limit(peers=Peers(0.03, 0.0), at_least=0)
+    made = [make_attempt(values, number, spread=spread) for number, values in enumerate(filter(None, (first, second)), 1)]
+    floor, peers = judge(made, make_profile(limit), make_job(2), {}, limit.subject)
+    assert (floor.status, peers.status) == (Status.HELD, Status.NOT_APPLICABLE)
+    assert ("differ" in peers.message) == (difference is not None)
+    if difference is not None:
+        worse = min(made[-1].ranks, key=lambda record: record.figures[0].value)
+        assert f"two that differ by {100 * difference:.3g} %, {worse.figures[0].value:g} GB/s on rank {worse.rank}" in peers.message
+        assert "cannot tell which of them is odd" in peers.message
 
 
 def test_peers_around_zero_cannot_be_judged():

@@ -52,6 +52,12 @@ def bare_row(outcome, nodeid=NODEID, message=""):
     return Row(nodeid=nodeid, subject=subject_of(nodeid), outcome=outcome, message=message)
 
 
+def test_two_gpus_that_differ_are_in_the_line_of_the_verdict():
+    limit = make_limit(at_least=90, peers=Peers(0.03, 0.0))
+    conclusion = verdict_of(make_attempt({0: 100.0, 1: 96.3}), profile=make_profile(limit), job=make_job(2))
+    assert conclusion.line == f"ACCEPTED (2 GPUs differ by 3.7 % in {METRIC})"
+
+
 def test_accepted():
     conclusion = verdict_of()
     assert (conclusion.verdict, conclusion.line, conclusion.exit_code, conclusion.reasons) == ("ACCEPTED", "ACCEPTED", 0, ())

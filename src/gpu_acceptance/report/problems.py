@@ -4,10 +4,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpu_acceptance.record.job import Job
-from gpu_acceptance.record.outcome import Outcome
+from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.row import Judgement, RankRecord, Row
 from gpu_acceptance.record.run_record import ObjectionKind, RunRecord
-from gpu_acceptance.report.remedies import Advice, advice_on, kinds_of_judgement, kinds_of_rank
+from gpu_acceptance.report.remedies import Advice, advice_on, kinds_of_judgement, kinds_of_rank, table
 from gpu_acceptance.report.validations import Line, judgement_lines, name_ranks
 from gpu_acceptance.report.words import HARMLESS_OUTCOMES, HARMLESS_STATUSES, OUTCOME, STATUS, Mark
 from gpu_acceptance.verdict.rows import declared_reason, told_by_ranks
@@ -106,7 +106,7 @@ class Suspect:
     ranks: tuple[int, ...]  # empty where no rank is to blame
     facts: tuple[Fault | Advice, ...]  # faults, each followed by what to do
     faults: list[Fault]  # those that reject first; the same one in several validations once
-    worst: Fault  # that broke off a validation, else the limit that was missed by most, else one that could not be judged
+    worst: Fault  # that broke off a validation, else the limit that shows why others are missed, else the one missed by most, or open
     kind: Advice | None  # the kind of failure that its worst fault shows, else the one that asks for most
     to_do: str  # in the words of the limit that it missed, else of the table of remedies
 
@@ -125,8 +125,9 @@ def suspects(found_problems: Iterable[Problem], names: Mapping[int, str]) -> tup
 
 
 def _suspect(who: str, ranks: tuple[int, ...], facts: Sequence[Fault | Advice]) -> Suspect:
-    def order(one: Fault) -> tuple[bool, bool, float]:
-        return one.mark.tone != "bad", one.line is not None, (one.line.judgement.margin if one.line else None) or 0.0
+    def order(one: Fault) -> tuple[bool, bool, bool, float]:
+        judged = one.line.judgement if one.line else None
+        return one.mark.tone != "bad", judged is not None, not (judged and _slows(judged)), (judged and judged.margin) or 0.0
 
     alike: dict[object, list[Fault]] = {}
     for one in facts:
@@ -142,11 +143,19 @@ def _suspect(who: str, ranks: tuple[int, ...], facts: Sequence[Fault | Advice]) 
     return Suspect(who, ranks, tuple(facts), faults, worst, kind, to_do)
 
 
+def _slows(judged: Judgement) -> bool:
+    """Return True for a missed limit that shows why all of a GPU is slow: its other slow figures are no faults of their own."""
+    return judged.status is Status.MISSED and any(table().remedies[kind].slows for kind in kinds_of_judgement(judged))
+
+
 def _facts(problem: Problem, names: Mapping[int, str]) -> Iterator[tuple[tuple[int, ...], Fault | Advice]]:
     """Yield each fact with the ranks that it speaks against; without ranks it speaks against the whole job."""
     nodeid, anchor, faults = problem.row.nodeid, problem.anchor, list[tuple[tuple[int, ...], Fault]]()
+    slowed = tuple({rank for line in problem.lines if _slows(line.judgement) for rank in line.judgement.ranks})
     for line in problem.lines:
         ranks, peer = line.judgement.ranks, line.judgement.labels.get("peer")
+        if slowed and line.judgement.scope != "rank" and line.judgement.asked_number is not None:
+            ranks = slowed  # job or node waited for them
         if isinstance(peer, int) and peer in names and len(ranks) == 1:
             ranks = (*ranks, peer)  # a path between two GPUs is of both, whichever of them missed it
         fault = Fault(STATUS[line.judgement.status], nodeid, anchor, num_others=len(problem.others), line=line)

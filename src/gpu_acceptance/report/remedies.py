@@ -99,6 +99,7 @@ class Remedy(Model):
     means: _Words
     do: _Words
     checks: Annotated[dict[_Words, _Words], Field(min_length=3, max_length=3)]
+    slows: bool = False  # the GPU that shows it is slow in all that it does, and so is a job that waits for it
     references: Annotated[list[_Key], Field(min_length=1)]
     found_by: FoundBy
 

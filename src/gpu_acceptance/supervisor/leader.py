@@ -30,6 +30,7 @@ MOST_SPOILED = (
     3  # generations of workers: by validations of one subject, which then ends; by one rank that cannot form or end them: all ends
 )
 _LIVE_LINE_S = 10.0
+_PATIENCE, _LEAST_PATIENCE_S = 5, 60.0  # times the usual seconds of a validation, once one was stuck; a first call may compile
 _PACE_KNOWN_S = 30.0  # of finished validations, by the profile; before that their pace predicts little
 _MINUTES_FROM_S = 90.0
 _CAST_TEXT = 8_000  # an announced verdict stays below 16 kB; the whole text is in the record
@@ -98,7 +99,7 @@ class Leader:
 
     def run(self, validation: Validation) -> Row:
         """Run one validation on all ranks and announce its verdict. Collective: the others follow."""
-        supervisor = self.supervisor
+        supervisor, validation = self.supervisor, self._with_patience(validation)
         try:
             row = self._row(validation)
         except ControlError as error:
@@ -112,6 +113,14 @@ class Leader:
         )
         supervisor.follow()
         return row
+
+    def _with_patience(self, validation: Validation) -> Validation:
+        """Return it with its deadline in this run: once a rank was stuck, a few times its usual seconds. A hung cluster is told sooner."""
+        expected_s = self._expected_s(validation)
+        if expected_s is None or not any(row.outcome is Outcome.STUCK for row in self.rows):
+            return validation
+        patience_s = max(_LEAST_PATIENCE_S, _PATIENCE * expected_s)
+        return validation.model_copy(update={"deadline_s": min(validation.deadline_s, patience_s)})
 
     def not_run(self, validation: Validation, reason: str) -> Row:
         """Add a row for a validation that did not run. Not collective, because every rank knows why."""

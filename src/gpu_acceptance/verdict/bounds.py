@@ -177,6 +177,27 @@ def find_behind(readings: Sequence[Reading], peers: Peers, factor: float) -> Fin
     return Finding(need, float(allowed), False, worst, missed, show(worst.value), detail, margin, fault, unfit)
 
 
+def difference_of_two(readings: Sequence[Reading], peers: Peers, factor: float) -> tuple[Fraction, tuple[Reading, ...]] | None:
+    """Return how far the worse of two units is behind the other, and both, the worse first.
+
+    None where it is no further than a limit of more units allows and than their blocks lie apart, in an attempt at least: one good attempt
+    clears both. None too for rates that are not above zero.
+    """
+    found = list[tuple[Fraction, tuple[Reading, ...]]]()
+    for attempt in sorted({reading.attempt for reading in readings}):
+        worst = dict[int, Reading]()
+        for reading in sorted((one for one in readings if one.attempt == attempt), key=lambda one: one.number):
+            worst.setdefault(reading.unit, reading)
+        both = tuple(sorted(worst.values(), key=lambda one: one.number))
+        if len(both) < 2 or both[1].number <= 0:
+            continue
+        spread = max(_decimal(one.figure.spread_percent or 0.0) for one in both) / 100
+        behind = 1 - _decimal(both[0].number) / _decimal(both[1].number)
+        found.append((behind if behind > max(allowed_deficit(peers, factor), spread) else Fraction(0), both))
+    least = min(found, key=itemgetter(0), default=None)
+    return least if least and least[0] else None
+
+
 def _best_of_each(readings: Sequence[Reading]) -> tuple[dict[int, tuple[Fraction, Reading, Fraction]], tuple[Reading, ...]]:
     """Return each unit's smallest deficit of all attempts with the median of the others there, and what could not be compared."""
     best: dict[int, tuple[Fraction, Reading, Fraction]] = {}

@@ -4,13 +4,14 @@ The worst member of the scope is judged, never a mean. A figure that cannot be j
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
 from gpu_acceptance.base.text import clip, plural
 from gpu_acceptance.record.figure import Figure
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome, Status
-from gpu_acceptance.record.row import Attempt, Judgement, Mistake
+from gpu_acceptance.record.row import Attempt, Judgement, Mistake, Row
 from gpu_acceptance.record.run_record import RunPlan
 from gpu_acceptance.thresholds.limit import (
     COUNTERS,
@@ -148,12 +149,8 @@ def why_no_limit(limit: Limit, job: Job) -> str:
 def _judge_bound(bound: str, limit: Limit, readings: Sequence[Reading], job: Job, num_metrics: int) -> Judgement:
     """A miss comes before figures that cannot be judged, so that nothing hides a miss."""
     scope = _unit_scope(bound, limit)
-    if bound == "peers" and len(job.members(scope)) < bounds.MIN_UNITS:  # two units cannot tell which is odd; only a floor makes that good
-        has_floor = not {"at_least", "at_most", "equals"}.isdisjoint(bounds.bounds_of(limit))
-        status = Status.NOT_APPLICABLE if has_floor else Status.NOT_MEASURED
-        return blank(
-            "peers", limit, job, num_metrics, status, f"{limit.metric}: {status}: needs {bounds.MIN_UNITS} units to name the odd one"
-        )
+    if bound == "peers" and len(job.members(scope)) < bounds.MIN_UNITS:
+        return _judge_few(limit, readings, job, num_metrics)
     if scope != limit.scope:
         readings = [one._replace(unit=job.member_of(one.rank, scope)) for one in readings]
     usable, unstable, faulty = bounds.classify(readings, bound, limit, job)
@@ -166,6 +163,45 @@ def _judge_bound(bound: str, limit: Limit, readings: Sequence[Reading], job: Job
         assert finding.worst is not None, f"{limit.metric} {bound}: no figure, and no problem was reported"
         results = [_result(Status.HELD, _say(limit, finding, (finding.worst,), scope, job), (finding.worst,))]
     return _judgement(bound, limit, finding, results)
+
+
+def _judge_few(limit: Limit, readings: Sequence[Reading], job: Job, num_metrics: int) -> Judgement:
+    """Return the judgement of `peers` over fewer units than can name the odd one; only a floor makes that good.
+
+    Where two differ by more than more units may, it says so: it is a finding, and misses nothing.
+    """
+    has_floor = not {"at_least", "at_most", "equals"}.isdisjoint(bounds.bounds_of(limit))
+    status = Status.NOT_APPLICABLE if has_floor else Status.NOT_MEASURED
+    found = blank("peers", limit, job, num_metrics, status, f"{limit.metric}: {status}: needs {bounds.MIN_UNITS} units to name the odd one")
+    if (differ := _two_that_differ(limit, readings, job, num_metrics)) is None:
+        return found
+    behind, both = differ
+    shown = " and ".join(f"{with_unit(show(one.value), limit.unit)} {_where((one,), limit.scope, job)}" for one in both)
+    told = f"two that differ by {show(100 * float(behind), 3)} %, {shown}, cannot tell which of them is odd, not even for each clock"
+    return found.model_copy(update={"message": clip(f"{found.message}; {told}")})
+
+
+def _two_that_differ(limit: Limit, readings: Sequence[Reading], job: Job, num_metrics: int) -> tuple[Fraction, tuple[Reading, ...]] | None:
+    """Return how far one of two units is behind the other, and both; None where that is no more than a limit of more units allows."""
+    assert limit.peers is not None
+    usable, _, _ = bounds.classify(readings, "peers", limit, job)
+    return bounds.difference_of_two(usable, limit.peers, bounds.peer_factor(2, num_metrics))
+
+
+def differences_of_two(rows: Iterable[Row], profile: Profile, job: Job) -> dict[tuple[Scope, str], float]:
+    """Return the parts by which the two units of a job differ, by scope and metric, where that is more than a limit of peers allows.
+
+    It is no miss: two cannot tell which of them is odd.
+    """
+    found, num_metrics = dict[tuple[Scope, str], float](), num_peer_metrics(profile)
+    limits = {metric: one for metric, one in profile.limits.items() if one.peers and len(job.members(one.scope)) == 2}
+    for row in rows if limits else ():
+        for metric, readings in bounds.readings_by_metric(row.attempts, job, limits).items():
+            differ = _two_that_differ(limits[metric], readings, job, num_metrics) if metric in limits else None
+            if differ:
+                key = limits[metric].scope, metric
+                found[key] = max(found.get(key, 0.0), float(differ[0]))
+    return found
 
 
 def _unit_scope(bound: str, limit: Limit) -> Scope:

@@ -13,10 +13,11 @@ from gpu_acceptance.record.row import Judgement, Row
 from gpu_acceptance.record.run_record import WHOLE, Conclusion, ControlMessages, Coverage, Objection, RunEnd, RunPlan, SuiteState, Verdict
 from gpu_acceptance.record.run_record import ObjectionKind as Kind
 from gpu_acceptance.thresholds.contract import LineState
-from gpu_acceptance.thresholds.limit import DEFAULT_LEVEL, Change, ChangeKind, FarBound, first_of, level_text, subject_of_metric
+from gpu_acceptance.thresholds.limit import DEFAULT_LEVEL, Change, ChangeKind, FarBound, Profile, first_of, level_text, subject_of_metric
 from gpu_acceptance.verdict import busy, reasons
 from gpu_acceptance.verdict.attempts import too_small
 from gpu_acceptance.verdict.coverage import judge_contract, judge_run, left_out, make_coverage, subjects_without_limit
+from gpu_acceptance.verdict.judge import differences_of_two
 from gpu_acceptance.verdict.reasons import Found
 
 UNTESTED_NODES = "slurm.partition.untested"  # recorded by the validation of this subject
@@ -171,6 +172,8 @@ def _find_caveats(plan: RunPlan, job: Job, coverage: Coverage, limits: Sequence[
         yield ": ".join(filter(None, (fabric_text(profile.fabric), job.network)))  # what all ports trained to nothing else tells
     yield from _nodes_left_out(rows)
     judgements = [*limits, *(judgement for row in rows for judgement in row.judgements)]
+    if not plan.measure_only:
+        yield from _two_that_differ(rows, profile, job)
     if waived := {judgement.metric for judgement in judgements if judgement.status is Status.WAIVED}:
         yield f"{len(waived)} waived"
     if profile.changes:
@@ -206,6 +209,17 @@ def _far(bounds: Sequence[FarBound]) -> Iterator[str]:
         yield f"{bound.metric} {bound.kind} to {part} its bound: a slip of the unit?"
     if len(furthest) > _MOST_FAR:
         yield f"{plural(len(furthest) - _MOST_FAR, 'more bound')} beyond a factor of 10"
+
+
+def _two_that_differ(rows: Sequence[Row], profile: Profile, job: Job) -> Iterator[str]:
+    """Yield by how much the two GPUs, or nodes, of a job differ at most."""
+    found = differences_of_two(reasons.validations(rows), profile, job)
+    for scope, name in (("rank", "GPUs"), ("node", "nodes")):
+        differing = {metric: part for (of, metric), part in found.items() if of == scope}
+        if differing:
+            most = max(differing, key=lambda metric: differing[metric])
+            also = f" and {len(differing) - 1} more" if len(differing) > 1 else ""
+            yield f"2 {name} differ by {100 * differing[most]:.3g} % in {most}{also}"
 
 
 def _nodes_left_out(rows: Sequence[Row]) -> Iterator[str]:

@@ -6,7 +6,7 @@ import threading
 
 import pynvml
 import pytest
-from inventory.fake_nvml import H200, MiB, by, fails, install, processes
+from inventory.fake_nvml import FIELDS, H200, MiB, by, fails, fields, install, processes
 
 from gpu_acceptance.inventory import nvml
 from gpu_acceptance.inventory.answer import Missing, Why
@@ -49,6 +49,13 @@ def test_two_healthy_gpus(monkeypatch):
 def test_what_all_nvlinks_lead_to(ends, seen, monkeypatch):
     install(monkeypatch, nvmlDeviceGetNvLinkRemoteDeviceType=by(*(((link,), end) for link, end in enumerate(ends) if end is not None)))
     assert {gpu.nvlink_to for gpu in nvml.read().gpus} == {seen}
+
+
+def test_a_gpu_that_does_not_tell_its_nvlinks_is_read_all_the_same(monkeypatch):
+    """As on a machine with one GPU of a larger board."""
+    without = {name: value for name, value in FIELDS.items() if name != "NVML_FI_DEV_NVLINK_LINK_COUNT"}
+    install(monkeypatch, nvmlDeviceGetFieldValues=fields(without))
+    assert nvml.read() == NvmlReading((h200(1, nvlink_to=""), h200(2, nvlink_to="")), DRIVER, "")
 
 
 def test_a_text_may_come_as_bytes():

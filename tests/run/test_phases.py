@@ -1,14 +1,22 @@
 """Phases: which validations are of which, in which order they run, and what runs where only some were asked for."""
 
+from collections import Counter
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpu_acceptance.record.figure import make_figure
+from gpu_acceptance.record.outcome import Outcome
+from gpu_acceptance.record.run_record import WHOLE, PlannedValidation
 from gpu_acceptance.run.collecting import Collected, in_order
+from gpu_acceptance.supervisor.leader import Leader, Validation
 from gpu_acceptance.thresholds.levels import phase_of, place_in_run
-from tests.judging import make_profile
+from gpu_acceptance.thresholds.limit import subject_of
+from gpu_acceptance.verdict.verdict import conclude
+from tests.judging import make_job, make_limit, make_plan, make_profile, make_record
 
 PHASES = {"inventory": ("environment",), "transport": ("nccl.physics",), "gpu": ("hbm", "memory"), "collectives": ("nccl",)}
 SECONDS = {"environment": 1.0, "memory": 9.0, "hbm": 3.0, "nccl": 2.0, "own": 0.1}
@@ -80,3 +88,55 @@ def test_some_phases_alone_are_a_selection_that_the_verdict_states(asked, kept, 
     found = Collected(items=ALPHABETICAL, num_deselected=2, selection="only a.py was asked for").of_run(PROFILE, asked)
     assert names(found.items) == kept
     assert (found.num_deselected, found.selection) == (2 + len(ALPHABETICAL) - len(kept), selection)
+
+
+# --- no phase is dropped --------------------------------------------------------------------------------------------------------
+
+
+class Supervisors:
+    """All ranks of a run: each attempt ends as it was drawn, and workers always form."""
+
+    def __init__(self, outcomes):
+        self.outcomes, self.stopping, self.ended, self.attempt_state, self.control = outcomes, "", None, None, Mock()
+
+    def lead_attempt(self, go):
+        ends = self.outcomes.get(go.nodeid, [Outcome.PASSED] * RANKS) if go.kind == "run" else [Outcome.PASSED] * RANKS
+        records = tuple(
+            make_record(rank, end, figures=figures_of(go), nodeid=go.nodeid, attempt=go.attempt, phase=PHASE_OF.get(end, ""))
+            for rank, end in enumerate(ends)
+        )
+        return SimpleNamespace(facts={}, records=lambda: records)
+
+    def follow(self):
+        """Nobody else is there to tell."""
+
+
+RANKS = 2
+PHASE_OF = {Outcome.ERROR: "call", Outcome.FAILED: "call", Outcome.DIED: "call", Outcome.STUCK: "call", Outcome.VICTIM: "call"}
+ENDS = st.sampled_from([Outcome.PASSED, Outcome.FAILED, Outcome.DIED, Outcome.STUCK, Outcome.ERROR, Outcome.SKIPPED, Outcome.NOT_RUN])
+ORDER = [f"acceptance/test_{nodeid}" for nodeid in IN_ORDER]
+
+
+def figures_of(go):
+    return (make_figure(f"{subject_of(go.nodeid)}.x.value", 5.0, "GB/s", judged=True),) if go.kind == "run" else ()
+
+
+@given(st.dictionaries(st.sampled_from(ORDER), st.lists(ENDS, min_size=RANKS, max_size=RANKS)))
+def test_every_phase_runs_whatever_those_before_it_ended_in_and_accepted_needs_all(outcomes):
+    limits = [make_limit(f"{subject}.x.value", at_least=1) for subject in SECONDS]
+    profile = make_profile(*limits, phases=PHASES, expected_s=SECONDS, requires=frozenset(SECONDS))
+    order = {nodeid: Validation(nodeid=nodeid, deadline_s=60.0) for nodeid in ORDER}
+    leader = Leader(Supervisors(outcomes), profile, make_job(RANKS), {}, print, order)
+    for validation in order.values():
+        leader.run(validation)
+    rows = [row for row in leader.finished_rows() if row.nodeid in order]
+    assert [row.nodeid for row in rows] == ORDER
+    spoiled = Counter(row.subject for row in rows if {Outcome.DIED, Outcome.STUCK, Outcome.ERROR} & set(outcomes.get(row.nodeid, ())))
+    for row in rows:
+        assert row.attempts or (spoiled[row.subject] >= 3 and "the rest of it is left out" in row.message)
+    plan = make_plan(profile, validations=tuple(PlannedValidation(nodeid=nodeid, deadline_s=60.0) for nodeid in ORDER))
+    conclusion = conclude(plan, make_job(RANKS), leader.finished_rows(), WHOLE)
+    all_passed = all(end is Outcome.PASSED for ends in outcomes.values() for end in ends)
+    assert (conclusion.verdict == "ACCEPTED") == all_passed, conclusion.line
+    for row in rows if all_passed else ():
+        assert conclude(plan, make_job(RANKS), [one for one in rows if one is not row], WHOLE).verdict != "ACCEPTED"

@@ -194,6 +194,7 @@ def _gpu(asker: Asker, index: int, problems: list[str]) -> Gpu:
 
     memory = asker.ask("nvmlDeviceGetMemoryInfo", handle, make=lambda info: (int(info.total), int(info.used)))
     processes = asker.ask("nvmlDeviceGetComputeRunningProcesses", handle, make=processes_of)
+    ends = then(asker.num_links(handle), lambda count: common_end(asker.nvlink_end(handle, link) for link in range(count)))
     return Gpu(
         index=index,
         name=fact("name", "nvmlDeviceGetName"),
@@ -204,7 +205,7 @@ def _gpu(asker: Asker, index: int, problems: list[str]) -> Gpu:
         vbios=fact("VBIOS", "nvmlDeviceGetVbiosVersion"),
         memory_bytes=(_known(f"GPU {index} memory", memory, problems, may_lack=True) or (0,))[0],
         nvlink_domain=_nvlink_domain(asker, handle),
-        nvlink_to=then(asker.num_links(handle), lambda count: common_end(asker.nvlink_end(handle, link) for link in range(count))) or "",
+        nvlink_to="" if isinstance(ends, Missing) else ends,
         use=GpuUse(processes, then(memory, itemgetter(1))),
     )
 

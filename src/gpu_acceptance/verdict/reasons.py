@@ -133,6 +133,14 @@ def uncollected(sentences: Sequence[str]) -> Iterator[Found]:
     yield from (Found(Kind.NOT_COLLECTED, part, sentence) for sentence in sentences)
 
 
+def without_row(plan: RunPlan, rows: Sequence[Row]) -> Iterator[Found]:
+    """Yield validations of the plan that nobody tells the end of."""
+    told = {row.nodeid for row in rows}
+    absent = [one.nodeid for one in plan.validations if is_validation(one.nodeid) and one.nodeid not in told]
+    part = f"{plural(len(absent), 'planned validation')} without a row"
+    yield from (Found(Kind.VALIDATION, part, f"{nodeid} was planned, and has no row", nodeid) for nodeid in absent)
+
+
 def unproved(rows: Sequence[Row], limits: Sequence[Judgement], coverage: Coverage, profile: Profile) -> Iterator[Found]:
     """Yield expected bounds that neither held nor were declared away."""
     open_limits = [limit for limit in limits if limit.status not in DECLARED | {Status.HELD, Status.MISSED}]

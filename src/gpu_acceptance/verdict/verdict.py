@@ -44,7 +44,8 @@ def conclude(plan: RunPlan, job: Job, rows: Sequence[Row], end: RunEnd = WHOLE, 
     contract = judge_contract(plan.contract, limits, job.num_nodes, profile.not_applicable) if plan.contract else None
     rejecting = [*reasons.rejecting_rows(rows, control), *reasons.contract_lines(contract, LineState.MISSED)]
     halted = [*reasons.broken_off(plan.measure_only, end), *reasons.broken_messages(control)]
-    incomplete = [*halted, *reasons.uncollected(plan.not_collected), *reasons.incomplete_rows(rows, control)]
+    incomplete = [*halted, *reasons.uncollected(plan.not_collected), *reasons.without_row(plan, rows)]
+    incomplete += reasons.incomplete_rows(rows, control)
     if not plan.measure_only:
         incomplete += [*reasons.unproved(rows, limits, coverage, profile), *reasons.contract_lines(contract, LineState.NOT_TESTED)]
         incomplete += (Found(Kind.NO_LIMIT, text) for text in subjects_without_limit(rows, profile, job, plan.waivers, small))

@@ -304,7 +304,7 @@ class FsdpResult:
     trained: Trained  # the step of the slowest rank, the variation of the rank where it is largest
     held_bytes: int  # parameters and moments of this rank
     promised_bytes: int  # the size of this rank's shard of them
-    overlap: CommOverlap | None  # None on a CPU
+    overlap: CommOverlap | None  # None on a CPU, and of a few steps
     digest: str | None  # of the whole weights, bit for bit, by the replica that this rank is in; None if there is only one
 
     @property
@@ -332,6 +332,6 @@ def measure_fsdp(
             trained=trained,
             held_bytes=sum(local(parameter).nbytes for parameter in parameters) + trained.optimizer_bytes,
             promised_bytes=sum(sharding.promised_bytes(parameter.shape) for parameter in parameters),
-            overlap=measure_overlap(training.step, _NUM_PROFILED, device) if device.type == "cuda" else None,
+            overlap=measure_overlap(training.step, _NUM_PROFILED, device) if device.type == "cuda" and not steps.is_cut else None,
             digest=digest(parameters) if sharding.mesh.ndim > 1 else None,
         )

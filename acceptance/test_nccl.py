@@ -49,7 +49,7 @@ def test_latency_eager(record_latency):
 
 @own_worker
 @pytest.mark.deadline(120)  # of one small message: a group that hangs is told before anything waits longer for it
-def test_transport(gpu, check, check_all):
+def test_way(gpu, check, check_all):
     """By NCCL's own log a small message goes the way that was bought. Where it does not, what follows is measured briefly."""
     num_bytes = nccl.LATENCY_SIZES[-1]
     check("nccl.all_reduce.wrong", nccl.count_wrong("all_reduce", num_bytes=num_bytes, device=gpu.device), "elements")

@@ -46,12 +46,13 @@ class Starter:
         self.environment = environment
         self.server = ForkServerProcess(environment, folder, folder / "log")
         self.workers: list[WorkerProcess] = []
+        self.ahead: tuple[str, ...] = ()  # what the server imports after a fork
 
     def ask(self, server: ForkServerProcess | None, **environment: str) -> WorkerProcess:
         command = worker_command(sys.executable, self.folder, self.folder / "pytest.ini", [str(self.folder / "test_it.py")])
         files = self.folder, self.folder / "log", self.folder / "stacks"
         environment = {**self.environment, **environment, SCRATCH: f"{self.folder}/scratch-{len(self.workers)}"}
-        self.workers.append(WorkerProcess(command, environment, *files, fork_server=server))
+        self.workers.append(WorkerProcess(command, environment, *files, fork_server=server, ahead=self.ahead))
         return self.workers[-1]
 
     def fork(self, code: str = "", **environment: str) -> WorkerProcess:

@@ -42,6 +42,18 @@ def quick(tmp_path):
     assert psutil.wait_procs(left, timeout=30)[1] == []  # forks that did not become workers are reaped, as before each generation
 
 
+def test_what_later_workers_import_is_there_when_they_come_and_what_cannot_be_imported_is_in_the_log(quick, tmp_path):
+    (tmp_path / "comes_late.py").write_text("print('imported ahead', flush=True)\n")
+    starter, told = quick(), "print('there' if 'comes_late' in sys.modules else 'not there', flush=True)"
+    starter.ahead = ("no_such_module", "comes_late")
+    assert exit_text(starter.fork(told)) == "exit code 0"
+    assert wait_until(lambda: "imported ahead" in starter.log)
+    assert exit_text(starter.fork(told)) == "exit code 0"
+    lines = [line for line in starter.log.splitlines() if line in {"there", "not there"} or "no_such_module" in line]
+    assert (lines[-1], "not there" in lines) == ("there", True)
+    assert "ModuleNotFoundError: No module named 'no_such_module'" in lines
+
+
 @pytest.mark.parametrize(
     ("code", "text"),
     [

@@ -79,7 +79,7 @@ selector = selectors.DefaultSelector()
 files = RunFiles(Path("run"), 0)
 files.make_folders()
 hold = WorkerSlot(control, selector, files, make_identity(0, 1, 1, has_gpus=False))
-hold.config = SimpleNamespace(rootdir=Path.cwd(), ini=Path("ini"), files=[])
+hold.config = SimpleNamespace(rootdir=Path.cwd(), ini=Path("ini"), files=[], ahead=())
 
 def start(generation, code=""):
     hold.start({"GPU_ACCEPTANCE_CODE": code}, generation)

@@ -16,6 +16,11 @@ OLDEST = {
     "peft": "0.17",  # the first of 2025-08, for transformers 5
     "transformers": "5.0",
 }
+# What validations import that need one of these: seconds, and a quarter of a minute where no disk has it in its cache.
+IMPORTS = {
+    "transformers": ("torch._dynamo", "transformers.modeling_utils", "gpu_acceptance.measure.train.throughput"),
+    "peft": ("peft", "gpu_acceptance.measure.lora.convergence"),
+}
 COMPILER = "compiler"
 KNOWN = (*OLDEST, COMPILER)
 

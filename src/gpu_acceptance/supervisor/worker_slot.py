@@ -46,6 +46,7 @@ class WorkerConfig:
     group_timeout_s: float
     counters: frozenset[str]  # metrics of the counters that are judged here
     most_risen: dict[str, float]  # how far each of them may rise, where a limit is a number
+    ahead: tuple[str, ...] = ()  # modules that validations of this run import
 
 
 def read_messages(reader: LineReader[WorkerMessage]) -> tuple[list[WorkerMessage | ChannelError], bool]:
@@ -116,7 +117,8 @@ class WorkerSlot:
             environment = {**self._environment, **env, SCRATCH: str(self._scratch.name_next())}
             asks_nccl = self._identity.num_gpus > 0 and self._control.place.local_rank == 0
             files = self._folder, self._files.worker_log, self._files.stacks
-            self._coming = WorkerProcess(command, environment, *files, asks_nccl=asks_nccl, fork_server=self._fork_server)
+            server = self._fork_server
+            self._coming = WorkerProcess(command, environment, *files, asks_nccl=asks_nccl, fork_server=server, ahead=self.config.ahead)
             if self._fork_server:
                 self._selector.register(self._fork_server.fd, selectors.EVENT_READ)
             self.attend()

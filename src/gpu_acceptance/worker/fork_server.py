@@ -60,15 +60,29 @@ def _serve(channel: socket.socket) -> list[str]:
             sys.exit()
         if (num_threads := len(list(Path("/proc/self/task").iterdir()))) > 1:
             sys.exit(f"{num_threads} threads in the fork server, of an import: they would not be in a fork; workers are started anew")
+        request = json.loads(content)
         if _fork():
             try:
-                return _become(channel, json.loads(content), descriptors)
+                return _become(channel, request, descriptors)
             except BaseException:
                 traceback.print_exc()
                 channel.shutdown(socket.SHUT_RDWR)  # for the server too: the supervisor starts its workers anew
                 os._exit(1)
         for descriptor in descriptors:
             os.close(descriptor)
+        _import_ahead(channel, request["ahead"])
+
+
+def _import_ahead(channel: socket.socket, names: list[str]) -> None:
+    """Import what later workers need, until the next request comes: one at a time, since each takes seconds."""
+    for name in names:
+        if select.select([channel], [], [], 0)[0]:
+            return
+        try:
+            with gc_spared():
+                importlib.import_module(name)
+        except Exception:  # the validation that needs it says so
+            traceback.print_exc()
 
 
 def _fork() -> bool:

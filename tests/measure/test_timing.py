@@ -84,7 +84,7 @@ def test_operations_are_hopeless_only_where_they_are_on_every_rank(monkeypatch):
 
 def test_few_blocks_are_a_number_that_all_ranks_share(monkeypatch):
     given = []
-    blocks = timed(Machine(1.0, monkeypatch), hopeless_s=0.5, agree=lambda number: given.append(number) or max(number, 400_000))
+    blocks = timed(Machine(1.0, monkeypatch), hopeless_s=0.5, agree=lambda number: given.append(number) or max(number, 1_000_000))
     assert len(blocks.operation_s) == len(given) == 2
 
 

@@ -19,7 +19,7 @@ from gpu_acceptance.measure.pace import Spread
 MAX_ITERATIONS = 1_000_000  # limit of one block: an operation that takes no time must not run forever
 _MAX_ROUNDS = 8  # of one calibration; each may grow the block by _MAX_GROWTH
 _MAX_GROWTH = 100
-_PROBED_S = 0.3  # of operations that are all hopeless, from the first to the last: an idle GPU has raised its clocks by then
+_PROBED_S = 1.0  # of operations that are all hopeless: an idle GPU has raised its clocks by then, and a hiccup is over
 _FAST_ENOUGH = 10**9  # more microseconds than probing takes
 _OVERSHOOT = 1.1  # a block found too short is made longer than the estimate, so that jitter does not ask for another round
 
@@ -137,11 +137,11 @@ def hopeless_blocks(
 ) -> Blocks | None:
     """Return blocks of one operation where each takes longer than `hopeless_s` on every rank; None once one does not.
 
-    There are at least two, and they fill 0.3 s or are `most`. Where this returns None nothing is left out of the measurement that
+    There are at least two, and they fill 1 s or are `most`; none where `most` is less. Where this returns None nothing is left out of the measurement that
     follows. Collective as `time_blocks` is.
     """
     spans, begin_s, probed_s = list[Span](), time.monotonic(), 0.0
-    while hopeless_s < math.inf and (len(spans) < 2 or (probed_s < _PROBED_S and len(spans) < most)):
+    while hopeless_s < math.inf and most > 1 and (len(spans) < 2 or (probed_s < _PROBED_S and len(spans) < most)):
         spans.append(block(1))
         own_us = _FAST_ENOUGH if spans[-1].elapsed_s <= hopeless_s else int(1e6 * (time.monotonic() - begin_s))
         if (most_us := agree(own_us)) >= _FAST_ENOUGH:

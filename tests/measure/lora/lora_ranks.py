@@ -131,6 +131,8 @@ def share_of_rank_0() -> AbstractContextManager[object]:
 def faults(rank: int) -> dict[str, dict[str, object]]:
     """Faults on two ranks, trained for a short time unless the last losses must show them."""
     return {
+        "every step is hopeless": figures(hopeless_s=0.0, **SHORT),
+        "hopeless on rank 0 alone": figures(hopeless_s=1e9 if rank else 0.0, **SHORT),
         "rank 1 adds noise": figures(own_gradients(add_noise) if rank else None, **SHORT),
         "scaled twice": figures(with_adapters_that_are(scaled_twice), **SHORT),
         "base is trained": figures(with_adapters_that_are(trained_as_well), **SHORT),

@@ -53,6 +53,15 @@ def test_what_is_sound_holds_every_limit(two):
     assert set(found) == wanted | {"mfu"}
 
 
+def test_a_hopeless_rate_is_told_without_the_curve_that_it_takes_too_long_to_draw(two):
+    found = judged(two, "every step is hopeless")
+    assert wrong(two, "every step is hopeless") == {}  # the limit of this rate for CPUs is not a hopeless one
+    told = {"first_loss", "excess", "rise", "not_finite", "gradient_norm", "samples_missing", "loss_ratio"}
+    assert set(judged(two, "sound")) - set(found) == told
+    assert 3 <= len(two[0]["every step is hopeless"]["curves"]["lora_convergence.loss"]) <= 16
+    assert len(two[0]["hopeless on rank 0 alone"]["curves"]["lora_convergence.loss"]) == 16
+
+
 def test_what_is_recorded_and_drawn(two):
     """Curves come from rank 0 alone."""
     last, floor = (two[0]["sound"]["recorded"][f"lora_convergence.{what}"] for what in ("last_loss", "floor"))

@@ -137,8 +137,8 @@ def hopeless_blocks(
 ) -> Blocks | None:
     """Return blocks of one operation where each takes longer than `hopeless_s` on every rank; None once one does not.
 
-    There are at least two, and they fill 1 s or are `most`; none where `most` is less. Where this returns None nothing is left out of the measurement that
-    follows. Collective as `time_blocks` is.
+    There are at least two, and they fill 1 s or are `most`; none where `most` is less. Where this returns None nothing is left out of the
+    measurement that follows. Collective as `time_blocks` is.
     """
     spans, begin_s, probed_s = list[Span](), time.monotonic(), 0.0
     while hopeless_s < math.inf and most > 1 and (len(spans) < 2 or (probed_s < _PROBED_S and len(spans) < most)):

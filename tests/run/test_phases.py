@@ -98,13 +98,13 @@ class Supervisors:
 
     def __init__(self, outcomes):
         self.outcomes, self.stopping, self.ended, self.attempt_state, self.control = outcomes, "", None, None, Mock()
+        self.formed = []
 
     def lead_attempt(self, go):
+        self.formed += [go] if go.kind == "form" else []
         ends = self.outcomes.get(go.nodeid, [Outcome.PASSED] * RANKS) if go.kind == "run" else [Outcome.PASSED] * RANKS
-        records = tuple(
-            make_record(rank, end, figures=figures_of(go), nodeid=go.nodeid, attempt=go.attempt, phase=PHASE_OF.get(end, ""))
-            for rank, end in enumerate(ends)
-        )
+        about = {"nodeid": go.nodeid, "attempt": go.attempt, "generation": go.generation, "figures": figures_of(go)}
+        records = tuple(make_record(rank, end, phase=PHASE_OF.get(end, ""), **about) for rank, end in enumerate(ends))
         return SimpleNamespace(facts={}, records=lambda: records)
 
     def follow(self):
@@ -140,3 +140,18 @@ def test_every_phase_runs_whatever_those_before_it_ended_in_and_accepted_needs_a
     assert (conclusion.verdict == "ACCEPTED") == all_passed, conclusion.line
     for row in rows if all_passed else ():
         assert conclude(plan, make_job(RANKS), [one for one in rows if one is not row], WHOLE).verdict != "ACCEPTED"
+
+
+def test_validations_with_the_same_variables_share_workers_and_what_is_declared_away_costs_none():
+    """As NCCL's own log is read for a small message and for large ones, and a loopback is declared away where there are no cards."""
+    supervisors = Supervisors({})
+    log, ring, cards = {"NCCL_DEBUG": "INFO"}, {"NCCL_ALGO": "Ring"}, {"NCCL_NET": "IB"}
+    wanted = [("nccl", {}), ("way", log), ("physics", log), ("nic", cards), ("hbm", {}), ("ring", ring), ("ring_log", ring), ("gemm", {})]
+    order = {f"acceptance/test_{name}.py::test_it": env for name, env in wanted}
+    validations = {nodeid: Validation(nodeid=nodeid, deadline_s=60.0, env=env) for nodeid, env in order.items()}
+    leader = Leader(supervisors, make_profile(not_applicable={"nic.*": "there are no cards"}), make_job(RANKS), {}, print, validations)
+    for validation in validations.values():
+        leader.run(validation)
+    generation_of = {name: leader.rows[place].attempts[0].ranks[0].generation for place, (name, _) in enumerate(wanted)}
+    assert generation_of == {"nccl": 1, "way": 2, "physics": 2, "nic": 3, "hbm": 3, "ring": 4, "ring_log": 4, "gemm": 5}
+    assert [dict(go.env) for go in supervisors.formed] == [{}, log, {}, ring, {}]

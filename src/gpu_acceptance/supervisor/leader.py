@@ -22,7 +22,7 @@ from gpu_acceptance.thresholds.limit import Profile, subject_of
 from gpu_acceptance.verdict.attempts import all_passed, bare_row, is_poison
 from gpu_acceptance.verdict.judge import wants_repeat
 from gpu_acceptance.verdict.reasons import FORMATION
-from gpu_acceptance.verdict.rows import make_row, row_without_run
+from gpu_acceptance.verdict.rows import declared_reason, make_row, row_without_run
 
 _END_S = 15.0  # for a healthy worker to tear down what is still up and to leave
 _MOST_FAILED_FORMATIONS = 2  # in a row; then validations that need a group are not run
@@ -57,10 +57,6 @@ class Validation(PlannedValidation):
         """True where it moves bytes between GPUs."""
         return self.needs_group or self.min_ranks > 1 or self.min_ranks_per_node > 1
 
-    @property
-    def wants_own_worker(self) -> bool:
-        return self.fresh or bool(self.env)
-
 
 @dataclass
 class Leader:
@@ -83,7 +79,7 @@ class Leader:
         self._usable = False  # the workers are up and no rank spoiled them
         self._generation = 0
         self._sequence = 0
-        self._env: Mapping[str, str] = {}  # of the workers
+        self._env: dict[str, str] = {}  # of the workers
         self._single_use = False  # they are made for one validation
         self._previous: str | None = None  # the validation that they ran last
         self._failed_in_a_row = 0
@@ -155,7 +151,7 @@ class Leader:
         if self._interrupted:
             return bare_row(validation.nodeid, Outcome.NOT_RUN, self._interrupted, validation.deadline_s)
         if validation.nodeid == FORMATION:
-            self._form(validation.env)
+            self._form(self._env_of(validation))
             return self._judged(validation, self._formations[-1:])
         if row := row_without_run(validation, self.job, self.profile.not_applicable):
             return row
@@ -211,7 +207,7 @@ class Leader:
         nodeids = list(self.order)
         later = [self.order[nodeid] for nodeid in nodeids[nodeids.index(validation.nodeid) + 1 :]]
         following = next(filter(self._runs_here, later), None)
-        stays = following and not (self._single_use or following.fresh) and dict(following.env) == dict(self._env)
+        stays = following and not (self._single_use or following.fresh) and self._env_of(following) == self._env
         return following.nodeid if following and stays else None
 
     def _why_repeat(self, validation: Validation, attempts: list[Attempt]) -> str | None:
@@ -225,8 +221,8 @@ class Leader:
             return f"repeated once: {reason}"
         if row.outcome is not Outcome.FAILED or len(attempts) > self.confirm or self.supervisor.stopping:
             return None
-        formed = self._form(validation.env)
-        self._single_use = validation.wants_own_worker
+        formed = self._form(self._env_of(validation))
+        self._single_use = validation.fresh
         return f"missed a limit, measured again by new workers (--confirm={self.confirm})" if formed else None
 
     def _judged(self, validation: Validation, attempts: list[Attempt]) -> Row:
@@ -239,7 +235,7 @@ class Leader:
     def _make_ready(self, validation: Validation) -> str | None:
         """Form usable workers for this validation; returns why that failed, or None."""
         while not self._suits(validation) and self._failed_in_a_row < _MOST_FAILED_FORMATIONS:
-            self._form(validation.env)
+            self._form(self._env_of(validation))
             if self._interrupted:
                 return self._interrupted
             if self._spoiled_too_often:
@@ -247,15 +243,19 @@ class Leader:
         if self._failed_in_a_row >= _MOST_FAILED_FORMATIONS:
             if validation.needs_group:
                 return f"no process group: {_MOST_FAILED_FORMATIONS} formations in a row failed (see {FORMATION})"
-            if not self._suits(validation) and not self._form(validation.env):
+            if not self._suits(validation) and not self._form(self._env_of(validation)):
                 return f"no workers: they could not be started (see {FORMATION})"
-        self._single_use = validation.wants_own_worker
+        self._single_use = validation.fresh
         return None
 
     def _suits(self, validation: Validation) -> bool:
         """Return True where these workers can run it as they are."""
         untouched = self._previous is None or not (validation.fresh or self._single_use)
-        return self._usable and untouched and dict(validation.env) == dict(self._env)
+        return self._usable and untouched and self._env_of(validation) == self._env
+
+    def _env_of(self, validation: Validation) -> dict[str, str]:
+        """Return the variables of the workers that run it: none where it is declared away, so that it costs no workers of its own."""
+        return {} if declared_reason(validation.nodeid, self.profile.not_applicable) is not None else dict(validation.env)
 
     def _form(self, env: Mapping[str, str]) -> bool:
         """Form new workers on all ranks, with a group as long as groups could be formed; returns True where they are usable.
@@ -265,7 +265,7 @@ class Leader:
         self.end_workers()
         group = self._failed_in_a_row < _MOST_FAILED_FORMATIONS
         self._generation += 1
-        self._env, self._single_use, self._previous = env, False, None
+        self._env, self._single_use, self._previous = dict(env), False, None
         number = len(self._formations) + 1
         formation = Validation(nodeid=FORMATION, deadline_s=self.profile.deadline_s)
         records = self._attempt(formation, "form", number, group=group, env=dict(env))

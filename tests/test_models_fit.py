@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fixtures.training import workload as read_workload
-from gpu_acceptance.measure.train import models
+from gpu_acceptance.measure.train import models, throughput
 from gpu_acceptance.thresholds.limit import MODEL, OWN_MODEL
 from gpu_acceptance.thresholds.profile import load_profile, profile_names, shipped_dir
 from tests.judging import shipped_profile
@@ -44,10 +44,11 @@ def shape_of(name):
 
 
 def estimated_bytes(shape, num_ranks):
-    """Bytes on one rank at the end of a forward, which is the peak: activations are all there, and no gradient is.
+    """Return the bytes of one rank at the end of a forward, the peak: activations are all there, and no gradient is.
 
     A shard of parameters and of AdamW's two moments in fp32; in bf16 the gathered embedding and head, and two layers, one of them on its
     way; what each layer keeps for its backward in bf16; and logits in bf16 and fp32, with their gradient in both. Nothing is recomputed.
+    Before, a model is built whole on each rank, in fp32.
     """
     key_width = shape.num_kv_heads * shape.width // shape.num_heads
     layer = 2 * shape.width * (shape.width + key_width + 1) + 3 * shape.width * shape.mlp_width
@@ -55,7 +56,8 @@ def estimated_bytes(shape, num_ranks):
     parameters = shape.num_layers * layer + (2 * shape.vocabulary + 1) * shape.width
     kept = 6 * shape.width + 2 * key_width + 3 * shape.mlp_width  # two norms with their inputs, q, what attends; k, v; gate, up, product
     logits = (2 + 4 + 4 + 2) * shape.vocabulary
-    return 12 * parameters / num_ranks + 2 * gathered + shape.sequence * (2 * shape.num_layers * kept + logits)
+    trained = 12 * parameters / num_ranks + 2 * gathered + shape.sequence * (2 * shape.num_layers * kept + logits)
+    return max(trained, 4 * parameters * (1 + 1 / num_ranks))
 
 
 def largest_that_fits(gpu_bytes, num_ranks):
@@ -87,9 +89,10 @@ def test_each_profile_trains_the_largest_model_that_fits(name, num_ranks):
 
 
 @pytest.mark.parametrize("name", TRAINED_BY)
-def test_a_model_has_as_many_weights_as_its_limit_says(name):
-    built = models.build(shape_of(name), torch.device("meta"))
-    assert profile_of(name).limits["fsdp.llama.parameters"].equals == sum(one.numel() for one in built.parameters())
+def test_a_model_has_as_many_weights_and_operations_as_its_limits_say(name):
+    built, limits = models.build(shape_of(name), torch.device("meta")), profile_of(name).limits
+    assert limits["fsdp.llama.parameters"].equals == sum(one.numel() for one in built.parameters())
+    assert limits["fsdp.llama.flop_per_sample"].equals == float(f"{throughput.flops_per_sample(shape_of(name)) / 1e9:.4g}")
 
 
 @pytest.mark.parametrize("name", TRAINED_BY)

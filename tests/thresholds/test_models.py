@@ -90,6 +90,16 @@ def test_an_overlay_names_another_model_and_each_difference_is_a_change(shapes):
     assert "train.llama.model" not in profile.by_gpus
 
 
+def test_a_rate_that_was_read_with_a_small_model_has_a_file_of_its_own_that_extends_it(shapes, folder):
+    own = f'extends: small\nlimits:\n  fsdp.llama.throughput: {{at_least: 300, source: "{SOURCE}"}}\n'
+    folder(gpu=GPU.replace("1: small", "1: small-x1"), model_small=SMALL, model_large=LARGE, model_small_x1=own)
+    profile = load_profile("gpu", shapes, num_gpus=2)
+    assert [file.file for file in profile.files][2:] == ["model-small.yaml", "model-small-x1.yaml"]
+    assert (profile.limits["fsdp.llama.throughput"].at_least, profile.limits["fsdp.llama.throughput"].unit) == (300, "tokens/s")
+    assert "fsdp.llama.throughput" not in profile.not_applicable
+    assert load_profile("gpu", shapes, num_gpus=4).limits["fsdp.llama.throughput"].at_least == 100
+
+
 def test_an_overlay_takes_a_larger_model_whose_rate_is_judged_again(shapes):
     profile = load_profile("gpu", shapes, [overlay(shapes, "parameters: {train.llama.model: {from_gpus: {1: large}}}")], num_gpus=2)
     assert "fsdp.llama.throughput" not in profile.not_applicable

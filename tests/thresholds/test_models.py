@@ -106,6 +106,15 @@ def test_an_overlay_takes_a_larger_model_whose_rate_is_judged_again(shapes):
     assert profile.limits["fsdp.llama.parameters"].equals == 8_000
 
 
+@pytest.mark.parametrize(("named", "is_judged"), [("", False), ("parameters: {train.llama.model: small}\n", True)])
+def test_a_rate_that_an_overlay_agrees_on_judges_a_small_model_only_where_it_names_it(shapes, named, is_judged):
+    agreed = f'{named}limits:\n  fsdp.llama.throughput: {{at_least: 90, source: "{SOURCE}"}}\n'
+    small, large = (load_profile("gpu", shapes, [overlay(shapes, agreed)], num_gpus=number) for number in (2, 4))
+    assert ("fsdp.llama.throughput" not in small.not_applicable) == is_judged
+    assert "fsdp.llama.throughput" not in large.not_applicable
+    assert large.limits["fsdp.llama.throughput"].at_least == 90
+
+
 def test_what_an_overlay_says_of_its_model_counts(shapes):
     own = "parameters: {train.llama.model: small, train.llama.num_layers: 8}\n"
     own += f'limits:\n  fsdp.llama.parameters: {{equals: 500, source: "{SOURCE}"}}\n'

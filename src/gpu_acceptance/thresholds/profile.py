@@ -122,13 +122,17 @@ def load_profile(
     if fabric and fabric != NO_FABRIC:
         profile = _with_fabric(profile, fabric, directory)
     over = [_overlay_path(overlay, directory) for overlay in overlays]
-    machine, profile = _with_model(profile, directory), _with_model(_with_model_of(over, profile), directory)
+    bare, machine = profile, _with_model(profile, directory)
+    profile = _with_model(_with_model_of(over, bare), directory)
     files = _read_overlays(over, profile, directory, suite)
     if profile.parameters.get(MODEL) != machine.parameters.get(MODEL):
         digest = next(file.digest for file in reversed(files) if MODEL in file.content.parameters)
         profile = replace(profile, changes=changes_between(machine, profile, digest))
+    declared = dict(profile.not_applicable.items() - bare.not_applicable.items())  # by the file of the model
     for file in files:
         profile = _overlaid(profile, file)
+    if not any(MODEL in file.content.parameters for file in files):  # a rate that was agreed for another model judges none
+        profile = replace(profile, not_applicable={**profile.not_applicable, **declared})
     return replace(profile, far_bounds=far_bounds(machine, profile), digest=_digest(profile.files))
 
 

@@ -1,4 +1,4 @@
-"""Llama 3 8B, sharded over all GPUs, trains at its rate, and each GPU holds only its shard."""
+"""Llama 3, as large as fits, trains sharded over all GPUs at its rate, and each GPU holds only its shard."""
 
 import pytest
 

@@ -159,7 +159,7 @@ def environment_suite(folder, *conftest):
 
 
 def shipped_suite(folder: Path, *subjects: str) -> Path:
-    """The shipped rows and limits of some subjects, and no other is required; and all networks between nodes."""
+    """The shipped rows and limits of some subjects, and no other is required; and all models and networks between nodes."""
     suite = make_suite(folder)
     for subject in subjects:
         shutil.copy(ROOT / "acceptance" / f"test_{subject}.py", suite / "acceptance")
@@ -167,8 +167,9 @@ def shipped_suite(folder: Path, *subjects: str) -> Path:
     for name in ("base.yaml", "cpu.yaml"):
         text = (ROOT / "thresholds" / name).read_text()
         (suite / "thresholds" / name).write_text(re.sub(r"^requires:\s+\[[^\]]*\]$", requires, text, flags=re.MULTILINE))
-    for fabric in (ROOT / "thresholds").glob("fabric-*.yaml"):
-        shutil.copy(fabric, suite / "thresholds")
+    for pattern in ("fabric-*.yaml", "model-*.yaml"):
+        for file in (ROOT / "thresholds").glob(pattern):
+            shutil.copy(file, suite / "thresholds")
     return suite
 
 

@@ -7,7 +7,7 @@ from itertools import groupby
 from pathlib import Path
 
 from gpu_acceptance.thresholds.levels import OWN_PHASE, at_level, phase_of, place_in_run
-from gpu_acceptance.thresholds.limit import Profile
+from gpu_acceptance.thresholds.limit import Profile, by_gpus_text
 from gpu_acceptance.thresholds.parameters import PARAMETERS
 from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
 from tools.markdown import MADE_BY, cell
@@ -47,6 +47,7 @@ _PARAMETERS_HEAD = f"""# Parameters
 
 {MADE_BY} A profile or an overlay sets them under `parameters`; the last column is the value in `base.yaml`.
 An unknown name, another type or a value out of range is a usage error. A limit holds for the parameters that its profile has.
+`{{from_gpus: {{1: 2, 4: 8}}}}` is a value by the number of GPUs in the job: 2 for 1 to 3, and 8 from 4 on. `--plan` says which was chosen.
 """
 
 
@@ -99,7 +100,8 @@ def _first_level(profile: Profile, subject: str) -> str:
 
 def parameters_page() -> str:
     """docs/parameters.md."""
-    values = load_profile("base", shipped_dir()).parameters
+    base = load_profile("base", shipped_dir())
+    values = {**base.parameters, **{name: f"{by_gpus_text(value)} GPUs" for name, value in base.by_gpus.items()}}
     page = _PARAMETERS_HEAD
     for subject, names in groupby(PARAMETERS, key=lambda name: name.split(".")[0]):
         rows = "".join(f"| `{name}` | {cell(PARAMETERS[name].allowed)} | {cell(_show(values[name]))} |\n" for name in names)

@@ -155,7 +155,10 @@ class Dry:
         self._trained = training_files.refuse_unusable_paths(settings.paths)
         self._own = read_own_files(settings.site, settings.contract)
         self._shape = planned_shape(place, self._identity.num_gpus, settings.declared_gpus)
-        self._profile = choose_profile(settings, self._identity.gpu, self._own, Job((self._identity,)).fabric_class, self._shape.num_nodes)
+        shape, network = self._shape, Job((self._identity,)).fabric_class
+        self._profile = choose_profile(
+            settings, self._identity.gpu, self._own, network, shape.num_nodes, num_gpus=shape.ranks_per_node * shape.num_nodes
+        )
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:

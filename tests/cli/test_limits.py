@@ -30,7 +30,7 @@ def test_the_policy_names_bound_unit_scope_and_kind_of_source(capsys):
     code, out = printed(capsys, "h200-sxm")
     assert code == 0
     lines = out.splitlines()
-    assert lines[0] == "h200-sxm (NVIDIA H200): base.yaml, gpu.yaml, nvswitch.yaml, hopper-sxm.yaml, h200-sxm.yaml"
+    assert lines[0] == "h200-sxm (NVIDIA H200): base.yaml, gpu.yaml, nvswitch.yaml, hopper-sxm.yaml, h200-sxm.yaml, model-llama-8b.yaml"
     assert re.fullmatch(r"\d+ limits; \d+ speed limits: \d+ measured(, \d+ (published|derived)){2}", lines[1])
     rows = [" ".join(line.split()) for line in lines]
     assert ">= 4044 to 4439 GB/s, peers 3 % rank measured {copy, scale, add, triad, read, write}.bandwidth" in rows
@@ -39,6 +39,8 @@ def test_the_policy_names_bound_unit_scope_and_kind_of_source(capsys):
     assert "same on all rank policy {fp32, bf16}.{ddp, fsdp}.weights" in rows
     assert "connectivity (not required)" in rows
     assert max(map(len, lines)) <= 118
+    chosen = "by the GPUs of the job: train.llama.model = llama-8b (from 1: llama-3b; from 4: llama-8b)"
+    assert chosen in printed(capsys, "h100-sxm")[1].splitlines()
 
 
 @pytest.mark.parametrize("name", profile_names(shipped_dir()))

@@ -43,7 +43,7 @@ def settings(suite, started_in=None, **options):
 
 def refusal(suite, device_name=None, **options):
     with pytest.raises(RefusedError) as caught:
-        choose_profile(settings(suite, **options), device_name and Gpu(index=0, name=device_name))
+        choose_profile(settings(suite, **options), device_name and Gpu(index=0, name=device_name), num_gpus=2)
     return str(caught.value)
 
 
@@ -79,7 +79,7 @@ def test_a_site_counts_into_the_digest_of_the_own_profile(suite, tmp_path):
     (tmp_path / "ours.yaml").write_text("gpus_per_node: 8\nnodes: {a: {}}")
     found = settings(suite, tmp_path, site="ours.yaml")
     own = read_own_files(found.site, None)
-    assert choose_profile(found, None, own).files[-1] == own.site.digest
+    assert choose_profile(found, None, own, num_gpus=2).files[-1] == own.site.digest
     assert own_digest(found, CPU, own).endswith(f", ours.yaml {own.site.digest.sha256[:8]}")
     assert own_digest(found, CPU, NO_FILES) != own_digest(found, CPU, own)
     assert own_digest(found, replace(CPU, name="no-such"), NO_FILES).startswith("cannot be read: no profile 'no-such'")
@@ -96,7 +96,7 @@ def test_a_contract_counts_into_the_digest_of_the_own_profile(suite, tmp_path):
     found = settings(suite, tmp_path, contract="ours.yaml")
     own, other = (read_own_files(None, path) for path in (found.contract, None))
     assert [line.number for line in own.contract.lines] == ["8.2"]
-    assert choose_profile(found, None, own).files[-1].file == "ours.yaml"
+    assert choose_profile(found, None, own, num_gpus=2).files[-1].file == "ours.yaml"
     assert own_digest(found, CPU, own).endswith(f", ours.yaml {own.contract.sha256[:8]}")
     (tmp_path / "ours.yaml").write_text(CONTRACT.replace("at_least: 2", "at_least: 1"))
     digests = {own_digest(found, CPU, one) for one in (own, other, read_own_files(None, found.contract))}
@@ -109,7 +109,7 @@ def test_a_contract_that_the_profile_cannot_answer_is_refused(suite, tmp_path):
     with pytest.raises(
         RefusedError, match=r"^--contract: ours\.yaml: lines\.8\.2\.metrics: hbm\.cpy\.bandwidth matches no limit of profile cpu;"
     ):
-        choose_profile(settings(suite), None, own)
+        choose_profile(settings(suite), None, own, num_gpus=2)
 
 
 def test_waivers_and_numbers(suite, monkeypatch):
@@ -126,7 +126,7 @@ def test_busy_gpus_are_allowed_by_a_waiver_of_their_limits_that_every_profile_ta
     found = settings(suite, allow_busy=True, waive=["hbm.*=agreed"])
     assert found.allow_busy
     assert found.waivers == {"gpu_health.processes.*": "GPUs that other programs use are allowed (--allow-busy)", "hbm.*": "agreed"}
-    assert choose_profile(found, None).name == "cpu"
+    assert choose_profile(found, None, num_gpus=2).name == "cpu"
     assert not settings(suite).allow_busy
 
 
@@ -199,12 +199,12 @@ def test_a_name_that_cannot_be_one(suite, options, text):
 
 
 def test_the_machine_chooses_its_profile(suite):
-    assert choose_profile(settings(suite), None).name == "cpu"
-    assert choose_profile(settings(suite), Gpu(index=0, name="NVIDIA H200")).name == "h200-sxm"
-    assert choose_profile(settings(suite, hardware="h200-sxm"), None).name == "h200-sxm"
+    assert choose_profile(settings(suite), None, num_gpus=2).name == "cpu"
+    assert choose_profile(settings(suite), Gpu(index=0, name="NVIDIA H200"), num_gpus=2).name == "h200-sxm"
+    assert choose_profile(settings(suite, hardware="h200-sxm"), None, num_gpus=2).name == "h200-sxm"
     text = "no profile for the GPU 'NVIDIA H300'; profiles: h200-sxm (NVIDIA H200); --measure-only records without judging"
     assert refusal(suite, "NVIDIA H300") == text
-    assert choose_profile(settings(suite, measure_only=True), Gpu(index=0, name="NVIDIA H300")).name == "base"
+    assert choose_profile(settings(suite, measure_only=True), Gpu(index=0, name="NVIDIA H300"), num_gpus=2).name == "base"
 
 
 @pytest.mark.parametrize(
@@ -247,14 +247,14 @@ def test_a_soak_that_the_profile_finds_too_short_is_refused(suite):
     parameters = "parameters: {soak.duration_s: 3600, soak.min_duration_s: 300}\nlevels: {soak: {hbm: 2}}\n"
     (suite / "thresholds" / "base.yaml").write_text("deadline_s: 60\n" + parameters)
     assert refusal(suite, soak="60") == "--soak: 60 s: profile cpu wants at least 300 s (its parameter soak.min_duration_s)"
-    assert choose_profile(settings(suite, soak="4h"), None).parameters["soak.duration_s"] == 14_400
+    assert choose_profile(settings(suite, soak="4h"), None, num_gpus=2).parameters["soak.duration_s"] == 14_400
 
 
 def test_the_option_localise_requires_its_subject(suite):
     parameters = 'parameters: {localise.asked: false, localise.expected_s: 5}\nnot_applicable: {"localise.*": nobody asked}\n'
     limit = 'localise.node.deficit: {at_most: 3, unit: "%", scope: node, source: "policy: what this test asks for"}\n'
     (suite / "thresholds" / "base.yaml").write_text(f"deadline_s: 60\n{parameters}limits:\n  {limit}")
-    asked, unasked = (choose_profile(settings(suite, localise=one), None) for one in (True, False))
+    asked, unasked = (choose_profile(settings(suite, localise=one), None, num_gpus=2) for one in (True, False))
     assert (unasked.requires, unasked.parameters["localise.asked"], list(unasked.not_applicable)) == ({"hbm"}, False, ["localise.*"])
     assert (asked.requires, asked.parameters["localise.asked"], asked.not_applicable) == ({"hbm", "localise"}, True, {})
     assert asked.expected_s["localise"] == 5
@@ -273,4 +273,6 @@ def test_a_network_that_is_none_or_another_gpus_is_refused(suite, asked, text):
     for name, content in (("base-ib", ""), ("8x400-ib", fabric.format("IB", "h200-sxm")), ("8x400-roce", fabric.format("RoCE", "b200"))):
         (suite / "thresholds" / f"fabric-{name}.yaml").write_text(content or "requires: []\n")
     assert refusal(suite, "NVIDIA H200", fabric=asked) == text
-    assert choose_profile(settings(suite, fabric="8x400-ib"), Gpu(index=0, name="NVIDIA H200"), num_nodes=2).fabric == "8x400-ib"
+    assert (
+        choose_profile(settings(suite, fabric="8x400-ib"), Gpu(index=0, name="NVIDIA H200"), num_nodes=2, num_gpus=2).fabric == "8x400-ib"
+    )

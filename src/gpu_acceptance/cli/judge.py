@@ -49,10 +49,12 @@ def _judge(options: argparse.Namespace) -> int:
     suite = suite_for(Path.cwd())
     directory = profiles_of(suite)
     fabric = options.fabric if options.fabric and options.nodes > 1 else ""
-    profile = load_profile(options.hardware, directory, options.limits, suite / FOLDER, fabric)
+    of_fabric = _gpus_of_fabric(options.fabric, directory)
+    num_gpus = options.nodes * (options.gpus_per_node or of_fabric or 1)  # a job without a number is refused below
+    profile = load_profile(options.hardware, directory, options.limits, suite / FOLDER, fabric, num_gpus)
     if options.fabric:
         refuse_unknown_fabric(options.fabric, options.hardware, directory)
-    shape = _shape(options, directory)
+    shape = _shape(options, directory, of_fabric)
     shipped = known_metrics(read_profiles(directory))
     limited = {metric: limit.unit for metric, limit in profile.limits.items()}
     context = Context(KnownMetrics({**shipped.limited, **limited}, shipped.figures, frozenset()), profile, shape)
@@ -63,13 +65,17 @@ def _judge(options: argparse.Namespace) -> int:
     return _exit_code(answer.result for answer in told)
 
 
-def _shape(options: argparse.Namespace, directory: Path) -> Shape:
+def _gpus_of_fabric(name: str | None, directory: Path) -> int | None:
+    """Return the GPUs of a node for which a fabric has limits."""
+    match = fabrics(directory).get(name or "")
+    return match.fabric.gpus if match and match.fabric else None
+
+
+def _shape(options: argparse.Namespace, directory: Path, of_fabric: int | None) -> Shape:
     """Return the job that was measured. Raises ValueError where the options do not tell it."""
     known = ", ".join([*fabrics_beside(options.hardware, directory), NO_FABRIC])
     if options.nodes > 1 and not options.fabric:
         raise ValueError(f"--nodes={options.nodes}: name the network between them with --fabric=NAME; for {options.hardware}: {known}")
-    match = fabrics(directory).get(options.fabric)
-    of_fabric = match.fabric.gpus if match and match.fabric else None
     if not (gpus := options.gpus_per_node or of_fabric):
         raise ValueError("add --gpus-per-node=N: limits of collectives differ by it, and no fabric tells it")
     return Shape(options.nodes, gpus, of_fabric)

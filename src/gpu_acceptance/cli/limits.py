@@ -34,6 +34,7 @@ from gpu_acceptance.thresholds.limit import (
     Limit,
     Profile,
     allowed_values,
+    choices,
     is_of_speed,
     matching_reason,
     show,
@@ -93,6 +94,7 @@ def policy(profile: Profile) -> Iterator[str]:
     kinds = ", ".join(f"{number} {kind}" for kind, number in speeds.most_common())
     yield f"{profile.name} ({profile.device or 'no GPU'}): {', '.join(file.file for file in profile.files)}"
     yield f"{plural(len(applying), 'limit')}; {plural(sum(speeds.values()), 'speed limit')}{': ' if kinds else ''}{kinds}"
+    yield from (f"by the GPUs of the job: {choice}" for choice in choices(profile))
     subjects = sorted({limit.subject for limit in applying})
     for subject in subjects:
         yield f"\n{subject}{'' if subject in profile.requires else ' (not required)'}"

@@ -10,7 +10,16 @@ from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.row import Judgement
 from gpu_acceptance.record.run_record import RunRecord
 from gpu_acceptance.report.machines import gpu_lines
-from gpu_acceptance.thresholds.limit import DEFAULT_LEVEL, SOAK, ChangeKind, level_text, source_kind, subject_of_metric
+from gpu_acceptance.thresholds.limit import (
+    DEFAULT_LEVEL,
+    MOST_GPUS,
+    SOAK,
+    ChangeKind,
+    choices,
+    level_text,
+    source_kind,
+    subject_of_metric,
+)
 from gpu_acceptance.verdict.verdict import changed_limits, suite_notes
 
 _MOST_TEXT = 300  # characters of a part
@@ -51,6 +60,8 @@ def caveats(record: RunRecord) -> Iterator[Caveat]:
         absent = _not_at_level(record)
         left_out = f": {plural(len(absent), 'subject is', 'subjects are')} not part of it" if absent else ""
         yield Caveat(f"level {level_text(profile.level, profile.parameters)}{left_out}", absent)
+    if any(profile.parameters[name] != value.at(MOST_GPUS) for name, value in profile.by_gpus.items()):
+        yield in_parts(f"parameters of a job of {plural(profile.num_gpus, 'GPU')}; larger jobs have others", choices(profile))
     if plan.measure_only:
         yield Caveat("measured only: nothing was judged")
     if plan.allow_busy:

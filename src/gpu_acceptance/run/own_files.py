@@ -132,25 +132,22 @@ def _refused(option: str) -> Iterator[None]:
 
 
 def choose_profile(
-    settings: Settings, gpu: Gpu | None, own: OwnFiles = NO_FILES, network: FabricClass | None = None, num_nodes: int = 1
+    settings: Settings,
+    gpu: Gpu | None,
+    own: OwnFiles = NO_FILES,
+    network: FabricClass | None = None,
+    num_nodes: int = 1,
+    *,
+    num_gpus: int,
 ) -> Profile:
-    """Return the profile for this machine with network and overlays, and `own` in its digest. Raises RefusedError.
+    """Return the profile for this machine and this size of job with network and overlays, and `own` in its digest. Raises RefusedError.
 
     `network`: what joins the nodes, if that is known; on one node none is judged.
     """
     try:
-        try:
-            found = (gpu.name, gpu.nvlink_to) if gpu else (None, "")
-            name = settings.hardware or select_profile(found[0], settings.profiles, found[1])
-        except LimitsError:
-            if not settings.measure_only:
-                raise
-            name = "base"
-        if name not in (*profile_names(settings.profiles), "base") or settings.hardware == "base":
-            known = profile_names(settings.profiles)
-            raise RefusedError(f"--hardware={name}: unknown profile; profiles: {', '.join(known)}{did_you_mean(name, known)}")
+        name = _profile_name(settings, gpu)
         fabric = _chosen_fabric(settings, name, network, num_nodes)
-        profile = lasting(at_level(_load(settings, name, own, fabric), settings.level), settings.soak_s)
+        profile = lasting(at_level(_load(settings, name, own, fabric, num_gpus), settings.level), settings.soak_s)
         given = {"--localise": settings.localise, "--lora-model": settings.paths.lora_model, "--shared-dir": settings.paths.shared_dir}
         for option in (option for option, value in given.items() if value):
             profile = asked_for(profile, option)
@@ -170,6 +167,21 @@ def choose_profile(
     return profile
 
 
+def _profile_name(settings: Settings, gpu: Gpu | None) -> str:
+    """Return the profile to judge by: that of --hardware, else the one that matches the GPU."""
+    try:
+        found = (gpu.name, gpu.nvlink_to) if gpu else (None, "")
+        name = settings.hardware or select_profile(found[0], settings.profiles, found[1])
+    except LimitsError:
+        if not settings.measure_only:
+            raise
+        name = "base"
+    known = profile_names(settings.profiles)
+    if name not in (*known, "base") or settings.hardware == "base":
+        raise RefusedError(f"--hardware={name}: unknown profile; profiles: {', '.join(known)}{did_you_mean(name, known)}")
+    return name
+
+
 def _chosen_fabric(settings: Settings, profile: str, network: FabricClass | None, num_nodes: int) -> str:
     """Return the network to judge by: that of --fabric, else what the inventory of all nodes shows; empty on one node."""
     if settings.fabric:
@@ -182,9 +194,9 @@ def _chosen_fabric(settings: Settings, profile: str, network: FabricClass | None
     return select_fabric(network.key, profile, settings.profiles)
 
 
-def _load(settings: Settings, name: str, own: OwnFiles, fabric: str) -> Profile:
+def _load(settings: Settings, name: str, own: OwnFiles, fabric: str, num_gpus: int) -> Profile:
     """Return a profile with its network and overlays, and with the digests of the own files."""
-    profile = load_profile(name, settings.profiles, settings.limits, settings.suite, fabric)
+    profile = load_profile(name, settings.profiles, settings.limits, settings.suite, fabric, num_gpus)
     profile = with_site(profile, own.site.digest) if own.site else profile
     return with_file(profile, digest_of(own.contract)) if own.contract else profile
 
@@ -192,6 +204,6 @@ def _load(settings: Settings, name: str, own: OwnFiles, fabric: str) -> Profile:
 def own_digest(settings: Settings, profile: Profile, own: OwnFiles) -> str:
     """Return the digest of this profile as this rank reads it, or why it cannot be read."""
     try:
-        return profile_digest(_load(settings, profile.name, own, profile.fabric))
+        return profile_digest(_load(settings, profile.name, own, profile.fabric, profile.num_gpus))
     except LimitsError as error:
         return f"cannot be read: {one_line(str(error))}"

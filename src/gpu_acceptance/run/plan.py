@@ -28,6 +28,7 @@ from gpu_acceptance.thresholds.limit import (
     Profile,
     allowed_values,
     bound_at,
+    choices,
     level_text,
     matching_reason,
     show,
@@ -143,6 +144,7 @@ def plan_lines(
         for change in profile.changes
         if change.kind == kind
     )
+    yield from (f"for {plural(profile.num_gpus, 'GPU')}: {choice}" for choice in choices(profile))
     if data:
         yield f"training data: {data}"
     if tuned:

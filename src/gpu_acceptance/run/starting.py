@@ -123,7 +123,7 @@ def _profile_for(settings: Settings, identities: list[RankIdentity], own: OwnFil
     if mismatch := find_mismatch(identities, settings.declared_gpus):
         raise RefusedError(mismatch)
     job = Job(tuple(identities))
-    profile = choose_profile(settings, identities[0].gpu, own, job.fabric_class, job.num_nodes)
+    profile = choose_profile(settings, identities[0].gpu, own, job.fabric_class, job.num_nodes, num_gpus=job.world_size)
     wrong = (
         find_misfit(identities, profile, settings.expected_nodes, named=settings.hardware is not None)
         or find_nvlink_beside_cards(settings, job)

@@ -9,13 +9,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from gpu_acceptance.base.strict_yaml import MAX_BYTES, Document, Key, StrictYamlError, parse, shown
 from gpu_acceptance.base.text import did_you_mean, first_few
 from gpu_acceptance.thresholds.families import READING, Expansion, expanded
-from gpu_acceptance.thresholds.limit import BY_SIZE, FileDigest, Limit, subject_of_metric
-from gpu_acceptance.thresholds.parameters import PARAMETERS
+from gpu_acceptance.thresholds.limit import BY_SIZE, ByGpus, FileDigest, Limit, Value, subject_of_metric
+from gpu_acceptance.thresholds.parameters import BY_GPUS, BY_GPUS_ALLOWED, PARAMETERS, ParameterValues
 from gpu_acceptance.thresholds.schema import (
     PROFILE,
     ByNodesEntry,
@@ -91,6 +91,20 @@ def match_of(path: Path) -> Match | None:
         return None
 
 
+def parameter_of(path: Path, name: str) -> Value | ByGpus | None:
+    """Return the value that a file gives a parameter, before anything else is looked at; None where it gives none that can be read."""
+    parameters = _read_document(path)[1].data.get("parameters")
+    if not isinstance(parameters, dict) or name not in parameters:
+        return None
+    try:
+        return _PARAMETERS.validate_python({name: parameters[name]})[name]
+    except ValidationError:
+        return None
+
+
+_PARAMETERS = TypeAdapter(ParameterValues)
+
+
 def read_validated(path: Path, model: type[M], what: Callable[[Any, tuple[Key, ...]], str]) -> tuple[FileDigest, M]:
     """A YAML file as `model` has it. LimitsError has one line for each problem: file, key, line, and `what` says of pydantic's details."""
     digest, document = _read_document(path)
@@ -130,6 +144,7 @@ _KEYS = {
     "phases": "the name of a phase, lower-case letters, digits and _",
     "not_applicable": "a glob that names its subject first, as in 'infiniband.*'",
     **dict.fromkeys(BY_SIZE, "GPUs per node, a whole number from 1"),
+    BY_GPUS: "a number of GPUs in the job, a whole number from 1",
     "nodes": "a number of nodes, 2, or a range, 3-8",
 }
 
@@ -189,6 +204,8 @@ def _path(loc: tuple[Key, ...]) -> tuple[Key, ...]:
     """The keys as they stand in the file: without the names pydantic gives to the branches of a union."""
     if "equals" in loc[2:3]:
         loc = loc[:3]
+    elif loc[:1] == ("parameters",):
+        loc = loc[:2] + loc[3:]
     elif len(loc) > 3 and loc[2] in BY_SIZE:
         loc = loc[:3] + loc[4:]
     return loc[:-1] if loc and loc[-1] == "[key]" else loc
@@ -207,7 +224,7 @@ def line_of(document: Document, path: tuple[Key, ...]) -> str:
 
 def _what(detail: Any, path: tuple[Key, ...]) -> str:
     kind, value = detail["type"], detail["input"]
-    if path[:1] == ("parameters",) and kind in ("extra_forbidden", "invalid_key"):
+    if path[:1] == ("parameters",) and len(path) == 2 and kind in ("extra_forbidden", "invalid_key"):
         return _unknown_parameter(str(path[1]))
     if kind == "extra_forbidden":
         return f"unknown key; known: {', '.join(known := _known_keys(path))}{did_you_mean(path[-1], known)}"
@@ -234,8 +251,8 @@ def _unknown_parameter(name: str) -> str:
 
 
 def _allowed(path: tuple[Key, ...]) -> str:
-    if len(path) == 2 and path[0] == "parameters":
-        return PARAMETERS[str(path[1])].allowed
+    if path[0] == "parameters" and len(path) > 1:
+        return BY_GPUS_ALLOWED if path[-1] == BY_GPUS else PARAMETERS[str(path[1])].allowed
     if len(path) == 2 and path[0] == "limits":
         return f"a mapping of {', '.join(_ENTRY_KEYS)}"
     if path[2:4] in {(name, "nodes") for name in BY_SIZE}:  # not the key of an entry
@@ -245,6 +262,8 @@ def _allowed(path: tuple[Key, ...]) -> str:
 
 
 def _known_keys(path: tuple[Key, ...]) -> list[str]:
+    if path[0] == "parameters":
+        return [BY_GPUS]
     if path[0] == "match":
         return list((FabricMatch if path[1:2] == ("fabric",) and len(path) > 2 else Match).model_fields)
     models: dict[int, type[BaseModel]] = {1: Content, 4: ByNodesEntry if path[2:3] != ("peers",) else PeersEntry}

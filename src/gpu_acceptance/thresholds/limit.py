@@ -26,11 +26,15 @@ DEFAULT_LEVEL = "full"
 SOAK = "soak"  # the level, and the subject that it alone runs
 LOCALISE_ASKED = "localise.asked"  # a parameter
 RDMA_DEVICES = "infiniband.devices"  # a parameter
+MODEL = "train.llama.model"  # the parameter: which model-*.yaml lies on the profile
+OWN_MODEL = "own"  # its value where the profile itself states the shape
+MOST_GPUS = 99_999  # of a job; a profile that is read without one is that of the largest
 SOAK_DURATION = "soak.duration_s"  # the parameter: for how long
 
 ChangeKind = Literal["dropped", "loosened", "tightened", "added", "changed", "not applicable"]
 _WITHOUT_UNIT = {"", "text", "bool"}  # "NVLS text" says less than "NVLS"
 _MOST_TEXT = 200
+_MOST_BRIEF = 20
 _KINDS: Mapping[type, str] = {bool: "bool", int: "number", float: "number", str: "text"}  # a bool is an int too
 
 
@@ -56,6 +60,16 @@ class ByNodes:
 
     def at(self, num_nodes: int) -> float | None:
         return next((bound for text, bound in self.nodes.items() if num_nodes in range_of_nodes(text)), None)
+
+
+@dataclass(frozen=True)
+class ByGpus:
+    """A parameter by the number of GPUs in the job: each value holds from its number up to the next. `{1: 2, 4: 8}`: 2 for 1 to 3 GPUs."""
+
+    from_gpus: Mapping[int, Value]
+
+    def at(self, num_gpus: int) -> Value:
+        return self.from_gpus[max(first for first in self.from_gpus if first <= num_gpus)]
 
 
 def range_of_nodes(text: str) -> range:
@@ -229,8 +243,25 @@ class Profile:
     fabric: str = ""  # the network between nodes that is judged; empty: none was chosen
     levels: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # by level: subject -> seconds of one validation
     level: str = DEFAULT_LEVEL  # the chosen one
+    num_gpus: Annotated[int, Field(exclude_if=not_)] = 0  # of the job, for which parameters were chosen; 0 in older records
+    by_gpus: Annotated[Mapping[str, ByGpus], Field(exclude_if=not_)] = field(default_factory=dict)  # what `parameters` was chosen from
     # In the order of a run: phase -> subjects and validations. Not written where there are none, as in older records.
     phases: Annotated[Mapping[str, tuple[str, ...]], Field(exclude_if=not_)] = field(default_factory=dict)
+
+
+def choices(profile: Profile) -> list[str]:
+    """Return `lora.num_parts = 4 (from 1: 2; from 2: 4; from 4: 8)` for each parameter that the number of GPUs in the job decides."""
+    return [f"{name} = {_brief(profile.parameters[name])} ({by_gpus_text(value)})" for name, value in sorted(profile.by_gpus.items())]
+
+
+def by_gpus_text(value: ByGpus) -> str:
+    """Return `from 1: 2; from 4: 8`, by the number of GPUs."""
+    return "; ".join(f"from {first}: {_brief(one)}" for first, one in sorted(value.from_gpus.items()))
+
+
+def _brief(value: Value) -> str:
+    text = show(value)
+    return text if len(text) <= _MOST_BRIEF else f"{text[:_MOST_BRIEF]}..."
 
 
 def allowed_values(equals: Value | tuple[Value, ...]) -> tuple[Value, ...]:

@@ -12,10 +12,12 @@ from pydantic import Field, GetCoreSchemaHandler, GetPydanticSchema
 from pydantic_core import core_schema
 
 from gpu_acceptance.base.strict_yaml import parse
-from gpu_acceptance.thresholds.limit import Value
+from gpu_acceptance.thresholds.limit import ByGpus, Value
 
 Kind = Literal["whole number", "number", "words", "truth"]
 
+BY_GPUS = "from_gpus"  # the key of a value by the number of GPUs in the job
+BY_GPUS_ALLOWED = "a mapping from numbers of GPUs in the job, the first of them 1, to values: each holds up to the next number"
 _GLOB = r"[A-Za-z0-9_.*?\[\]!-]+"  # characters of device names and globs; `,`, `=`, `^` and `:` would match none
 _WORDS = rf"^{_GLOB}( {_GLOB})*$"
 # A parameter that says how much is spoiled, and the one that says on which rank.
@@ -77,10 +79,26 @@ def _type_of(parameter: Parameter) -> Any:
     return Annotated[kind, bounds]
 
 
+def _one_or_by_gpus(schema: core_schema.CoreSchema) -> core_schema.CoreSchema:
+    """Return the schema of a value, or of a mapping by number of GPUs to such values."""
+    numbers = core_schema.dict_schema(core_schema.int_schema(ge=1, strict=True), schema, min_length=1, strict=True)
+    entry = core_schema.typed_dict_schema({BY_GPUS: core_schema.typed_dict_field(numbers)}, extra_behavior="forbid")
+    chosen = core_schema.no_info_after_validator_function(_for_each_job, entry)
+    kinds = {"one": schema, BY_GPUS: chosen}
+    return core_schema.tagged_union_schema(kinds, lambda value: BY_GPUS if isinstance(value, Mapping) else "one")
+
+
+def _for_each_job(entry: Mapping[str, Mapping[int, Value]]) -> ByGpus:
+    """Return the values by number of GPUs; raise ValueError where a job of 1 GPU has none."""
+    if 1 not in entry[BY_GPUS]:
+        raise ValueError(f"no value for a job of 1 GPU; it begins at {min(entry[BY_GPUS])}")
+    return ByGpus(entry[BY_GPUS])
+
+
 def _any_of_them(_source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
-    types = {name: handler.generate_schema(_type_of(parameter)) for name, parameter in PARAMETERS.items()}
+    types = {name: _one_or_by_gpus(handler.generate_schema(_type_of(parameter))) for name, parameter in PARAMETERS.items()}
     fields = {name: core_schema.typed_dict_field(schema, required=False) for name, schema in types.items()}
     return core_schema.typed_dict_schema(fields, extra_behavior="forbid")
 
 
-ParameterValues = Annotated[dict[str, Value], GetPydanticSchema(_any_of_them)]  # any of them, and no other
+ParameterValues = Annotated[dict[str, Value | ByGpus], GetPydanticSchema(_any_of_them)]  # any of them, and no other

@@ -9,14 +9,19 @@ from typing import Any
 from gpu_acceptance.base.strict_yaml import shown
 from gpu_acceptance.base.text import did_you_mean
 from gpu_acceptance.thresholds.changes import changes_between, far_bounds
-from gpu_acceptance.thresholds.file import MAX_PATH, LimitsError, LimitsFile, extends, file_name, match_of, read_file
+from gpu_acceptance.thresholds.file import MAX_PATH, LimitsError, LimitsFile, extends, file_name, match_of, parameter_of, read_file
 from gpu_acceptance.thresholds.known_metrics import known_metrics
 from gpu_acceptance.thresholds.limit import (
     COUNTERS,
     LEVELS,
+    MODEL,
+    MOST_GPUS,
+    OWN_MODEL,
+    ByGpus,
     FileDigest,
     Limit,
     Profile,
+    Value,
     subject_of_metric,
 )
 from gpu_acceptance.thresholds.parameter_relations import contradictions
@@ -29,6 +34,7 @@ BASE = "base"  # limits for any GPU; --measure-only loads it if no profile match
 _NO_GPU = (CPU, BASE)
 _OVERLAY = "site-"
 _FABRIC = "fabric-"
+_MODEL = "model-"
 NO_FABRIC = "none"  # --fabric=none: what nodes say to each other has the limits of overlays alone
 _BETWEEN_NODES = ("nccl", "nccl_ring", "nccl_scaling", "nccl_sizes", "nic")  # subjects with rates and shares of a node's cards
 _NO_SITE = "environment.site*"  # not applicable in base.yaml until a file declares the nodes
@@ -91,15 +97,23 @@ def select_fabric(seen: Mapping[str, object], profile: str, directory: Path) -> 
     return found[0] if found else ""
 
 
-def load_profile(name: str, directory: Path, overlays: Sequence[Path] = (), suite: Path | None = None, fabric: str = "") -> Profile:
-    """The profile `name` with all it inherits, the network between its nodes, and the overlays laid on it in their order.
+def load_profile(
+    name: str,
+    directory: Path,
+    overlays: Sequence[Path] = (),
+    suite: Path | None = None,
+    fabric: str = "",
+    num_gpus: int = MOST_GPUS,
+) -> Profile:
+    """The profile `name` with all it inherits, the network between its nodes, its model, and the overlays laid on it in their order.
 
     `suite`: the folder of validations; overlays may limit metrics of those that are a site's own.
+    `num_gpus`: of the job, which parameters may depend on; without a job that of the largest.
     """
     paths = _profile_paths(directory)
     if name not in paths:
         raise LimitsError(_unknown(f"no profile {shown(name)}", name, profile_names(directory)))
-    profile, own = _read_chain(name, paths)
+    profile, own = _read_chain(name, paths, _nothing(name, num_gpus))
     match = own.content.match
     profile = replace(profile, device_name=match.device_name if match else None, nvlink_to=(match and match.nvlink) or "")
     if profile.device_name is None and name not in _NO_GPU:
@@ -108,10 +122,39 @@ def load_profile(name: str, directory: Path, overlays: Sequence[Path] = (), suit
     if fabric and fabric != NO_FABRIC:
         profile = _with_fabric(profile, fabric, directory)
     over = [_overlay_path(overlay, directory) for overlay in overlays]
-    machine = profile
-    for file in _read_overlays(over, profile, directory, suite):
+    bare, machine = profile, _with_model(profile, directory)
+    profile = _with_model(_with_model_of(over, bare), directory)
+    files = _read_overlays(over, profile, directory, suite)
+    if profile.parameters.get(MODEL) != machine.parameters.get(MODEL):
+        digest = next(file.digest for file in reversed(files) if MODEL in file.content.parameters)
+        profile = replace(profile, changes=changes_between(machine, profile, digest))
+    declared = dict(profile.not_applicable.items() - bare.not_applicable.items())  # by the file of the model
+    for file in files:
         profile = _overlaid(profile, file)
+    if not any(MODEL in file.content.parameters for file in files):  # a rate that was agreed for another model judges none
+        profile = replace(profile, not_applicable={**profile.not_applicable, **declared})
     return replace(profile, far_bounds=far_bounds(machine, profile), digest=_digest(profile.files))
+
+
+def _with_model_of(overlays: Sequence[Path], profile: Profile) -> Profile:
+    """The profile with the model that overlays name: its file lies below all of them, so that what they say of it counts."""
+    named = [value for path in overlays if (value := parameter_of(path, MODEL)) is not None]
+    return replace(profile, **_parameters(profile, {MODEL: named[-1]})) if named else profile
+
+
+def _with_model(profile: Profile, directory: Path) -> Profile:
+    """The profile with the shape that its parameter names, and the limits that hold for this shape alone."""
+    name = profile.parameters.get(MODEL, OWN_MODEL)
+    if name == OWN_MODEL:
+        return profile
+    paths = {path.stem.removeprefix(_MODEL): path for path in sorted(directory.glob(f"{_MODEL}*.yaml"))}
+    if name not in paths:
+        known = [OWN_MODEL, *paths]
+        problem = f"{profile.name}: parameters.{MODEL}: no model {shown(name)}; models: {', '.join(known)}"
+        raise LimitsError(f"{problem}{did_you_mean(str(name), known)}")
+    joined, own = _read_chain(str(name), paths, profile)
+    _refuse_incomplete(joined, own.name)
+    return joined
 
 
 def with_site(profile: Profile, site: FileDigest) -> Profile:
@@ -163,7 +206,7 @@ def _fabric_paths(directory: Path) -> dict[str, Path]:
 
 def _profile_paths(directory: Path) -> dict[str, Path]:
     try:
-        paths = sorted(path for path in directory.glob("*.yaml") if not path.name.startswith((_OVERLAY, _FABRIC)))
+        paths = sorted(path for path in directory.glob("*.yaml") if not path.name.startswith((_OVERLAY, _FABRIC, _MODEL)))
     except OSError as error:
         raise LimitsError(f"the profiles in {shown(str(directory), MAX_PATH)} cannot be read: {error.strerror}") from None
     if not paths:
@@ -193,16 +236,15 @@ def _read_all(paths: Mapping[str, Path], names: Iterable[str]) -> dict[str, Limi
     return {name: laid[name][1] for name in chosen}
 
 
-def _read_chain(name: str, paths: Mapping[str, Path], onto: Profile | None = None) -> tuple[Profile, LimitsFile]:
-    """Return what a file and all its parents say together, laid on a profile if there is one, and the file itself."""
-    profile = onto or _nothing(name)
+def _read_chain(name: str, paths: Mapping[str, Path], profile: Profile) -> tuple[Profile, LimitsFile]:
+    """Return a profile with what a file and all its parents say together laid on it, and the file itself."""
     for one in reversed(_chain(name, paths)):
         profile, file = _read_onto(profile, paths[one])
     return profile, file
 
 
-def _nothing(name: str) -> Profile:
-    return Profile(name, None, frozenset(), {}, {}, deadline_s=0)
+def _nothing(name: str, num_gpus: int = MOST_GPUS) -> Profile:
+    return Profile(name, None, frozenset(), {}, {}, deadline_s=0, num_gpus=num_gpus)
 
 
 def _read_onto(profile: Profile, path: Path) -> tuple[Profile, LimitsFile]:
@@ -244,13 +286,21 @@ def _laid(profile: Profile, file: LimitsFile) -> Profile:
         profile,
         requires=profile.requires | frozenset(content.requires),
         limits={**profile.limits, **{metric: entry.limit(metric, file.name) for metric, entry in content.limits.items()}},
-        parameters={**profile.parameters, **content.parameters},
+        **_parameters(profile, content.parameters),
         deadline_s=content.deadline_s or profile.deadline_s,
         levels=_merged(profile.levels, content.levels),
         phases={phase: tuple(listed) for phase, listed in content.phases.items()} or profile.phases,
         not_applicable={**inherited, **content.not_applicable},
         files=(*profile.files, file.digest),
     )
+
+
+def _parameters(profile: Profile, given: Mapping[str, Value | ByGpus]) -> dict[str, Any]:
+    """Return the fields of a profile with these parameters over its own, each with its value in a job of this size."""
+    chosen = {name: value.at(profile.num_gpus) if isinstance(value, ByGpus) else value for name, value in given.items()}
+    by_gpus = {name: value for name, value in profile.by_gpus.items() if name not in given}
+    by_gpus |= {name: value for name, value in given.items() if isinstance(value, ByGpus)}
+    return {"parameters": {**profile.parameters, **chosen}, "by_gpus": by_gpus}
 
 
 def _merged(before: Mapping[str, Mapping[str, float]], after: Mapping[Any, Mapping[str, float]]) -> dict[str, Mapping[str, float]]:
@@ -282,6 +332,8 @@ def _read_overlays(paths: Sequence[Path], machine: Profile, directory: Path, sui
             problems += error.problems
             files += [error.rest] if error.rest else []
     known = known_metrics(read_profiles(directory, but=paths) if files else (), files, suite)
+    of_machine = {metric: limit.unit for metric, limit in machine.limits.items()}  # of its network and of its model, too
+    known = replace(known, limited={**of_machine, **known.limited})
     for read in files:
         for metric, entry in read.content.limits.items():
             if problem := known.problem_of(metric, getattr(entry, "unit", None)):  # missing in the rest of a file if it is wrong

@@ -352,13 +352,3 @@ def test_the_readme_names_all_profiles_and_all_keys():
     words = [f"`{name}`" for name in [*DEVICES, "cpu", "base", "hopper-sxm", "site-nvls-off"]]
     words += [f"`{key}`" for keys in properties for key in keys]
     assert [word for word in words if word not in README] == []
-
-
-@pytest.mark.parametrize("num_gpus", [1, 2, 3, 4, 5, 8, 1024])
-@pytest.mark.parametrize("name", DEVICES)
-def test_a_step_of_lora_is_at_most_two_micro_batches_of_8192_tokens_for_each_gpu(name, num_gpus):
-    parameters = load_profile(name, DIRECTORY, num_gpus=num_gpus).parameters
-    tokens = parameters["lora.num_parts"] * parameters["lora.batch_size"] * parameters["lora.sequence"]
-    assert tokens == {1: 16_384, 2: 32_768, 3: 32_768}.get(num_gpus, 65_536)
-    assert tokens <= 2 * 8_192 * num_gpus
-    assert parameters["lora.reference"] == "none" or tokens == 65_536  # as the curve was read

@@ -25,7 +25,7 @@ from gpu_acceptance.thresholds.limit import (
     subject_of_metric,
     with_unit,
 )
-from gpu_acceptance.verdict import bounds
+from gpu_acceptance.verdict import bounds, busy
 from gpu_acceptance.verdict.attempts import all_passed
 from gpu_acceptance.verdict.bounds import Fault, Finding, Reading
 
@@ -69,7 +69,7 @@ def judge(attempts: Iterable[Attempt], profile: Profile, job: Job, waivers: Mapp
     supervisors read are judged in every validation.
     A miss of the peer rule in a first attempt is provisional: see `wants_repeat`.
     """
-    found = bounds.readings_by_metric(attempts, job, profile.limits)
+    found = bounds.readings_by_metric(busy.judged_part(attempts, waivers), job, profile.limits)
     judgements: list[Judgement] = []
     for metric, readings in sorted(found.items()):
         if subject_of_metric(metric) not in {subject, COUNTERS}:  # any file could give it a good value
@@ -86,14 +86,16 @@ def judge(attempts: Iterable[Attempt], profile: Profile, job: Job, waivers: Mapp
     return tuple(judgements)
 
 
-def wants_repeat(judgements: Iterable[Judgement], attempt_number: int) -> str | None:
+def wants_repeat(judgements: Iterable[Judgement], num_attempts: int) -> str | None:
     """Return the reason for the one announced repeat of a validation, or None. Call it only if all ranks with a worker passed.
+
+    `num_attempts`: those that no foreign process disturbed.
 
     A repeat follows an unstable figure, or a unit behind its peers, if no other limit was missed: those stay missed.
     """
     judgements = tuple(judgements)
     missed = [judgement for judgement in judgements if judgement.status is Status.MISSED]
-    if attempt_number != 1 or any(judgement.bound != "peers" for judgement in missed):
+    if num_attempts != 1 or any(judgement.bound != "peers" for judgement in missed):
         return None
     unstable = sorted({judgement.metric for judgement in judgements if judgement.status is Status.UNSTABLE})
     behind = sorted({judgement.metric for judgement in missed})
@@ -263,17 +265,28 @@ def _ranks(readings: Iterable[Reading]) -> tuple[int, ...]:
     return tuple(sorted({reading.rank for reading in readings}))
 
 
-def settle(judgements: tuple[Judgement, ...], attempts: Sequence[Attempt]) -> tuple[Judgement, ...]:
-    """Return judgements rebuilt from journals. A miss of the peer rule is unstable unless it is settled.
+def settle(
+    judgements: tuple[Judgement, ...], attempts: Sequence[Attempt], waivers: Mapping[str, str], *, rebuilt: bool
+) -> tuple[Judgement, ...]:
+    """Return judgements in which a miss of the peer rule is unstable unless it is settled.
 
-    It is settled if the journals of all ranks tell all attempts, and no announced repeat was still to come.
+    It is settled if no announced repeat was still to come. A repeat that a foreign process disturbed settles nothing. Of judgements
+    `rebuilt` from journals, these must tell all attempts of all ranks.
     """
+    whole = busy.undisturbed(attempts, waivers)
+    if attempts and attempts[-1] not in whole:
+        return _unconfirmed(judgements, "not confirmed, because a foreign process disturbed the last attempt: ")
     outcomes = {record.outcome for attempt in attempts for record in attempt.ranks}
+    if not rebuilt:
+        return judgements
     if Outcome.LOST not in outcomes and attempts[0].number == 1:
-        came_through = all(all_passed(attempt.ranks) for attempt in attempts)
-        if not came_through or wants_repeat(judgements, len(attempts)) is None:
+        came_through = all(all_passed(attempt.ranks) for attempt in whole)
+        if not came_through or wants_repeat(judgements, len(whole)) is None:
             return judgements
-    why = "not confirmed, because the journals do not tell all attempts: "
+    return _unconfirmed(judgements, "not confirmed, because the journals do not tell all attempts: ")
+
+
+def _unconfirmed(judgements: Iterable[Judgement], why: str) -> tuple[Judgement, ...]:
     return tuple(
         one.model_copy(update={"status": Status.UNSTABLE, "message": clip(why + one.message)})
         if one.bound == "peers" and one.status is Status.MISSED

@@ -158,6 +158,14 @@ def test_pids_of_another_namespace_count_once_the_worker_is_idle(worker):
     assert seen(watched, on_gpu(ours)) == (set(), set())
 
 
+def test_where_marks_cannot_be_read_nobody_is_accused_while_a_worker_works(start):
+    """A Python with capabilities of its own hides its environment."""
+    unmarked = start()
+    watched, other = sightings(unmarked, formed=frozenset({unmarked.pid}), sees_all=False), start()
+    assert seen(watched, *[on_gpu(unmarked.pid, other.pid, rest=9 * GiB)] * 6) == (set(), set())
+    assert seen(watched, *[on_gpu(unmarked.pid, other.pid)] * 5, is_idle=True) == ({other.pid}, set())
+
+
 def test_where_no_process_is_shown_nobody_is_accused(worker):
     assert seen(sightings(worker), *[on_gpu(rest=9 * GiB)] * 8, is_idle=True) == (set(), set())
 
@@ -260,6 +268,13 @@ def test_a_time_without_a_reading_is_told(watch, nvml, monkeypatch):
     watch.ask(is_idle=True)
     assert re.fullmatch(r"nothing told for \d s who uses GPU 1", answer(watch).unwatched)
     assert answer(watch, time.monotonic()).unwatched == ""
+
+
+def test_a_gpu_that_nvml_does_not_list_is_not_watched_and_that_is_told(worker):
+    watch = ProcessWatch(RUN, 1, ())
+    watch.watch("MIG-7", worker.pid)
+    watch.ask(is_idle=True)
+    assert watch.found(0.0).unwatched == "NVML does not list the GPU MIG-7: nothing tells who uses it"
 
 
 def test_without_a_gpu_nothing_is_read(worker):

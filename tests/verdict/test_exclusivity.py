@@ -1,4 +1,4 @@
-"""What a foreign process disturbed proves neither a pass nor a miss; a repeat without it decides, and faults of the hardware stay."""
+"""Figures that a foreign process disturbed prove neither a pass nor a miss; a repeat decides, and faults of the hardware stay."""
 
 from dataclasses import replace
 

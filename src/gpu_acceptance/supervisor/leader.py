@@ -230,8 +230,9 @@ class Leader:
 
     def _why_repeat_disturbed(self, validation: Validation, records: Iterable[RankRecord]) -> str | None:
         """Return why a validation runs again that a foreign process disturbed, once that has gone; None where it stays."""
-        is_over = self._interrupted or any(record.outcome is Outcome.LOST for record in records)
-        if is_over or not self._gets_free(validation) or self._make_ready(validation):
+        is_over = bool(self._interrupted) or any(record.outcome is Outcome.LOST for record in records)
+        is_late = self.budget is not None and self.budget.refuses(self._needed_s(validation)) is not None
+        if is_over or is_late or not self._gets_free(validation) or self._make_ready(validation):
             return None
         used = next(use for record in records for use in record.foreign)
         return f"repeated once: {busy.foreign_text(used)}"

@@ -69,7 +69,7 @@ class Sightings:
     sees_all: bool = True  # the workers of all ranks of its node: else memory that nobody holds may be theirs
     ended: tuple[Use, ...] = ()
     _open: dict[_Key, Use] = field(default_factory=dict)
-    _shows_ours: bool = False
+    _shows_ours: bool = False  # NVML's pids are those of our own namespace, and marks can be read
     last_s: float | None = None
 
     @property
@@ -78,7 +78,7 @@ class Sightings:
 
     def take(self, at_s: float, found: Occupants, *, is_idle: bool) -> None:
         """Take one reading. `is_idle`: the worker of this rank is between two validations."""
-        self._shows_ours |= self._lists_ours(found)
+        self._shows_ours |= self._lists_ours(found) and belongs_to_run(self.target.worker_pid, self.run)
         there = {(one.pid, start_of(one.pid) if self._shows_ours else b""): one for one in known(found.processes)}
         foreign = {key: one for key, one in there.items() if self._is_foreign(key, found, is_idle=is_idle)}
         if self.sees_all and (rest := self._rest(found)) > HIDDEN_BYTES:
@@ -173,6 +173,7 @@ class ProcessWatch:
         self._before = {one.pid: start_of(one.pid) for gpu in gpus if gpu.use for one in known(gpu.use.processes)}
         self._began_s = time.monotonic()
         self._target: Target | None = None
+        self._unlisted = ""  # why a GPU that was opened cannot be read
         self._state = _State(self._began_s, 0, ())
         self._asked, self._asked_s, self._is_late, self._is_idle = 0, 0.0, False, False
         self._is_awaited = threading.Event()
@@ -182,8 +183,9 @@ class ProcessWatch:
     def watch(self, uuid: str, worker_pid: int) -> None:
         """Read this GPU from now on; empty: none. Call it whenever workers have formed: they are on their GPUs then."""
         gpu = next((one for one in self._gpus if one.uuid == uuid), None)
-        if not uuid or gpu is None:
-            self._target = None
+        self._target = None
+        self._unlisted = f"NVML does not list the GPU {one_line(uuid)[:MOST_NAME]}: nothing tells who uses it" if uuid and not gpu else ""
+        if gpu is None or not uuid:
             return
         used = gpu.use.used_bytes if gpu.use else None
         mates = tuple(one.uuid for one in self._gpus if one.uuid)
@@ -204,7 +206,7 @@ class ProcessWatch:
             os.read(self.wake_fd, 64)
         state, target, now = self._state, self._target, time.monotonic()
         if target is None:
-            return Found()
+            return Found(unwatched=self._unlisted)
         problem = ""
         if state.answered < self._asked:
             if not (at_once or self._is_late or now - self._asked_s > LONGEST_S):

@@ -176,6 +176,7 @@ class ProcessWatch:
         self._unlisted = ""  # why a GPU that was opened cannot be read
         self._state = _State(self._began_s, 0, ())
         self._asked, self._asked_s, self._is_late, self._is_idle = 0, 0.0, False, False
+        self._sightings: Sightings | None = None  # of the thread alone; an error does not end them
         self._is_awaited = threading.Event()
         self._should_stop = False
         self._thread: threading.Thread | None = None
@@ -252,17 +253,17 @@ class ProcessWatch:
         self._state = replace(self._state, at_s=time.monotonic(), problem=problem)
 
     def _read_on(self, asker: Asker) -> None:
-        sightings: Sightings | None = None
         while not self._should_stop:
             asked, target = self._asked, self._target
             if target is not None:
-                sightings = self._sightings(asker, sightings, target)
-                self._look(asker, sightings, asked)
+                self._sightings = self._sightings_of(asker, target)
+                self._look(asker, self._sightings, asked)
             self._is_awaited.clear()
             if asked == self._asked:
                 self._is_awaited.wait(PERIOD_S if self._state.answered == asked else _DOUBT_S)
 
-    def _sightings(self, asker: Asker, now: Sightings | None, target: Target) -> Sightings:
+    def _sightings_of(self, asker: Asker, target: Target) -> Sightings:
+        now = self._sightings
         if now is not None and now.target is target:
             return now
         on_all = [occupants(asker, asker.handle(uuid)) for uuid in target.mates]

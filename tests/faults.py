@@ -141,6 +141,6 @@ def neutral(text: str) -> str:
     """The text without the names of this machine: hosts, folders, process ids, addresses in memory; in one line."""
     line = visible(" ".join(text.replace(platform.node(), "node-00").split()))
     line = re.sub(r"(?<![\w.])/(?:[\w.+-]+/)+", ".../", line)
-    line = re.sub(r"\bprocess \d+", "process N", line)
+    line = re.sub(r"\b(process|pid) \d+", r"\1 N", line)
     line = re.sub(r"\b\d{8}-\d{6}-[0-9a-f]{8}\b", "RUN", line)
     return line if len(line) <= _MOST_SHOWN else f"{line[:_MOST_SHOWN]}..."

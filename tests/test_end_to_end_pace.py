@@ -1,4 +1,4 @@
-"""What is broken takes no longer than what is sound: hopeless rates, and all rates between ranks where bytes go a wrong way."""
+"""A broken cluster takes no longer than a sound one: hopeless rates, and all rates between ranks where bytes go a wrong way."""
 
 import pytest
 from suite import make_suite, run, torchrun_command

@@ -23,7 +23,7 @@ ARROWS = {  # a package -> the packages that it imports: these and no others, ea
     "verdict": "base inventory record thresholds",
     "folder": "base record thresholds verdict",
     "control": "base inventory record thresholds",
-    "worker": "base control inventory record thresholds",
+    "worker": "base control inventory measure record thresholds",
     "supervisor": "base control folder inventory record thresholds verdict worker",
     "report": "base folder inventory record thresholds verdict",
     "run": "base control folder inventory measure record report supervisor thresholds verdict worker",

@@ -203,7 +203,7 @@ def test_every_figure_can_be_limited_by_what_is_printed(tmp_path):
         ("gemm.bf16.burst", ["test_gemm.py::test_burst"]),
         ("gemm.bf16.wrong", ["test_gemm.py::test_sustained", "test_gemm.py::test_burst"]),
         ("gpu_health.ecc.on", ["test_gpu_health.py::test_ecc"]),
-        ("nccl.transport.intranode", ["test_nccl.py::test_physics"]),
+        ("nccl.transport.intranode", ["test_nccl.py::test_way"]),
         ("nccl.all_reduce.busbw_internode_medium", ["test_nccl.py::test_bandwidth"]),
         ("soak.corruption.repeats.mismatches", ["test_soak.py::test_corruption"]),
         ("soak.gemm.drift", ["test_soak.py::test_load"]),

@@ -1,5 +1,6 @@
 """CPUs of an x86 server and of NVIDIA Grace, and of machines that show only a part of them."""
 
+import os
 import shutil
 from dataclasses import replace
 
@@ -114,3 +115,32 @@ def test_a_numa_node_that_cannot_be_read_is_kept(node):
     broken = cpu.read(node).numa_nodes[1]
     assert (broken.number, broken.cpu_list) == (1, "2-3,6-7")
     assert broken.memory_bytes.missing is Why.NOT_THERE
+
+
+STAT = "cpu  1000 50 250 9000 77 5 6 90 0 0\ncpu0 500 25 125 4500 0 0 0 0 0 0\ncpu1 500 25 125 4500 0 0 0 0 0 0\nintr 5\n"
+OF_A_PROCESS = "{} (a) b ({}) S 1 1 1 0 -1 4194560 1 2 3 4 {} 0 0 20 0 1 0 77 1 1\n"
+
+
+def test_the_time_of_all_programs_and_of_some_with_their_ended_children(tmp_path):
+    (tmp_path / "stat").write_text(STAT)
+    for pid, times in {7: "100 20 3 4", 8: "1 1 0 0"}.items():
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "stat").write_text(OF_A_PROCESS.format(pid, ") 9", times))
+    found = cpu.cpu_time([7, 8, 9], tmp_path)  # 9 has ended
+    tick_s = 1 / os.sysconf("SC_CLK_TCK")
+    assert (found.busy_s, found.own_s, found.num_cpus) == (pytest.approx(1300 * tick_s), pytest.approx(129 * tick_s), 2)
+
+
+@pytest.mark.parametrize("text", ["", "cpu  a b c\n", "cpu 1\n"])
+def test_times_that_cannot_be_are_missing(tmp_path, text):
+    (tmp_path / "stat").write_text(text)
+    assert cpu.cpu_time([], tmp_path).missing is Why.UNREADABLE
+
+
+def test_this_machine_tells_its_time():
+    before = cpu.cpu_time([os.getpid()])
+    sum(range(3_000_000))
+    after = cpu.cpu_time([os.getpid()])
+    assert after.own_s >= before.own_s
+    assert after.busy_s >= before.busy_s
+    assert after.num_cpus >= 1

@@ -73,6 +73,7 @@ SPECIAL = {
     ("Curve", "name"): words,
     ("Curve", "unit"): words,
     ("Gpu", "index"): st.integers(0, 2**63 - 1),
+    **{("ForeignUse", name): st.integers(0, 2**63 - 1) for name in ("gpu", "pid", "memory_bytes")},
     ("Curve", "num_steps"): st.integers(2, 2**63 - 1),
     ("Curve", "points"): few(st.none() | floats, least=1),
     **{("RankIdentity", name): st.integers(0, MOST_RANKS) for name in OF_PLACE},

@@ -16,6 +16,7 @@ from gpu_acceptance.control.secret import Secret
 from gpu_acceptance.record.figure import Figure
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.row import RankRecord
+from gpu_acceptance.supervisor.process_watch import Found
 from gpu_acceptance.supervisor.supervisor import Supervisor
 
 
@@ -26,6 +27,8 @@ def supervisor():
     wake, other = socket.socketpair()
     made = Supervisor(place, control, SimpleNamespace(wake=wake, poll=lambda **_: None, has_lost_launcher=False))
     made.slot, made.records.journal = Mock(counters=lambda: ()), Mock()
+    made.slot.processes.found = lambda _since, *, at_once: Found()
+    made.slot.cpu_since = lambda _before: None
     yield made
     control.close(timeout_s=5)
     wake.close()

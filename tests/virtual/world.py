@@ -221,9 +221,9 @@ class World:
                 one.supervisor.records.journal.close()
             one.supervisor.selector.close()
             if one.supervisor.slot:
-                counters = one.supervisor.slot._counters
-                for fd in (counters.wake_fd, counters._wake_write):
-                    os.close(fd)
+                for watch in (one.supervisor.slot._counters, one.supervisor.slot.processes):
+                    os.close(watch.wake_fd)
+                    os.close(watch._wake_write)
         for one in self.controls:
             os.close(one.wake_fd)
         for signals in self.signals.values():

@@ -25,6 +25,7 @@ OWNER = ".owner"  # a file in it: the mark, locked while a supervisor or janitor
 _SHM = Path("/dev/shm")  # noqa: S108 - looked at
 _BEARS_PID = re.compile(r"(?:torch|__KMP_REGISTERED_LIB)_(\d+)_")  # of torch's libshm, of Intel's OpenMP
 _MAPPED = re.compile(rf"^\S+ \S+ \S+ \S+ (\d+) +{_SHM}/", re.MULTILINE)  # of proc_pid_maps(5): the inode
+_MOST_ANCESTORS = 64
 _MOST_LISTINGS = 20  # some machines never cease to fork
 _LOOK_S = 2.0  # a look takes a millisecond or two: a worker on a GPU has dozens of threads
 _EXEC_MS = 500  # it may wait for a disk
@@ -100,15 +101,43 @@ def marked(mark: str, proc: Path = Path("/proc")) -> Iterator[int]:
         yield from (int(name) for name in new if _carries(proc / name, mark))
 
 
+def marks_of_run(run: str, proc: Path = Path("/proc")) -> set[str]:
+    """Return the marks that begin so, of all processes that can be seen here: each rank with a worker has its own."""
+    found = (_mark_of(Path(entry.path)) for entry in os.scandir(proc) if entry.name.isdecimal())
+    return {mark for mark in found if mark.startswith(run)}
+
+
+def belongs_to_run(pid: int, run: str, proc: Path = Path("/proc")) -> bool:
+    """Return True if a process or an ancestor of it carries a mark that begins with `run`: it may have an environment of its own."""
+    for _ in range(_MOST_ANCESTORS):
+        if pid <= 1:
+            return False
+        if _mark_of(proc / str(pid)).startswith(run):
+            return True
+        try:
+            pid = int(_stat_fields(proc / str(pid))[1])
+        except (OSError, ValueError, IndexError):
+            return False
+    return False
+
+
 def _carries(process: Path, mark: str) -> bool:
-    """During exec(2) a process has no environment for a moment, which is waited for. An unreadable environment carries no mark."""
+    return _mark_of(process) == mark
+
+
+def _mark_of(process: Path) -> str:
+    """Return the mark of a process, or an empty text: also where its environment is unreadable, as that of another user is.
+
+    During exec(2) a process has no environment for a moment, which is waited for.
+    """
     with contextlib.suppress(OSError):
         for _ in range(_EXEC_MS):
             content = (process / "environ").read_bytes()
             if content or not _may_have_one(process):
-                return f"{MARK}={mark}".encode() in content.split(b"\0")
+                variables = (one.partition(b"=") for one in content.split(b"\0"))
+                return next((os.fsdecode(value) for name, _, value in variables if name == MARK.encode()), "")
             time.sleep(0.001)
-    return False
+    return ""
 
 
 def _may_have_one(process: Path) -> bool:
@@ -188,22 +217,23 @@ class Offspring:
 
     def look(self) -> None:
         """Note the processes that exist now."""
-        self._started = {pid: start for pid, start in self._started.items() if _start_of(pid) == start}
+        self._started = {pid: start for pid, start in self._started.items() if start_of(pid) == start}
         for child in _children(self._supervisor_pid):
             if child in self._started or _carries(Path(f"/proc/{child}"), self._mark):
-                self._started |= {pid: _start_of(pid) for pid in _with_descendants(child)}
+                self._started |= {pid: start_of(pid) for pid in with_descendants(child)}
 
     def kill(self, note: Callable[[int], None]) -> None:
         """SIGKILL those that still run, with all that they have started since. `note` gets each pid before."""
-        left = [pid for pid, start in self._started.items() if _start_of(pid) == start]
-        for pid in dict.fromkeys(one for root in left for one in _with_descendants(root)):
+        left = [pid for pid, start in self._started.items() if start_of(pid) == start]
+        for pid in dict.fromkeys(one for root in left for one in with_descendants(root)):
             _kill(pid, note)
 
 
-def _with_descendants(pid: int) -> Iterator[int]:
+def with_descendants(pid: int) -> Iterator[int]:
+    """Yield a process and all that descend from it."""
     yield pid
     for child in _children(pid):
-        yield from _with_descendants(child)
+        yield from with_descendants(child)
 
 
 def _children(pid: int) -> list[int]:
@@ -216,7 +246,7 @@ def _children(pid: int) -> list[int]:
     return found
 
 
-def _start_of(pid: int) -> bytes:
+def start_of(pid: int) -> bytes:
     """Return the start in ticks since the machine's boot; empty for a process that is gone or a zombie."""
     with contextlib.suppress(OSError):
         fields = _stat_fields(Path(f"/proc/{pid}"))

@@ -155,6 +155,18 @@ class PeerBad(OfAttempt):
     outcome: Outcome
 
 
+class AwaitFree(OfAttempt):
+    """The question whether other processes leave the GPUs, after an attempt that one of them disturbed."""
+
+    within_s: FiniteFloat
+
+
+class Freed(OfAttempt):
+    """The answer of one rank: no other process uses its GPU, or one still does."""
+
+    is_free: bool
+
+
 class Published(OfAttempt):
     """The record of a rank. It comes as the line that stands in its journal."""
 
@@ -233,9 +245,9 @@ class StoreLost(Message):
     reason: str
 
 
-_ALONE = Hello | Collected | Resend | JournalState | Bye | AskClock | Clock | Gather | StopRequest | Refused
+_ALONE = Hello | Collected | Resend | JournalState | Bye | AskClock | Clock | Gather | StopRequest | Refused | Freed
 _OF_AN_ATTEMPT = Vote | Published | FenceReady
-_TO_ALL = Refused | Welcome | Agreed | Go | Enter | Gathered | Fence | PeerBad | Verdict | Stop | AskJournal | Final | Leave
+_TO_ALL = Refused | Welcome | Agreed | Go | Enter | Gathered | Fence | PeerBad | Verdict | Stop | AwaitFree | AskJournal | Final | Leave
 ALONE: TypeAdapter[Any] = TypeAdapter(Annotated[_ALONE, Field(discriminator="type")])  # from one rank to one
 OF_AN_ATTEMPT: TypeAdapter[Any] = TypeAdapter(Annotated[_OF_AN_ATTEMPT, Field(discriminator="type")])  # from each rank to rank 0
 TO_ALL: TypeAdapter[Any] = TypeAdapter(Annotated[_TO_ALL, Field(discriminator="type")])  # from the leader

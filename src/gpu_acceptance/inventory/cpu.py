@@ -4,8 +4,10 @@ A virtual machine or a container shows part of it, and an ARM kernel gives numbe
 CPU lists are text as the kernel and taskset write them, `0-47,96-143`; `answer.cpus_in` parses them.
 """
 
+import os
+import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,7 +25,9 @@ from gpu_acceptance.inventory.answer import (
     cpus_in,
     kib_in_bytes,
     one_line,
+    parsed,
     read_fields,
+    read_text,
     read_value,
     signed_number,
     then,
@@ -159,3 +163,32 @@ def _numa_node(nodes: Path, number: int) -> NumaNode:
     folder = nodes / f"node{number}"
     memory = read_fields(folder / "meminfo").get(f"Node {number} MemTotal", kib_in_bytes)
     return NumaNode(number, read_value(folder / "cpulist", cpu_list), memory)
+
+
+@dataclass(frozen=True)
+class CpuTime:
+    """Seconds of processor time: of all programs since the machine started, and of some processes. Neither has that of interrupts."""
+
+    at_s: float  # of time.monotonic()
+    busy_s: float
+    own_s: float
+    num_cpus: int
+
+
+def cpu_time(pids: Iterable[int], proc: Path = Path("/proc")) -> Answer[CpuTime]:
+    """Read the time of all programs (proc_stat(5)) and of these processes, with what their ended children took (proc_pid_stat(5))."""
+    own = sum(_ticks_of(proc / str(pid) / "stat") for pid in pids)
+    return parsed(read_text(proc / "stat"), f"{proc}/stat", partial(_cpu_time, own))
+
+
+def _cpu_time(own_ticks: int, text: str) -> CpuTime:
+    lines = [line.split() for line in text.splitlines() if line.startswith("cpu")]
+    user, nice, system = map(int, lines[0][1:4])
+    tick_s = 1 / os.sysconf("SC_CLK_TCK")
+    return CpuTime(time.monotonic(), (user + nice + system) * tick_s, own_ticks * tick_s, len(lines) - 1)
+
+
+def _ticks_of(stat: Path) -> int:
+    """Return 0 for a process that is gone."""
+    ticks = parsed(read_text(stat), str(stat), lambda text: sum(map(int, text.rpartition(") ")[2].split()[11:15])))
+    return 0 if isinstance(ticks, Missing) else ticks

@@ -9,8 +9,8 @@ from operator import itemgetter
 from typing import Any, Generic, TypeVar
 from uuid import UUID
 
-from gpu_acceptance.inventory.answer import Answer, Missing, Why, then
-from gpu_acceptance.inventory.gpu import Gpu, GpuUse, common_end, nvlink_end, processes_of, text
+from gpu_acceptance.inventory.answer import Answer, Missing, Why, all_of, combine, known, then
+from gpu_acceptance.inventory.gpu import Gpu, GpuProcess, GpuUse, common_end, nvlink_end, processes_of, text
 
 T = TypeVar("T")
 _MOST_LINKS = 64  # 18 on Hopper and Blackwell; NVML_NVLINK_MAX_LINKS grew with each generation
@@ -65,6 +65,8 @@ class Asker:
             return make(function(*arguments))
         except self.pynvml.NVMLError as error:
             return self._why(name, error)
+        except getattr(self.pynvml, "NVMLLibraryMismatchError", ()) as error:  # what an old driver lacks, in newer nvidia-ml-py
+            return Missing(Why.NOT_SUPPORTED, f"{name}: {error}"[:200])
         except (ctypes.ArgumentError, ValueError, TypeError, AttributeError, LookupError) as error:
             return Missing(Why.UNREADABLE, f"{name}: {type(error).__name__}: {error}"[:200])
 
@@ -147,6 +149,38 @@ class NvmlReading:
     problem: str = ""
 
 
+@dataclass(frozen=True)
+class Occupants:
+    """Processes on one GPU and its memory in use, at one moment."""
+
+    processes: Answer[tuple[GpuProcess, ...]]
+    clients: frozenset[int]  # pids among them whose work an MPS server does
+    used_bytes: Answer[int]  # the driver's own memory included
+    listed_bytes: Answer[int]  # of these processes together; missing where NVML does not know it of each
+
+
+def occupants(asker: Asker, handle: object) -> Occupants:
+    """Read who is on a GPU. Processes are read before and after the memory, and the larger sum counts: a process may grow meanwhile."""
+    before = _processes_on(asker, handle)
+    used = asker.ask("nvmlDeviceGetMemoryInfo", handle, make=lambda info: int(info.used))
+    clients = asker.ask("nvmlDeviceGetMPSComputeRunningProcesses", handle, make=processes_of)
+    after = _processes_on(asker, handle)
+    return Occupants(
+        then(after, lambda found: tuple({one.pid: one for one in (*found, *known(clients))}.values())),
+        frozenset(one.pid for one in known(clients)),
+        used,
+        combine(max, _sum_of(before), _sum_of(after)),
+    )
+
+
+def _processes_on(asker: Asker, handle: object) -> Answer[tuple[GpuProcess, ...]]:
+    return asker.ask("nvmlDeviceGetComputeRunningProcesses", handle, make=processes_of)
+
+
+def _sum_of(processes: Answer[tuple[GpuProcess, ...]]) -> Answer[int]:
+    return then(processes, lambda found: then(all_of(one.used_bytes for one in found), sum))
+
+
 _READ_S = 60.0  # a driver without persistence mode sets up each GPU at its first question: seconds for each
 _READ: Patience[NvmlReading] = Patience(_READ_S, NvmlReading(problem=f"NVML has not answered for {_READ_S:g} s"))
 _MEMORY: Patience[int | None] = Patience(2.0, None)
@@ -193,7 +227,6 @@ def _gpu(asker: Asker, index: int, problems: list[str]) -> Gpu:
         return _known(f"GPU {index} {what}", asker.ask(name, handle, make=make), problems, may_lack=True) or ""
 
     memory = asker.ask("nvmlDeviceGetMemoryInfo", handle, make=lambda info: (int(info.total), int(info.used)))
-    processes = asker.ask("nvmlDeviceGetComputeRunningProcesses", handle, make=processes_of)
     ends = then(asker.num_links(handle), lambda count: common_end(asker.nvlink_end(handle, link) for link in range(count)))
     return Gpu(
         index=index,
@@ -206,7 +239,7 @@ def _gpu(asker: Asker, index: int, problems: list[str]) -> Gpu:
         memory_bytes=(_known(f"GPU {index} memory", memory, problems, may_lack=True) or (0,))[0],
         nvlink_domain=_nvlink_domain(asker, handle),
         nvlink_to="" if isinstance(ends, Missing) else ends,
-        use=GpuUse(processes, then(memory, itemgetter(1))),
+        use=GpuUse(_processes_on(asker, handle), then(memory, itemgetter(1))),
     )
 
 

@@ -1,4 +1,4 @@
-"""How long a measurement goes on, and how far its blocks lie apart.
+"""The length of a measurement, and how far its blocks lie apart.
 
 A rate that is hopeless against its limit is told from a few operations, and so is every rate of a job whose bytes go another way than was
 bought: what is broken must not take longer than what is sound.

@@ -29,6 +29,7 @@ class Outcome(_Ordered):
     DIED = "died", Means.REJECTS, "died"
     STUCK = "stuck", Means.REJECTS, "stuck"
     FAILED = "failed", Means.REJECTS, "failed"
+    DISTURBED = "disturbed", Means.LEAVES_INCOMPLETE, "disturbed by another process"
     LOST = "lost", Means.LEAVES_INCOMPLETE, "lost"
     INTERRUPTED = "interrupted", Means.LEAVES_INCOMPLETE, "interrupted"
     ERROR = "error", Means.LEAVES_INCOMPLETE, "in error"

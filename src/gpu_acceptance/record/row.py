@@ -2,17 +2,20 @@
 
 from enum import StrEnum
 from functools import lru_cache
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from gpu_acceptance.base.model import Model, Text
+from gpu_acceptance.base.model import Index, Model, Text
+from gpu_acceptance.base.text import MAX_LINE
 from gpu_acceptance.record.figure import MOST_CURVES, Curve, Figure
 from gpu_acceptance.record.gpu_telemetry import GpuSeries, GpuTelemetry
 from gpu_acceptance.record.outcome import Cause, Outcome, Status
 from gpu_acceptance.thresholds.limit import COUNTERS, Scope, Value, Whole, is_number, subject_of_metric
 
 FORMING = "forming the group"  # the phase in which a worker meets the others of its generation
+MOST_FOREIGN = 8  # processes of others that one record names
+MOST_NAME = 64  # characters of the name of a process
 MOST_COLLECTIVES = 64  # groups of one rank whose last collective a record names
 WORKER_END = "worker_end"  # the row about the exit of healthy workers
 
@@ -28,6 +31,26 @@ class LastCollective(Model):
 
     def __str__(self) -> str:
         return f"{'last' if self.finished else 'unfinished'} collective on {self.group}: number {self.number}, {self.operation}"
+
+
+class ForeignUse(Model):
+    """A process that does not belong to this run, on the GPU under test. The times are seconds since this rank's part of the run began."""
+
+    gpu: Index  # NVML's
+    pid: Annotated[int, Field(ge=0)] = 0  # 0: its memory alone shows it, because a container hides it
+    name: str = Field("", max_length=MOST_NAME)  # as the kernel gives it; empty where it is not readable
+    memory_bytes: Annotated[int, Field(ge=0)] | None = None  # the most that was seen; None: not known
+    from_s: float  # the last moment at which it was not there
+    to_s: float  # the first moment at which it was gone, or the end of the attempt
+
+
+class CpuUse(Model):
+    """Processor time during an attempt: of all programs on the machine, and of this rank's own processes."""
+
+    length_s: float
+    busy_s: float
+    own_s: float
+    num_cpus: int
 
 
 class RankRecord(Model):
@@ -54,6 +77,9 @@ class RankRecord(Model):
     counters: tuple[Figure, ...] = ()  # of the rank's GPU that rose meanwhile, read by its supervisor; never from a worker
     telemetry: GpuTelemetry | None = None  # of the rank's GPU meanwhile, sampled by its supervisor
     series: GpuSeries | None = None  # the same over time, of an attempt that lasted a minute or longer
+    foreign: tuple[ForeignUse, ...] = Field((), max_length=MOST_FOREIGN)  # read by its supervisor
+    cpu: CpuUse | None = None  # read by its supervisor; None where the machine does not tell
+    unwatched: str = Field("", max_length=MAX_LINE)  # why it is not known who else used the GPU; empty where it is
 
     @model_validator(mode="after")
     def _keep_counters_apart(self) -> Self:

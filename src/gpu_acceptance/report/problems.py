@@ -10,6 +10,7 @@ from gpu_acceptance.record.run_record import ObjectionKind, RunRecord
 from gpu_acceptance.report.remedies import Advice, advice_on, kinds_of_judgement, kinds_of_rank, table
 from gpu_acceptance.report.validations import Line, judgement_lines, name_ranks
 from gpu_acceptance.report.words import HARMLESS_OUTCOMES, HARMLESS_STATUSES, OUTCOME, STATUS, Mark
+from gpu_acceptance.verdict import busy
 from gpu_acceptance.verdict.rows import declared_reason, told_by_ranks
 
 _TOLD_APART = {ObjectionKind.NEVER_MEASURED, ObjectionKind.NOT_JUDGED, ObjectionKind.CONTRACT}
@@ -50,7 +51,9 @@ def problems(record: RunRecord) -> list[Problem]:
         lines, causes, victims = judgement_lines(bad, row.attempts), list[tuple[int, RankRecord]](), list[tuple[int, RankRecord]]()
         for attempt, rank in _culprits(row, record):
             (victims if rank.outcome is Outcome.VICTIM else causes).append((attempt, rank))
-        problem = Problem(f"v{number}", row, told_by_ranks(row, profile, job), lines, causes, victims, advice_on(row, record))
+        problem = Problem(
+            f"v{number}", row, told_by_ranks(row, profile, job, record.plan.waivers), lines, causes, victims, advice_on(row, record)
+        )
         groups.setdefault(number if causes or victims else (row.outcome, row.message, lines), []).append(problem)
     return [replace(first, others=tuple((one.anchor, one.row.nodeid) for one in rest)) for first, *rest in groups.values()]
 
@@ -59,7 +62,8 @@ def _culprits(row: Row, record: RunRecord) -> list[tuple[int, RankRecord]]:
     """Return the ranks that left more than a missed limit, and the number of the attempt, the gravest first."""
     may_skip = declared_reason(row.nodeid, record.plan.profile.not_applicable) is not None
     harmless = HARMLESS_OUTCOMES | ({Outcome.SKIPPED} if may_skip else set())
-    found = [(attempt.number, rank) for attempt in row.attempts for rank in attempt.ranks if rank.outcome not in harmless]
+    attempts = busy.undisturbed(row.attempts, record.plan.waivers)
+    found = [(attempt.number, rank) for attempt in attempts for rank in attempt.ranks if rank.outcome not in harmless]
     found.sort(key=lambda pair: (pair[1].outcome.severity, pair[0], pair[1].rank))
     return [(number, one) for number, one in found if one.outcome is not Outcome.FAILED or one.message or one.stack or one.log_tail]
 

@@ -24,6 +24,7 @@ from gpu_acceptance.record.row import Judgement, Mistake, RankRecord, Row
 from gpu_acceptance.record.run_record import ObjectionKind, RunRecord
 from gpu_acceptance.report.words import HARMLESS_OUTCOMES, HARMLESS_STATUSES, ranks_text
 from gpu_acceptance.thresholds.file import read_validated
+from gpu_acceptance.verdict import busy
 from gpu_acceptance.verdict.rows import declared_reason, formed_unlike
 
 REMEDIES_FILE = Path(__file__).with_name("remedies.yaml")
@@ -236,7 +237,9 @@ def _shown_by_ranks(row: Row, record: RunRecord) -> Iterator[Shown]:
     """
     may_skip = declared_reason(row.nodeid, record.plan.profile.not_applicable) is not None
     no_blame = {*HARMLESS_OUTCOMES, Outcome.VICTIM, *([Outcome.SKIPPED] if may_skip else [])}
-    ranks = [rank for attempt in row.attempts for rank in attempt.ranks]
+    ranks = [rank for attempt in busy.undisturbed(row.attempts, record.plan.waivers) for rank in attempt.ranks]
+    if row.outcome is Outcome.DISTURBED:
+        yield kinds_by("outcomes", [row.outcome]), (rank.rank for rank in row.attempts[-1].ranks if rank.foreign), NONE
     is_awaited = any(rank.outcome is Outcome.VICTIM and rank.stack for rank in ranks)
     for rank in ranks:
         only_a_limit = rank.outcome is Outcome.FAILED and not (rank.message or rank.log_tail)

@@ -181,6 +181,7 @@ OUTCOME = {
     Outcome.DIED: Mark("✗", "DIED", "bad"),
     Outcome.STUCK: Mark("✗", "STUCK", "bad"),
     Outcome.ERROR: Mark("!", "ERROR", "open"),
+    Outcome.DISTURBED: Mark("!", "DISTURBED", "open"),
     Outcome.UNSTABLE: Mark("≈", "UNSTABLE", "open"),
     Outcome.NO_LIMIT: Mark("?", "NO LIMIT", "open"),
     Outcome.NOT_MEASURED: Mark("○", "NOT MEASURED", "open"),

@@ -11,7 +11,7 @@ from gpu_acceptance.base.budget import Budget
 from gpu_acceptance.base.process import gc_paused
 from gpu_acceptance.base.text import clip, named
 from gpu_acceptance.control.control import ControlError
-from gpu_acceptance.control.messages import Go, Kind, Stop, Verdict
+from gpu_acceptance.control.messages import AwaitFree, Freed, Go, Kind, Stop, Verdict
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.row import WORKER_END, Attempt, RankRecord, Row
@@ -19,6 +19,7 @@ from gpu_acceptance.record.run_record import PlannedValidation
 from gpu_acceptance.supervisor.supervisor import Supervisor
 from gpu_acceptance.thresholds.levels import TRANSPORT, phase_of
 from gpu_acceptance.thresholds.limit import Profile, subject_of
+from gpu_acceptance.verdict import busy
 from gpu_acceptance.verdict.attempts import all_passed, bare_row, is_poison
 from gpu_acceptance.verdict.judge import wants_repeat
 from gpu_acceptance.verdict.reasons import FORMATION
@@ -33,6 +34,8 @@ _LIVE_LINE_S = 10.0
 _PATIENCE, _LEAST_PATIENCE_S = 5, 60.0  # times the usual seconds of a validation, once one was stuck; a first call may compile
 _PACE_KNOWN_S = 30.0  # of finished validations, by the profile; before that their pace predicts little
 _MINUTES_FROM_S = 90.0
+_FREE_S, _STILL_BUSY_S = 60.0, 1.0  # for a foreign process to go; for one that did not go before
+_ANSWER_S = 5.0  # beyond that, for the ranks to tell
 _CAST_TEXT = 8_000  # an announced verdict stays below 16 kB; the whole text is in the record
 
 
@@ -87,6 +90,7 @@ class Leader:
         self._spoiled: Counter[str] = Counter()  # generations, by the subject that spoiled them
         self._spoiled_by: Counter[int] = Counter()  # by the rank, while workers formed or ended
         self._out_of_time = ""  # why nothing more is begun
+        self._patience_s = _FREE_S  # with foreign processes on the GPUs
         self._brief = ""  # why rates between GPUs need no more than a few operations
         self._phase = ""  # the one that was begun last, where there is a budget
         self._last_line = 0.0
@@ -212,18 +216,43 @@ class Leader:
 
     def _why_repeat(self, validation: Validation, attempts: list[Attempt]) -> str | None:
         """Return why this validation runs again, or None. A confirmation gets new workers."""
+        whole = busy.undisturbed(attempts, self.waivers)
+        if attempts[-1] not in whole:
+            is_first = len(attempts) - len(whole) == 1
+            return self._why_repeat_disturbed(validation, attempts[-1].ranks) if is_first else None
         is_brief = any(record.brief for record in attempts[-1].ranks)
         if is_brief or not self._usable or not all_passed(attempts[-1].ranks):
             return None
         row = self._judged(validation, attempts)
-        reason = wants_repeat(row.judgements, len(attempts))
+        reason = wants_repeat(row.judgements, len(whole))
         if reason is not None:
             return f"repeated once: {reason}"
-        if row.outcome is not Outcome.FAILED or len(attempts) > self.confirm or self.supervisor.stopping:
+        if row.outcome is not Outcome.FAILED or len(whole) > self.confirm or self.supervisor.stopping:
             return None
         formed = self._form(self._env_of(validation))
         self._single_use = validation.fresh
         return f"missed a limit, measured again by new workers (--confirm={self.confirm})" if formed else None
+
+    def _why_repeat_disturbed(self, validation: Validation, records: Iterable[RankRecord]) -> str | None:
+        """Return why a validation runs again that a foreign process disturbed, once that has gone; None where it stays."""
+        is_over = bool(self._interrupted) or any(record.outcome is Outcome.LOST for record in records)
+        is_late = self.budget is not None and self.budget.refuses(self._needed_s(validation)) is not None
+        if is_over or is_late or not self._gets_free(validation) or self._make_ready(validation):
+            return None
+        used = next(use for record in records for use in record.foreign)
+        return f"repeated once: {busy.foreign_text(used)}"
+
+    def _gets_free(self, validation: Validation) -> bool:
+        """Wait until no foreign process uses a GPU of this job. Collective: the others answer. One that stayed is not awaited again."""
+        self.note(f"{validation.nodeid}: another process used a GPU; waiting up to {self._patience_s:g} s for its end")
+        mail = self.supervisor.mail(Freed)
+        mail.clear()
+        self.supervisor.control.broadcast(AwaitFree(seq=self._sequence, within_s=self._patience_s))
+        self.supervisor.await_mail(Freed, self._patience_s + _ANSWER_S, until_stopped=True)
+        free = {rank for rank, answer in mail.items() if answer.is_free and answer.seq == self._sequence}
+        is_free = len(free) == self.job.world_size and not self._interrupted
+        self._patience_s = _FREE_S if is_free else _STILL_BUSY_S
+        return is_free
 
     def _judged(self, validation: Validation, attempts: list[Attempt]) -> Row:
         shown = validation.nodeid, tuple(attempts), self.profile, self.job, self.waivers, validation.deadline_s

@@ -18,6 +18,8 @@ from gpu_acceptance.control.control import Control, ControlError, UnreachableErr
 from gpu_acceptance.control.heartbeats import BEAT_S, LOST_S, Heartbeats, Loss
 from gpu_acceptance.control.rank import Rank
 from gpu_acceptance.control.session import LATE_S
+from gpu_acceptance.inventory.answer import Answer, Missing, Why
+from gpu_acceptance.inventory.cpu import CpuTime
 from gpu_acceptance.record.row import RankRecord
 from gpu_acceptance.supervisor.attempt_state import GRACE_S, AttemptState, OwnRecords, SentRecords
 from gpu_acceptance.supervisor.generation_attempt import EndAttempt, FormAttempt
@@ -65,7 +67,9 @@ class Supervisor:
         self._mail: dict[type[Message], dict[int, Any]] = {}  # on the leader: answers to questions outside attempts
         self.on_tick: Callable[[], None] = lambda: None
         self._attempt: RankAttempt | None = None
-        self._seq = 0  # of the attempt in progress
+        self._seq, self._since = 0, 0.0  # of the attempt in progress: its number and its begin
+        self._cpu_before: Answer[CpuTime] = Missing(Why.NOT_THERE)  # likewise
+        self._await_free: tuple[messages.AwaitFree, float] | None = None  # the question of the leader, and when it came
         self._unpublished: tuple[RankRecord, dict[str, str]] | None = None  # waits for the counters
         self._broadcasts: deque[Message] = deque()
         self._question: messages.AskJournal | None = None  # from the leader, about this rank's journal
@@ -116,6 +120,7 @@ class Supervisor:
         if self._attempt:
             self._attempt.tick()
         self._publish_record()
+        self._tell_whether_free()
         if self.attempt_state:
             for rank in self.heartbeats.lost():
                 self.attempt_state.lose(rank, f"no heartbeat for {LOST_S:g} s: its supervisor or node is gone")
@@ -190,7 +195,8 @@ class Supervisor:
             match message:
                 case messages.Go() if not self._is_leaving:
                     self._publish_record(at_once=True)
-                    self._seq = message.seq
+                    self._seq, self._since = message.seq, time.monotonic()
+                    self._cpu_before = self.slot.cpu_time() if self.slot and message.kind == "run" else Missing(Why.NOT_THERE)
                     self._attempt = _ATTEMPTS[message.kind](self, message)
                     if self.stopping:
                         self._attempt.interrupt(self.stopping)
@@ -245,19 +251,34 @@ class Supervisor:
         assert self.slot
         if "gpu_uuid" in facts:
             self.slot.opened(facts["gpu_uuid"])
-        self._unpublished = record, facts
+        self._unpublished = record.model_copy(update={"cpu": self.slot.cpu_since(self._cpu_before)}), facts
         self.slot.read_counters(each_link="::" not in record.nodeid)  # at both ends of the workers
+        self.slot.read_processes()
         self._publish_record()
 
     def _publish_record(self, *, at_once: bool = False) -> None:
-        """Publish a record once its counters are known. Without a counter, as `at_once`, its limit counts as not measured."""
+        """Publish a record once its counters are known, and who else used the GPU.
+
+        Without a counter, as `at_once`, its limit counts as not measured.
+        """
         if self._unpublished is None:
             return
         assert self.slot
         counters = () if at_once else self.slot.counters()
-        if counters is not None:
+        others = self.slot.processes.found(self._since, at_once=at_once)
+        if counters is not None and others is not None:
             (record, facts), self._unpublished = self._unpublished, None
-            self.records.publish(self._seq, record.model_copy(update={"counters": counters}), facts)
+            more = {"counters": counters, "foreign": others.foreign, "unwatched": others.unwatched}
+            self.records.publish(self._seq, record.model_copy(update=more), facts)
+
+    def _tell_whether_free(self) -> None:
+        """Answer the leader once no other process uses the GPU, or at the end of its patience."""
+        if self._await_free and self.slot:
+            question, asked_s = self._await_free
+            is_free = self.slot.processes.is_free(asked_s)
+            if is_free or time.monotonic() - asked_s > question.within_s:
+                self._await_free = None
+                self.tell_leader(messages.Freed(seq=question.seq, is_free=is_free))
 
     def describe_network(self, since: float) -> str:
         """Return what to add to the message of a stuck rank whose node did not reach the store meanwhile."""
@@ -336,13 +357,16 @@ class Supervisor:
         match message:
             case messages.StoreLost():
                 self._store_lost = f"the control store at {self._store} is gone: {message.reason}"
-            case messages.Hello() | messages.Collected() | messages.Resend() | messages.JournalState() | messages.Bye():
+            case messages.Hello() | messages.Collected() | messages.Resend() | messages.JournalState() | messages.Bye() | messages.Freed():
                 self._mail.setdefault(type(message), {})[sender] = message
             case messages.AskClock():
                 self.tell_leader(messages.Clock(clock_s=time.time()))
             case messages.AskJournal() if sender == self.leader:
                 self._heard_leader = time.monotonic()
                 self._question = message
+            case messages.AwaitFree() if sender == self.leader:
+                self._heard_leader = time.monotonic()
+                self._await_free = message, self._heard_leader
             case messages.Clock():
                 self.mail(messages.Clock)[sender] = message.model_copy(update={"heard_s": time.time()})
             case messages.Vote() | messages.Published() | messages.Gather() | messages.FenceReady():

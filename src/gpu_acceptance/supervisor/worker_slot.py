@@ -11,18 +11,21 @@ from pathlib import Path
 import psutil
 
 from gpu_acceptance.base.exit import ExitStatus
-from gpu_acceptance.base.janitor import MARK, Segments, kill_marked, start_janitor, stop
+from gpu_acceptance.base.janitor import MARK, Segments, kill_marked, start_janitor, stop, with_descendants
 from gpu_acceptance.base.model import ChannelError, LineReader
 from gpu_acceptance.base.process import can_be_shown, descendants, kill_descendants
 from gpu_acceptance.base.scratch import SCRATCH, Scratch
 from gpu_acceptance.control.control import Control, generation_prefix
 from gpu_acceptance.folder.files import RunFiles
 from gpu_acceptance.inventory import nvml
-from gpu_acceptance.inventory.answer import Missing
+from gpu_acceptance.inventory.answer import Answer, Missing
+from gpu_acceptance.inventory.cpu import CpuTime, cpu_time
 from gpu_acceptance.record.counters import LogWarnings
 from gpu_acceptance.record.figure import Figure
 from gpu_acceptance.record.job import RankIdentity
+from gpu_acceptance.record.row import CpuUse
 from gpu_acceptance.supervisor.gpu_watch import CounterWatch, TelemetryWatch
+from gpu_acceptance.supervisor.process_watch import ProcessWatch
 from gpu_acceptance.supervisor.worker_process import ForkServerProcess, WorkerProcess
 from gpu_acceptance.verdict.judge import alarm
 from gpu_acceptance.worker.messages import Form, Place, RunFacts, WorkerMessage, World
@@ -84,12 +87,15 @@ class WorkerSlot:
         self._known: list[psutil.Process] | None = None  # descendants before the first worker, which a conftest of the user started
         # Read before the validations are collected here: an import must not change what workers get.
         self._folder = Path.cwd()
-        self._mark = f"{control.prefix}-{identity.rank}-{os.getpid()}-{secrets.token_hex(4)}"
+        run = f"{control.prefix}-"  # of the marks of all its ranks
+        self._mark = f"{run}{identity.rank}-{os.getpid()}-{secrets.token_hex(4)}"
         self._identity = identity  # its GPUs are as they were before the first worker
         self._gpu_index = identity.gpu.index if identity.gpu else None
         self._gpu_uuid = ""  # of the GPU that the worker opened
         self._counters = CounterWatch(reads_ports=identity.local_rank == 0)
-        selector.register(self._counters.wake_fd, selectors.EVENT_READ)
+        self.processes = ProcessWatch(run, identity.local_world_size, identity.gpus)
+        for watch in (self._counters, self.processes):
+            selector.register(watch.wake_fd, selectors.EVENT_READ)
         self._log = LogWarnings()
         self._warnings: tuple[Figure, ...] = ()
         self.telemetry = TelemetryWatch()
@@ -207,6 +213,23 @@ class WorkerSlot:
         self._gpu_index = next((gpu.index for gpu in self._identity.gpus if gpu.uuid == gpu_uuid), self._gpu_index)
         self._gpu_uuid = gpu_uuid
         self.telemetry.watch(gpu_uuid)
+        self.processes.watch(gpu_uuid, self.worker.pid if self.worker else 0)
+
+    def cpu_time(self) -> Answer[CpuTime]:
+        """Return the processor time of this machine and of all processes of this rank, up to now."""
+        return cpu_time(with_descendants(os.getpid()))
+
+    def cpu_since(self, before: Answer[CpuTime]) -> CpuUse | None:
+        """Return the processor time since then."""
+        now = self.cpu_time()
+        if isinstance(now, Missing) or isinstance(before, Missing):
+            return None
+        spent = ((one, getattr(now, f"{one}_s") - getattr(before, f"{one}_s")) for one in ("busy", "own"))
+        return CpuUse(length_s=now.at_s - before.at_s, num_cpus=now.num_cpus, **{f"{one}_s": max(0.0, seconds) for one, seconds in spent})
+
+    def read_processes(self) -> None:
+        """Request who is on the GPU at the end of an attempt. Children of a worker that was killed may still be there."""
+        self.processes.ask(is_idle=self.worker is not None and not self.worker.killed_for_s)
 
     def read_counters(self, *, each_link: bool = False, is_poll: bool = False) -> None:
         """Request the counters of the GPU, and the warnings, that rose since the last request; `counters` returns them.
@@ -260,9 +283,10 @@ class WorkerSlot:
     def kill_everything(self) -> None:
         """SIGKILL the worker and all that it ever started, and remove its folder. No worker starts any more.
 
-        The sampler ends too, so that none of its threads is inside NVML when Python ends.
+        What reads the GPU ends too, so that no thread is inside NVML when Python ends.
         """
         self.telemetry.end()
+        self.processes.end()
         self._abandon()
         if self._fork_server:
             self._fork_server.close()

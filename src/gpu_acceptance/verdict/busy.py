@@ -1,25 +1,36 @@
-"""GPUs that other programs use: a run puts no load on them, unless `--allow-busy` asks for it. Pure.
+"""GPUs that other programs use: a run puts no load on them, unless `--allow-busy` asks for it. What is measured beside one that comes
+later proves neither a pass nor a miss. Pure.
 
 Before the first worker starts, every process on a GPU is foreign. Inside a container NVML gives the pids of the host, or shows no process
 at all: pids are named and never compared, and memory in use is a second sign.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from math import inf
 
-from gpu_acceptance.base.text import first_few, plural
+from gpu_acceptance.base.text import first_few, one_line, plural
 from gpu_acceptance.inventory import gpu_health
 from gpu_acceptance.inventory.answer import Missing
 from gpu_acceptance.inventory.binding import named_devices
 from gpu_acceptance.inventory.gpu import Gpu, GpuUse
+from gpu_acceptance.record.figure import Figure
 from gpu_acceptance.record.job import RankIdentity
-from gpu_acceptance.thresholds.limit import Profile, bound_at, show
+from gpu_acceptance.record.row import Attempt, ForeignUse, RankRecord
+from gpu_acceptance.thresholds.limit import Profile, bound_at, is_number, matching_reason, show
 
 NOTE = "busy GPUs allowed"  # in the verdict line
 WAIVERS: Mapping[str, str] = {"gpu_health.processes.*": "GPUs that other programs use are allowed (--allow-busy)"}
 
-_WITHOUT_LIMIT = {"gpu_health.processes.foreign": 0.0}  # in a profile without such a limit; memory alone proves nothing then
+_FOREIGN = "gpu_health.processes.foreign"
+_WITHOUT_LIMIT = {_FOREIGN: 0.0}  # in a profile without such a limit; memory alone proves nothing then
 _MOST_LINES = 20
+# Errors of the hardware whoever works on it: wrong data, and what memory and links count. Not XIDs, which a foreign process may cause.
+_UNITS_OF_FAULTS = {"elements", "words"}
+_FAULTS = (
+    "*.repeats.mismatches",
+    *(f"counters.{name}" for name in ("ecc.uncorrected", "remapping.uncorrected_rows", "pcie.*fatal_errors", "nvlink.re*")),
+)
 
 
 def find_busy(identities: Sequence[RankIdentity], profile: Profile) -> str | None:
@@ -69,3 +80,52 @@ def use_text(use: GpuUse) -> str:
         who = f"{plural(number, 'process', 'processes')} ({named})"
     how_much = f"memory {memory}" if isinstance(memory, Missing) else f"{show(memory)} {unit} in use"
     return f"{who}, {how_much}"
+
+
+# --- processes that come while a run measures --------------------------------------------------------------------------------------
+
+
+def is_allowed(waivers: Mapping[str, str]) -> bool:
+    """Return True where other programs may use the GPUs of this run."""
+    return matching_reason(_FOREIGN, waivers) is not None
+
+
+def is_disturbed(attempt: Attempt, waivers: Mapping[str, str]) -> bool:
+    """Return True where a foreign process used a GPU of this job meanwhile. It disturbs all ranks: they work together."""
+    return not is_allowed(waivers) and any(record.foreign for record in attempt.ranks)
+
+
+def undisturbed(attempts: Iterable[Attempt], waivers: Mapping[str, str]) -> list[Attempt]:
+    """Return the attempts that decide."""
+    return [attempt for attempt in attempts if not is_disturbed(attempt, waivers)]
+
+
+def judged_part(attempts: Iterable[Attempt], waivers: Mapping[str, str]) -> list[Attempt]:
+    """Return the attempts with all figures that may be judged: of a disturbed one, those that show a fault of the hardware itself."""
+    return [_faults_of(attempt) if is_disturbed(attempt, waivers) else attempt for attempt in attempts]
+
+
+def _faults_of(attempt: Attempt) -> Attempt:
+    return attempt.model_copy(update={"ranks": tuple(map(_faults_of_rank, attempt.ranks))})
+
+
+def _faults_of_rank(record: RankRecord) -> RankRecord:
+    kept = {name: tuple(filter(_is_fault, getattr(record, name))) for name in ("figures", "counters")}
+    return record.model_copy(update=kept)
+
+
+def _is_fault(figure: Figure) -> bool:
+    names_fault = figure.unit in _UNITS_OF_FAULTS or any(fnmatchcase(figure.metric, glob) for glob in _FAULTS)
+    return is_number(figure.value) and names_fault
+
+
+def foreign_text(use: ForeignUse) -> str:
+    """Return `GPU 3 was used by another process (pid 4242, python, 1.2 GiB) from +12.3 s to +40.1 s`."""
+    who = [f"pid {use.pid}", one_line(use.name)] if use.pid else ["hidden from this container"]
+    memory = [] if use.memory_bytes is None else [_memory(use.memory_bytes)]
+    about = ", ".join(filter(None, [*who, *memory]))
+    return f"GPU {use.gpu} was used by another process ({about}) from +{use.from_s:.1f} s to +{use.to_s:.1f} s"
+
+
+def _memory(num_bytes: int) -> str:
+    return f"{num_bytes / 2**30:.1f} GiB" if num_bytes >= 2**30 else f"{num_bytes / 2**20:.0f} MiB"

@@ -26,7 +26,7 @@ from gpu_acceptance.thresholds.limit import (
     subject_of_metric,
     with_unit,
 )
-from gpu_acceptance.verdict import bounds
+from gpu_acceptance.verdict import bounds, busy
 from gpu_acceptance.verdict.attempts import all_passed
 from gpu_acceptance.verdict.bounds import Fault, Finding, Reading
 
@@ -70,7 +70,7 @@ def judge(attempts: Iterable[Attempt], profile: Profile, job: Job, waivers: Mapp
     supervisors read are judged in every validation.
     A miss of the peer rule in a first attempt is provisional: see `wants_repeat`.
     """
-    found = bounds.readings_by_metric(attempts, job, profile.limits)
+    found = bounds.readings_by_metric(busy.judged_part(attempts, waivers), job, profile.limits)
     judgements: list[Judgement] = []
     for metric, readings in sorted(found.items()):
         if subject_of_metric(metric) not in {subject, COUNTERS}:  # any file could give it a good value
@@ -87,14 +87,16 @@ def judge(attempts: Iterable[Attempt], profile: Profile, job: Job, waivers: Mapp
     return tuple(judgements)
 
 
-def wants_repeat(judgements: Iterable[Judgement], attempt_number: int) -> str | None:
+def wants_repeat(judgements: Iterable[Judgement], num_attempts: int) -> str | None:
     """Return the reason for the one announced repeat of a validation, or None. Call it only if all ranks with a worker passed.
+
+    `num_attempts`: those that no foreign process disturbed.
 
     A repeat follows an unstable figure, or a unit behind its peers, if no other limit was missed: those stay missed.
     """
     judgements = tuple(judgements)
     missed = [judgement for judgement in judgements if judgement.status is Status.MISSED]
-    if attempt_number != 1 or any(judgement.bound != "peers" for judgement in missed):
+    if num_attempts != 1 or any(judgement.bound != "peers" for judgement in missed):
         return None
     unstable = sorted({judgement.metric for judgement in judgements if judgement.status is Status.UNSTABLE})
     behind = sorted({judgement.metric for judgement in missed})
@@ -188,7 +190,7 @@ def _two_that_differ(limit: Limit, readings: Sequence[Reading], job: Job, num_me
     return bounds.difference_of_two(usable, limit.peers, bounds.peer_factor(2, num_metrics))
 
 
-def differences_of_two(rows: Iterable[Row], profile: Profile, job: Job) -> dict[tuple[Scope, str], float]:
+def differences_of_two(rows: Iterable[Row], profile: Profile, job: Job, waivers: Mapping[str, str]) -> dict[tuple[Scope, str], float]:
     """Return the parts by which the two units of a job differ, by scope and metric, where that is more than a limit of peers allows.
 
     It is no miss: two cannot tell which of them is odd.
@@ -196,7 +198,7 @@ def differences_of_two(rows: Iterable[Row], profile: Profile, job: Job) -> dict[
     found, num_metrics = dict[tuple[Scope, str], float](), num_peer_metrics(profile)
     limits = {metric: one for metric, one in profile.limits.items() if one.peers and len(job.members(one.scope)) == 2}
     for row in rows if limits else ():
-        for metric, readings in bounds.readings_by_metric(row.attempts, job, limits).items():
+        for metric, readings in bounds.readings_by_metric(busy.undisturbed(row.attempts, waivers), job, limits).items():
             differ = _two_that_differ(limits[metric], readings, job, num_metrics) if metric in limits else None
             if differ:
                 key = limits[metric].scope, metric
@@ -299,17 +301,28 @@ def _ranks(readings: Iterable[Reading]) -> tuple[int, ...]:
     return tuple(sorted({reading.rank for reading in readings}))
 
 
-def settle(judgements: tuple[Judgement, ...], attempts: Sequence[Attempt]) -> tuple[Judgement, ...]:
-    """Return judgements rebuilt from journals. A miss of the peer rule is unstable unless it is settled.
+def settle(
+    judgements: tuple[Judgement, ...], attempts: Sequence[Attempt], waivers: Mapping[str, str], *, rebuilt: bool
+) -> tuple[Judgement, ...]:
+    """Return judgements in which a miss of the peer rule is unstable unless it is settled.
 
-    It is settled if the journals of all ranks tell all attempts, and no announced repeat was still to come.
+    It is settled if no announced repeat was still to come. A repeat that a foreign process disturbed settles nothing. Of judgements
+    `rebuilt` from journals, these must tell all attempts of all ranks.
     """
+    whole = busy.undisturbed(attempts, waivers)
+    if attempts and attempts[-1] not in whole:
+        return _unconfirmed(judgements, "not confirmed, because a foreign process disturbed the last attempt: ")
     outcomes = {record.outcome for attempt in attempts for record in attempt.ranks}
+    if not rebuilt:
+        return judgements
     if Outcome.LOST not in outcomes and attempts[0].number == 1:
-        came_through = all(all_passed(attempt.ranks) for attempt in attempts)
-        if not came_through or wants_repeat(judgements, len(attempts)) is None:
+        came_through = all(all_passed(attempt.ranks) for attempt in whole)
+        if not came_through or wants_repeat(judgements, len(whole)) is None:
             return judgements
-    why = "not confirmed, because the journals do not tell all attempts: "
+    return _unconfirmed(judgements, "not confirmed, because the journals do not tell all attempts: ")
+
+
+def _unconfirmed(judgements: Iterable[Judgement], why: str) -> tuple[Judgement, ...]:
     return tuple(
         one.model_copy(update={"status": Status.UNSTABLE, "message": clip(why + one.message)})
         if one.bound == "peers" and one.status is Status.MISSED

@@ -127,10 +127,10 @@ def broken_messages(control: ControlMessages | None) -> Iterator[Found]:
         yield Found(Kind.TOLD_OTHERWISE, part, f"rank {one.rank} objects to {what}")
 
 
-def uncollected(sentences: Sequence[str]) -> Iterator[Found]:
+def uncollected(plan: RunPlan) -> Iterator[Found]:
     """Yield test files that gave no validations, whose requirements are therefore unknown."""
-    part = f"{plural(len(sentences), 'file')} not collected"
-    yield from (Found(Kind.NOT_COLLECTED, part, sentence) for sentence in sentences)
+    part = f"{plural(len(plan.not_collected), 'file')} not collected"
+    yield from (Found(Kind.NOT_COLLECTED, part, sentence) for sentence in plan.not_collected)
 
 
 def without_row(plan: RunPlan, rows: Sequence[Row]) -> Iterator[Found]:

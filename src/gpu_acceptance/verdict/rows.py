@@ -2,7 +2,7 @@
 
 import shlex
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpu_acceptance.base.text import clip, first_few, plural
@@ -12,7 +12,8 @@ from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.row import FORMING, Attempt, Judgement, RankRecord, Row
 from gpu_acceptance.record.run_record import PlannedValidation
 from gpu_acceptance.thresholds.limit import COUNTERS, Profile, first_of, matching_reason, subject_of, subject_of_metric, validation_of
-from gpu_acceptance.verdict.attempts import bare_row, too_small, where
+from gpu_acceptance.verdict import busy
+from gpu_acceptance.verdict.attempts import all_passed, bare_row, too_small, where
 from gpu_acceptance.verdict.bounds import JUDGED_OUTCOMES, quantity
 from gpu_acceptance.verdict.judge import judge, settle
 from gpu_acceptance.verdict.reasons import FORMATION, is_validation
@@ -27,6 +28,8 @@ _OUTCOME_OF = {
     Status.NOT_MEASURED: Outcome.NOT_MEASURED,
 }
 _NO_CAUSE = {Outcome.PASSED, Outcome.VICTIM}
+HOST_BOUND = {"launch", "nccl", "nccl_sizes", "pcie", "sampler"}  # subjects whose figures a busy host changes
+TOLD_SHARE = 0.1
 _MOST_LINES = 6
 _MOST_HOSTS = 4
 _HEADERS = "a compiler with the headers of this Python (Debian, Ubuntu: apt-get install g++ python3-dev)"
@@ -61,9 +64,8 @@ def make_row(
 ) -> Row:
     """Return the row of a validation that was attempted. `measure_only` judges nothing; `rebuilt`: only journals tell the attempts."""
     judgements = () if measure_only else judge(attempts, profile, job, waivers, subject_of(nodeid))
-    if rebuilt:
-        judgements = settle(judgements, attempts)
-    causes = _causes_of_attempts(nodeid, attempts, profile, job)
+    judgements = settle(judgements, attempts, waivers, rebuilt=rebuilt)
+    causes = _causes_of_attempts(nodeid, attempts, profile, job, waivers)
     causes += ((_OUTCOME_OF[one.status], one.message) for one in judgements if one.status in _OUTCOME_OF)
     outcome = min((outcome for outcome, _ in causes), key=lambda outcome: outcome.severity, default=Outcome.NOT_RUN)
     own = [judgement for judgement in judgements if subject_of_metric(judgement.metric) != COUNTERS]
@@ -81,11 +83,11 @@ def make_row(
     )
 
 
-def told_by_ranks(row: Row, profile: Profile, job: Job) -> str:
+def told_by_ranks(row: Row, profile: Profile, job: Job, waivers: Mapping[str, str]) -> str:
     """Return the part of a row's message that comes from its ranks and the job, without the messages of its limits."""
     if not row.attempts:
         return row.message
-    causes = _causes_of_attempts(row.nodeid, row.attempts, profile, job)
+    causes = _causes_of_attempts(row.nodeid, row.attempts, profile, job, waivers)
     return _message(row.nodeid, row.attempts, job, causes, (), row.outcome)
 
 
@@ -110,8 +112,35 @@ def _message(
         *(judgement.message for judgement in judgements if judgement.status in aside),
         *(f"NCCL RAS, asked by rank {rank}: {text}" for _, rank, text in ras[:1]),  # it speaks of the whole job
         *dict.fromkeys(f"measured briefly: {record.brief}" for attempt in attempts for record in attempt.ranks if record.brief),
+        *_beside(attempts, job, shown),
+        *(_host_load(attempts[-1], job) if subject_of(nodeid) in HOST_BOUND and attempts else ()),
     ]
     return clip("\n".join(lines))
+
+
+def _beside(attempts: Sequence[Attempt], job: Job, shown: Collection[str]) -> Iterator[str]:
+    """Yield foreign processes that decided nothing: of an attempt that was repeated, or allowed."""
+    for attempt in attempts:
+        for text in (_foreign(record, job) for record in attempt.ranks if record.foreign):
+            if text not in shown:
+                yield f"{text}, during attempt {attempt.number}"
+
+
+def _host_load(attempt: Attempt, job: Job) -> Iterator[str]:
+    """Yield what other programs of a node took of its processors, from a tenth of them on. It explains a figure, and is not judged."""
+    records = {record.rank: record.cpu for record in attempt.ranks if record.cpu}
+    for node, ranks in job.by_node.items():
+        uses = [records[one.rank] for one in ranks if one.rank in records]
+        if len(uses) < len(ranks) or not (length_s := uses[0].length_s) > 0:
+            continue
+        others = (uses[0].busy_s - sum(one.own_s for one in uses)) / length_s
+        if others >= TOLD_SHARE * uses[0].num_cpus:
+            yield f"{job.host(node)}: other programs used {others:.1f} of {plural(uses[0].num_cpus, 'CPU')} meanwhile"
+
+
+def _foreign(record: RankRecord, job: Job) -> str:
+    """Return `rank 3 (...): GPU 3 was used by another process (...) from +12.3 s to +40.1 s`, for each process."""
+    return f"{job.who([record.rank])}: {'; '.join(map(busy.foreign_text, record.foreign))}"
 
 
 def declared_reason(nodeid: str, not_applicable: Mapping[str, str]) -> str | None:
@@ -162,8 +191,38 @@ def essence(message: str) -> str:
     return "\n".join([*lines[:_MOST_LINES], *(["..."] if len(lines) > _MOST_LINES else [])])
 
 
-def _causes_of_attempts(nodeid: str, attempts: Sequence[Attempt], profile: Profile, job: Job) -> list[_Cause]:
-    """Return one cause for all ranks that say the same, and errors where a pass proves nothing. The text of a passed rank is empty."""
+def _disturbed(nodeid: str, attempts: Sequence[Attempt], waivers: Mapping[str, str]) -> list[Attempt]:
+    """Return the attempts that a foreign process disturbed. Workers that formed or ended all the same prove what they have to."""
+    found = (attempt for attempt in attempts if busy.is_disturbed(attempt, waivers))
+    return [attempt for attempt in found if is_validation(nodeid) or not all_passed(attempt.ranks)]
+
+
+def _causes_of_disturbed(attempt: Attempt, job: Job) -> Iterator[_Cause]:
+    """Yield the processes, and what ranks said beside one: it may be the reason for any failure, and for a pass that is too slow to see."""
+    for record in attempt.ranks:
+        if record.foreign:
+            yield Outcome.DISTURBED, _foreign(record, job)
+        if record.outcome is Outcome.LOST or record.outcome is Outcome.INTERRUPTED:
+            yield record.outcome, f"{job.who([record.rank])}: {_describe(record, '')}"
+        elif record.outcome is not Outcome.PASSED:
+            yield Outcome.DISTURBED, f"{job.who([record.rank])}, meanwhile: {_describe(record, '')}"
+
+
+def _causes_of_attempts(nodeid: str, attempts: Sequence[Attempt], profile: Profile, job: Job, waivers: Mapping[str, str]) -> list[_Cause]:
+    """Return one cause for all ranks that say the same, and errors where a pass proves nothing. The text of a passed rank is empty.
+
+    An attempt that a foreign process disturbed decides nothing once a later one is there.
+    """
+    disturbed = _disturbed(nodeid, attempts, waivers)
+    whole = [attempt for attempt in attempts if attempt not in disturbed]
+    causes = [cause for attempt in disturbed if attempt is attempts[-1] for cause in _causes_of_disturbed(attempt, job)]
+    if is_validation(nodeid) and not busy.is_allowed(waivers):
+        unwatched = (record for attempt in whole for record in attempt.ranks if record.unwatched)
+        causes += ((Outcome.NOT_MEASURED, f"{job.who([record.rank])}: {record.unwatched}") for record in unwatched)
+    return causes + _causes_of_whole(nodeid, whole, profile, job)
+
+
+def _causes_of_whole(nodeid: str, attempts: Sequence[Attempt], profile: Profile, job: Job) -> list[_Cause]:
     answers = list(_answers(attempts, job, declared_reason(nodeid, profile.not_applicable)))
     ranks_of: dict[_Cause, list[int]] = defaultdict(list)
     for rank, outcome, text in answers:

@@ -13,7 +13,7 @@ from gpu_acceptance.record.row import Judgement, Row
 from gpu_acceptance.record.run_record import WHOLE, Conclusion, ControlMessages, Coverage, Objection, RunEnd, RunPlan, SuiteState, Verdict
 from gpu_acceptance.record.run_record import ObjectionKind as Kind
 from gpu_acceptance.thresholds.contract import LineState
-from gpu_acceptance.thresholds.limit import DEFAULT_LEVEL, Change, ChangeKind, FarBound, Profile, first_of, level_text, subject_of_metric
+from gpu_acceptance.thresholds.limit import DEFAULT_LEVEL, Change, ChangeKind, FarBound, first_of, level_text, subject_of_metric
 from gpu_acceptance.verdict import busy, reasons
 from gpu_acceptance.verdict.attempts import too_small
 from gpu_acceptance.verdict.coverage import judge_contract, judge_run, left_out, make_coverage, subjects_without_limit
@@ -44,8 +44,7 @@ def conclude(plan: RunPlan, job: Job, rows: Sequence[Row], end: RunEnd = WHOLE, 
     contract = judge_contract(plan.contract, limits, job.num_nodes, profile.not_applicable) if plan.contract else None
     rejecting = [*reasons.rejecting_rows(rows, control), *reasons.contract_lines(contract, LineState.MISSED)]
     halted = [*reasons.broken_off(plan.measure_only, end), *reasons.broken_messages(control)]
-    incomplete = [*halted, *reasons.uncollected(plan.not_collected), *reasons.without_row(plan, rows)]
-    incomplete += reasons.incomplete_rows(rows, control)
+    incomplete = [*halted, *reasons.uncollected(plan), *reasons.incomplete_rows(rows, control), *reasons.without_row(plan, rows)]
     if not plan.measure_only:
         incomplete += [*reasons.unproved(rows, limits, coverage, profile), *reasons.contract_lines(contract, LineState.NOT_TESTED)]
         incomplete += (Found(Kind.NO_LIMIT, text) for text in subjects_without_limit(rows, profile, job, plan.waivers, small))
@@ -174,7 +173,7 @@ def _find_caveats(plan: RunPlan, job: Job, coverage: Coverage, limits: Sequence[
     yield from _nodes_left_out(rows)
     judgements = [*limits, *(judgement for row in rows for judgement in row.judgements)]
     if not plan.measure_only:
-        yield from _two_that_differ(rows, profile, job)
+        yield from _two_that_differ(plan, rows, job)
     if waived := {judgement.metric for judgement in judgements if judgement.status is Status.WAIVED}:
         yield f"{len(waived)} waived"
     if profile.changes:
@@ -212,9 +211,9 @@ def _far(bounds: Sequence[FarBound]) -> Iterator[str]:
         yield f"{plural(len(furthest) - _MOST_FAR, 'more bound')} beyond a factor of 10"
 
 
-def _two_that_differ(rows: Sequence[Row], profile: Profile, job: Job) -> Iterator[str]:
+def _two_that_differ(plan: RunPlan, rows: Sequence[Row], job: Job) -> Iterator[str]:
     """Yield by how much the two GPUs, or nodes, of a job differ at most."""
-    found = differences_of_two(reasons.validations(rows), profile, job)
+    found = differences_of_two(reasons.validations(rows), plan.profile, job, plan.waivers)
     for scope, name in (("rank", "GPUs"), ("node", "nodes")):
         differing = {metric: part for (of, metric), part in found.items() if of == scope}
         if differing:

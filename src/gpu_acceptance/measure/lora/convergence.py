@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from gpu_acceptance.measure.collectives import all_gather, largest
+from gpu_acceptance.measure.collectives import all_gather
 from gpu_acceptance.measure.lora.tuning import Share, Tuned, tune
 from gpu_acceptance.measure.train import adapters
 from gpu_acceptance.measure.train.data import NUM_SUCCESSORS, SYNTHETIC, Batch, chained, draw
@@ -59,32 +59,21 @@ def measure(
     """
     shape, adapter = adapted_shape(workload)
     share = Share(num_parts, 0, 1) if alone else Share(num_parts, dist.get_rank(), dist.get_world_size())
-
-    def wrap(module: nn.Module) -> nn.Module:
-        if sharding:
-            return sharded(module, replace(sharding, in_bf16=adapter.in_bf16))
-        return module if alone else replicated(module)
-
     with tuned(workload, device):
         begin_s = time.monotonic()
         parts = steps(shape, workload.batch_size, schedule.num_steps, share)
-        module = _built(shape, device)
-        if recomputes:
-            adapters.recompute(module)
-        if compiled:
-            compile_by_blocks(module)
+        module = _built(shape, device, recomputes=recomputes, compiled=compiled)
         autocast = adapter.in_bf16 and sharding is None
         per_rank = replace(workload, batch_size=len(share.parts) * workload.batch_size)
         found = tune(
             module,
-            wrap,
+            _wrapping(sharding, adapter, alone=alone),
             parts,
             schedule,
             divisor=share.divisor,
             autocast=autocast,
             device=device,
             hopeless_s=hopeless_s(per_rank),
-            agree=lambda number: largest(number, device),
         )
         trained = _trained(per_rank, module, found, begin_s, device, alone=alone)
         return LoraResult(shape, trained, found, num_distinct(parts, device))
@@ -117,9 +106,21 @@ def adapted_shape(workload: Workload) -> tuple[Decoder, Adapter]:
     return workload.shape, workload.shape.adapter
 
 
-def _built(shape: Decoder, device: torch.device) -> nn.Module:
+def _built(shape: Decoder, device: torch.device, *, recomputes: bool = False, compiled: bool = False) -> nn.Module:
     torch.manual_seed(_WEIGHTS_SEED)
-    return build(shape, device)
+    module = build(shape, device)
+    if recomputes:
+        adapters.recompute(module)
+    if compiled:
+        compile_by_blocks(module)
+    return module
+
+
+def _wrapping(sharding: Sharding | None, adapter: Adapter, *, alone: bool) -> Callable[[nn.Module], nn.Module]:
+    """Return what makes a module one of all ranks, if it is."""
+    if sharding:
+        return lambda module: sharded(module, replace(sharding, in_bf16=adapter.in_bf16))
+    return (lambda module: module) if alone else replicated
 
 
 @dataclass(frozen=True)

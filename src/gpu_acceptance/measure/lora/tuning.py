@@ -1,5 +1,6 @@
 """A fine-tuning of adapters: the micro-batches that each rank trains, and the course of all steps, with proof of what was trained."""
 
+import functools
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -8,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from gpu_acceptance.measure.collectives import largest
 from gpu_acceptance.measure.timing import Span, hopeless_blocks, time_block
 from gpu_acceptance.measure.train import adapters
 from gpu_acceptance.measure.train.models import blocks_of, digest
@@ -68,15 +70,15 @@ def tune(
     autocast: bool,
     device: torch.device,
     hopeless_s: float = math.inf,
-    agree: Callable[[int], int] = int,
 ) -> Tuned:
     """Train all steps of a module with adapters, wrapped for several ranks; a few, where a step takes longer than `hopeless_s`.
 
-    Collective there. `divisor`, `autocast`: see TrainStep. `agree`: see `hopeless_blocks`.
+    Collective there, and over all ranks where `hopeless_s` is finite (see `hopeless_blocks`). `divisor`, `autocast`: see TrainStep.
     """
     base = digest(adapters.frozen(module))
     step = TrainStep(wrap(module), iter(steps), device=device, autocast=autocast, schedule=schedule, divisor=divisor)
     first = time_block(step, 1, device)
+    agree = functools.partial(largest, device=device)
     few = hopeless_blocks(lambda num_steps: time_block(step, num_steps, device), hopeless_s, agree, most=len(steps) - 1)
     step.marks.begin()
     for _ in steps[len(step.losses) :] if few is None else ():

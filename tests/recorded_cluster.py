@@ -209,8 +209,11 @@ def _infiniband(world: World, test: str, rank: int) -> Iterator[tuple]:
 
 
 def _nccl(_world: World, test: str, rank: int) -> Iterator[tuple]:
+    logs = [nccl_log.parse(LOG.read_text(encoding="utf-8"), 1 + one) for one in range(len(NODES))] if test in {"way", "physics"} else []
+    if test == "way":
+        yield "nccl.all_reduce.wrong", 0, "elements"
+        yield from nccl_physics.ways(logs[rank], NODES, rank)
     if test == "physics":
-        logs = [nccl_log.parse(LOG.read_text(encoding="utf-8"), 1 + one) for one in range(len(NODES))]
         yield from nccl_physics.findings(logs[rank], LARGE, NODES, rank)
         yield from nccl_physics.reduction([nccl_physics.told_reduction(log) for log in logs], NODES) if rank == 0 else ()
 

@@ -8,10 +8,10 @@ from gpu_acceptance.record.outcome import Outcome, Status
 pytestmark = pytest.mark.launcher
 
 
-def run_suite(folder, *examples):
+def run_suite(folder, *examples, options=()):
     suite = make_suite(folder / "suite", *examples)
     (suite / "thresholds" / "base.yaml").write_text("deadline_s: 60\nphases: {transport: [wrong_way], later: [paced]}\n")
-    return run(torchrun_command(str(suite / "acceptance")), suite)
+    return run(torchrun_command(str(suite / "acceptance"), *options), suite)
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +32,13 @@ def test_once_a_rank_was_stuck_no_other_validation_waits_for_long(tmp_path):
     assert found.row("hangs.py::test_fault").outcome is Outcome.STUCK
     assert deadlines_s["test_hangs.py::test_next"] == 200  # nothing says how long it takes
     assert deadlines_s["test_passes.py::test_value"] == 60
+
+
+def test_one_phase_runs_alone_on_all_ranks(tmp_path):
+    """Only rank 0 knows the phases of the profile that it has chosen."""
+    found = run_suite(tmp_path, "paced", "wrong_way", options=["--phase=transport"])
+    assert [row.subject for row in found.record.rows[1:]] == ["wrong_way"]
+    assert "only phase transport asked for, 3 validations deselected" in found.verdict_line
 
 
 def rates(found, kind):

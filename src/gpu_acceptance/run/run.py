@@ -90,9 +90,11 @@ class Run:
     def agree(self, collected: Collected, rootdir: Path, ini: Path) -> list[str]:
         """Agree on the plan, and return the validations in one order for all ranks. Collective. Raises RefusedError."""
         parameters = self.profile.parameters if self.profile else None
+        self.validations, wrong = read_validations(collected.items, self.default_deadline_s, parameters)
+        nodeids = [item.nodeid for item in collected.items if item.nodeid in self.validations]  # of all phases: only rank 0 knows them
         if self.profile:  # the others follow rank 0
             collected = collected.of_run(self.profile, self.settings.phases)
-        self.validations, wrong = read_validations(collected.items, self.default_deadline_s, parameters)
+            self.validations = {item.nodeid: self.validations[item.nodeid] for item in collected.items if item.nodeid in self.validations}
         stopped = self.supervisor.stop_signals.reason
         problems = [interrupted(stopped)] if stopped else [*self.obstacles, *collected.problems, *wrong]
         measured = [nodeid for nodeid in self.validations if nodeid != FORMATION]
@@ -107,7 +109,7 @@ class Run:
             longest_s = max((planned.deadline_s for planned in plan.validations), default=self.default_deadline_s)
             return Agreed(plan=plan, group_timeout_s=longest_s + BACKSTOP_S, mark=new_mark())
 
-        agreed = self._agree([item.nodeid for item in collected.items if item.nodeid in self.validations], problems, answer)
+        agreed = self._agree(nodeids, problems, answer)
         assert self.supervisor.records.journal
         self.supervisor.records.journal.append(agreed.plan)
         self.validations = {planned.nodeid: self.validations[planned.nodeid] for planned in agreed.plan.validations}

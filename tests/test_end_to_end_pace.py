@@ -1,11 +1,28 @@
 """A broken cluster takes no longer than a sound one: hopeless rates, and all rates between ranks where bytes go a wrong way."""
 
 import pytest
+from faults import Fault
 from suite import make_suite, run, torchrun_command
 
 from gpu_acceptance.record.outcome import Outcome, Status
 
 pytestmark = pytest.mark.launcher
+
+MISSED = r"paced\.hopeless\.rate = .* 1/s.*, told from a few operations, need >= 1000 1/s \[.*\] on rank .*"
+HOPELESS = Fault("a rate that is a tenth of its limit", "failed", "paced.py::test_together[hopeless]", MISSED, (), "paced.py::test_alone")
+BRIEF = Fault(
+    "bytes go another way than was bought: a rate after that",
+    "passed",
+    "paced.py::test_together[sound]",
+    r"measured briefly: wrong_way\.transport missed its limit",
+    following="paced.py::test_alone",
+)
+LATE = Fault(
+    "a budget that does not reach for the last phase",
+    "not run",
+    "passes.py::test_value",
+    r"out of time: --budget=100; \d+ s left, phase late takes about 500 s; phase late and what follows are left out",
+)
 
 
 def run_suite(folder, *examples, options=()):
@@ -50,7 +67,17 @@ def rates(found, kind):
     return row.outcome, judged.status, by_metric["rate"].is_cut, by_metric["iterations"].value, record.brief
 
 
-def test_a_hopeless_rate_is_missed_from_a_few_operations_and_a_sound_one_is_measured_in_full(on_the_right_way):
+def test_a_budget_costs_the_last_phases_and_says_which(tmp_path, seen):
+    suite = make_suite(tmp_path / "suite", "paced", "passes")
+    phases = "phases: {early: [paced], late: [passes]}\nlevels: {full: {paced: 1, passes: 500}}\n"
+    (suite / "thresholds" / "base.yaml").write_text(f"deadline_s: 60\n{phases}")
+    found = run(torchrun_command(str(suite / "acceptance"), "--budget=100"), suite)
+    seen.row(LATE, found)
+    assert found.row("paced.py::test_together[sound]").outcome is Outcome.PASSED
+
+
+def test_a_hopeless_rate_is_missed_from_a_few_operations_and_a_sound_one_is_measured_in_full(on_the_right_way, seen):
+    seen.row(HOPELESS, on_the_right_way)
     assert on_the_right_way.returncode == 1
     assert rates(on_the_right_way, "hopeless") == (Outcome.FAILED, Status.MISSED, True, 1, "")
     outcome, status, is_cut, num_iterations, brief = rates(on_the_right_way, "sound")
@@ -60,7 +87,8 @@ def test_a_hopeless_rate_is_missed_from_a_few_operations_and_a_sound_one_is_meas
     assert ", told from a few operations" in on_the_right_way.output
 
 
-def test_where_bytes_go_a_wrong_way_rates_between_ranks_are_brief_and_say_why(on_a_wrong_way):
+def test_where_bytes_go_a_wrong_way_rates_between_ranks_are_brief_and_say_why(on_a_wrong_way, seen):
+    seen.row(BRIEF, on_a_wrong_way)
     assert on_a_wrong_way.verdict_line.startswith("REJECTED: 2 limits missed in 2 of 4 validations")
     why = "wrong_way.transport missed its limit"
     assert rates(on_a_wrong_way, "sound") == (Outcome.PASSED, Status.HELD, True, 1, why)

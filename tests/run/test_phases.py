@@ -148,10 +148,14 @@ def test_validations_with_the_same_variables_share_workers_and_what_is_declared_
     log, ring, cards = {"NCCL_DEBUG": "INFO"}, {"NCCL_ALGO": "Ring"}, {"NCCL_NET": "IB"}
     wanted = [("nccl", {}), ("way", log), ("physics", log), ("nic", cards), ("hbm", {}), ("ring", ring), ("ring_log", ring), ("gemm", {})]
     order = {f"acceptance/test_{name}.py::test_it": env for name, env in wanted}
-    validations = {nodeid: Validation(nodeid=nodeid, deadline_s=60.0, env=env) for nodeid, env in order.items()}
+    needs = {"acceptance/test_hbm.py::test_it": ("numpy",), "acceptance/test_ring.py::test_it": ("peft",)}
+    validations = {
+        nodeid: Validation(nodeid=nodeid, deadline_s=60.0, env=env, needs=needs.get(nodeid, ())) for nodeid, env in order.items()
+    }
     leader = Leader(supervisors, make_profile(not_applicable={"nic.*": "there are no cards"}), make_job(RANKS), {}, print, validations)
     for validation in validations.values():
         leader.run(validation)
     generation_of = {name: leader.rows[place].attempts[0].ranks[0].generation for place, (name, _) in enumerate(wanted)}
     assert generation_of == {"nccl": 1, "way": 2, "physics": 2, "nic": 3, "hbm": 3, "ring": 4, "ring_log": 4, "gemm": 5}
     assert [dict(go.env) for go in supervisors.formed] == [{}, log, {}, ring, {}]
+    assert [go.needs for go in supervisors.formed] == [(), (), ("numpy",), ("peft",), ()]

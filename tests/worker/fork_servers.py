@@ -7,7 +7,7 @@ from pathlib import Path
 from waiting import wait_until
 
 from gpu_acceptance.base.scratch import SCRATCH
-from gpu_acceptance.supervisor.worker_process import ForkServerProcess, WorkerProcess
+from gpu_acceptance.supervisor.worker_process import NO_IMPORTS, ForkServerProcess, WorkerProcess
 from gpu_acceptance.worker.worker import worker_command
 
 # The server itself is real; it imports nothing, and a worker runs CODE.
@@ -46,13 +46,13 @@ class Starter:
         self.environment = environment
         self.server = ForkServerProcess(environment, folder, folder / "log")
         self.workers: list[WorkerProcess] = []
-        self.ahead: tuple[str, ...] = ()  # what the server imports after a fork
+        self.imports = NO_IMPORTS
 
     def ask(self, server: ForkServerProcess | None, **environment: str) -> WorkerProcess:
         command = worker_command(sys.executable, self.folder, self.folder / "pytest.ini", [str(self.folder / "test_it.py")])
         files = self.folder, self.folder / "log", self.folder / "stacks"
         environment = {**self.environment, **environment, SCRATCH: f"{self.folder}/scratch-{len(self.workers)}"}
-        self.workers.append(WorkerProcess(command, environment, *files, fork_server=server, ahead=self.ahead))
+        self.workers.append(WorkerProcess(command, environment, *files, fork_server=server, imports=self.imports))
         return self.workers[-1]
 
     def fork(self, code: str = "", **environment: str) -> WorkerProcess:

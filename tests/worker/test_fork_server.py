@@ -15,7 +15,7 @@ from faults import Fault
 from waiting import wait_until
 
 from gpu_acceptance.supervisor import worker_process
-from gpu_acceptance.supervisor.worker_process import WorkerProcess
+from gpu_acceptance.supervisor.worker_process import Imports, WorkerProcess
 from tests.worker.fork_servers import QUICK, Starter, exit_text
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("subreaper")]
@@ -45,13 +45,22 @@ def quick(tmp_path):
 def test_what_later_workers_import_is_there_when_they_come_and_what_cannot_be_imported_is_in_the_log(quick, tmp_path):
     (tmp_path / "comes_late.py").write_text("print('imported ahead', flush=True)\n")
     starter, told = quick(), "print('there' if 'comes_late' in sys.modules else 'not there', flush=True)"
-    starter.ahead = ("no_such_module", "comes_late")
+    starter.imports = Imports((), ("no_such_module", "comes_late"))
     assert exit_text(starter.fork(told)) == "exit code 0"
     assert wait_until(lambda: "imported ahead" in starter.log)
     assert exit_text(starter.fork(told)) == "exit code 0"
     lines = [line for line in starter.log.splitlines() if line in {"there", "not there"} or "no_such_module" in line]
     assert (lines[-1], "not there" in lines) == ("there", True)
     assert "ModuleNotFoundError: No module named 'no_such_module'" in lines
+
+
+def test_what_a_worker_needs_is_there_from_its_start(quick, tmp_path):
+    (tmp_path / "is_needed.py").write_text("")
+    starter = quick()
+    starter.imports = Imports(("is_needed",), ())
+    assert exit_text(starter.fork("print('there' if 'is_needed' in sys.modules else 'not there', flush=True)")) == "exit code 0"
+    assert "not there" not in starter.log
+    assert "there" in starter.log
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,7 @@ class Go(OfAttempt):
     group: bool = False  # new workers form a process group
     brief: Words = ""  # why rates need no more than a few operations
     env: dict[str, str] = Field(default_factory=dict)  # of new workers
+    needs: tuple[Words, ...] = ()  # libraries that their validations import
 
 
 class Vote(OfAttempt):

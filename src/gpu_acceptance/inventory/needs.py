@@ -30,6 +30,12 @@ _PATIENCE_S = 20.0
 _MOST_TEXT = 160  # characters of a compiler's error
 
 
+def imported_for(needs: Iterable[str]) -> tuple[str, ...]:
+    """Return the modules that validations with these needs import."""
+    wanted = set(needs)
+    return tuple(name for need, names in IMPORTS.items() if need in wanted for name in names)
+
+
 def lacking(*, has_gpu: bool, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the names of KNOWN that cannot be used here, each with the old version, the compiler's error, or nothing."""
     found = lacking_packages(OLDEST)

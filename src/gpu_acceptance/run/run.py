@@ -13,7 +13,7 @@ from gpu_acceptance.folder.files import RESULTS, RunFiles, read_results, utc_now
 from gpu_acceptance.folder.manifest import MANIFEST
 from gpu_acceptance.inventory import fabric_reader
 from gpu_acceptance.inventory.infiniband import globs_of_job
-from gpu_acceptance.inventory.needs import IMPORTS
+from gpu_acceptance.inventory.needs import imported_for
 from gpu_acceptance.record.job import Job, RankIdentity
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.row import Row
@@ -135,8 +135,7 @@ class Run:
         )
         judged = [limit.metric for limit in plan.profile.limits.values() if limit.subject == COUNTERS]
         counters = frozenset(metric for metric in judged if matching_reason(metric, plan.profile.not_applicable) is None)
-        needs = {need for planned in plan.validations for need in planned.needs}
-        ahead = tuple(name for need, names in IMPORTS.items() if need in needs for name in names)
+        ahead = imported_for(need for planned in plan.validations for need in planned.needs)
         most = most_risen(*shape)
         self.supervisor.slot.config = WorkerConfig(rootdir, ini, files, facts, agreed.group_timeout_s, counters, most, ahead)
 

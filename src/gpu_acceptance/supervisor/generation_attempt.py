@@ -83,7 +83,7 @@ class FormAttempt(RankAttempt):
         held = self._slot.memory_held_bytes()
         if held == 0:
             self.phase, self._has_started = "starting the worker", True
-            self._slot.start(self.go.env, self.go.generation)
+            self._slot.start(self.go.env, self.go.generation, self.go.needs)
         elif time.monotonic() - self._waits_for_memory_since > _FREE_S:
             amount = "an unknown amount" if held is None else f"{held / 2**30:.1f} GiB"
             text = f"{amount} of GPU memory still in use {_FREE_S:g} s after the last worker ended"

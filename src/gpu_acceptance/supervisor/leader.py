@@ -4,6 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 
 from pydantic import Field
 
@@ -155,7 +156,7 @@ class Leader:
         if self._interrupted:
             return bare_row(validation.nodeid, Outcome.NOT_RUN, self._interrupted, validation.deadline_s)
         if validation.nodeid == FORMATION:
-            self._form(self._env_of(validation))
+            self._form(validation)
             return self._judged(validation, self._formations[-1:])
         if row := row_without_run(validation, self.job, self.profile.not_applicable):
             return row
@@ -229,7 +230,7 @@ class Leader:
             return f"repeated once: {reason}"
         if row.outcome is not Outcome.FAILED or len(whole) > self.confirm or self.supervisor.stopping:
             return None
-        formed = self._form(self._env_of(validation))
+        formed = self._form(validation)
         self._single_use = validation.fresh
         return f"missed a limit, measured again by new workers (--confirm={self.confirm})" if formed else None
 
@@ -264,7 +265,7 @@ class Leader:
     def _make_ready(self, validation: Validation) -> str | None:
         """Form usable workers for this validation; returns why that failed, or None."""
         while not self._suits(validation) and self._failed_in_a_row < _MOST_FAILED_FORMATIONS:
-            self._form(self._env_of(validation))
+            self._form(validation)
             if self._interrupted:
                 return self._interrupted
             if self._spoiled_too_often:
@@ -272,7 +273,7 @@ class Leader:
         if self._failed_in_a_row >= _MOST_FAILED_FORMATIONS:
             if validation.needs_group:
                 return f"no process group: {_MOST_FAILED_FORMATIONS} formations in a row failed (see {FORMATION})"
-            if not self._suits(validation) and not self._form(self._env_of(validation)):
+            if not self._suits(validation) and not self._form(validation):
                 return f"no workers: they could not be started (see {FORMATION})"
         self._single_use = validation.fresh
         return None
@@ -286,18 +287,25 @@ class Leader:
         """Return the variables of the workers that run it: none where it is declared away, so that it costs no workers of its own."""
         return {} if declared_reason(validation.nodeid, self.profile.not_applicable) is not None else dict(validation.env)
 
-    def _form(self, env: Mapping[str, str]) -> bool:
-        """Form new workers on all ranks, with a group as long as groups could be formed; returns True where they are usable.
+    def _needs_of_workers_for(self, validation: Validation) -> tuple[str, ...]:
+        """Return the libraries that workers import which are made for this validation, and for those after it that share them."""
+        env, nodeids = self._env_of(validation), list(self.order)
+        later = filter(self._runs_here, (self.order[nodeid] for nodeid in nodeids[nodeids.index(validation.nodeid) :]))
+        shared = takewhile(lambda one: self._env_of(one) == env and (one is validation or not one.fresh), later)
+        return tuple(dict.fromkeys(need for one in shared for need in one.needs))
+
+    def _form(self, validation: Validation) -> bool:
+        """Form new workers for this validation on all ranks, with a group as long as groups could be formed. True where they are usable.
 
         Without a group no rank needs another: a rank without a worker is left out from then on, and the others go on.
         """
         self.end_workers()
         group = self._failed_in_a_row < _MOST_FAILED_FORMATIONS
         self._generation += 1
-        self._env, self._single_use, self._previous = dict(env), False, None
+        self._env, self._single_use, self._previous = self._env_of(validation), False, None
         number = len(self._formations) + 1
         formation = Validation(nodeid=FORMATION, deadline_s=self.profile.deadline_s)
-        records = self._attempt(formation, "form", number, group=group, env=dict(env))
+        records = self._attempt(formation, "form", number, group=group, env=self._env, needs=self._needs_of_workers_for(validation))
         self.supervisor.control.forget(self._generation - 1)  # its workers are gone on all ranks
         self._formations.append(Attempt(number=number, ranks=records))
         without = [record.rank for record in records if record.outcome is not Outcome.PASSED]

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from gpu_acceptance.base.exit import ExitStatus
 from gpu_acceptance.base.janitor import pidfd_open
@@ -42,6 +43,16 @@ def _start(command: list[str], env: dict[str, str], cwd: Path, log_file: Path, d
         return subprocess.Popen(
             command, env=env, cwd=cwd, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=descriptors, start_new_session=True
         )
+
+
+class Imports(NamedTuple):
+    """Modules that a fork server imports: those of the worker that is requested, and those of later ones while nobody asks."""
+
+    first: Sequence[str]
+    ahead: Sequence[str]
+
+
+NO_IMPORTS = Imports((), ())
 
 
 class ForkedProcess:
@@ -82,13 +93,10 @@ class ForkServerProcess:
         differing = {name for name in ours.keys() | environment.keys() if ours.get(name) != environment.get(name)}
         return not self._has_ended and is_worker(command) and all(name.startswith(_READ_LATER) for name in differing)
 
-    def ask(self, command: list[str], environment: dict[str, str], descriptors: list[int], ahead: Sequence[str] = ()) -> None:
-        """Request a worker. The first of its descriptors is its log, the others are its channel. Raises NoForkError.
-
-        `ahead`: modules that the server imports afterwards, for the workers to come.
-        """
+    def ask(self, command: list[str], environment: dict[str, str], descriptors: list[int], imports: Imports = NO_IMPORTS) -> None:
+        """Request a worker. The first of its descriptors is its log, the others are its channel. Raises NoForkError."""
         assert not self._go_fds
-        request = json.dumps({"command": command, "environment": environment, "ahead": list(ahead)}).encode()
+        request = json.dumps({"command": command, "environment": environment, **imports._asdict()}).encode()
         go, ours = os.pipe()
         self._go_fds.append(ours)
         try:
@@ -143,7 +151,7 @@ class WorkerProcess:
     """One worker of one generation. Its exit shows in a pidfd: a grandchild can keep the pipe open after the worker is gone.
 
     `asks_nccl`: a diagnosis also asks NCCL's RAS service, which gathers from the whole job.
-    With a fork server its process may start later (`is_up`); `ahead`: see `ForkServerProcess.ask`.
+    With a fork server its process may start later (`is_up`).
     """
 
     def __init__(
@@ -156,7 +164,7 @@ class WorkerProcess:
         *,
         asks_nccl: bool = False,
         fork_server: ForkServerProcess | None = None,
-        ahead: Sequence[str] = (),
+        imports: Imports = NO_IMPORTS,
     ) -> None:
         self._ras_address = ras_address(environment) if asks_nccl else None
         self._log_file = log_file
@@ -175,7 +183,7 @@ class WorkerProcess:
         self._environment = worker_environment(environment, (child_read, child_write), stack_file, (child_bell, self._collectives_file))
         self._folder = folder
         self._fork_server = fork_server if fork_server and fork_server.can_fork(command, self._environment) else None
-        self._ahead = ahead
+        self._imports = imports
         self._has_asked = False  # the fork server
         self._log_start = log_file.stat().st_size if log_file.exists() else 0  # the worker's own part begins here
         self._process: subprocess.Popen[bytes] | ForkedProcess | None = None
@@ -208,7 +216,7 @@ class WorkerProcess:
                     return self._fork_server.answer()
                 self._has_asked = True
                 with self._log_file.open("ab") as log:
-                    self._fork_server.ask(self._command, self._environment, [log.fileno(), *self._theirs], self._ahead)
+                    self._fork_server.ask(self._command, self._environment, [log.fileno(), *self._theirs], self._imports)
                 return None
             except NoForkError as error:
                 self._fork_server = None

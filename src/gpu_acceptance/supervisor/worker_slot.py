@@ -5,6 +5,7 @@ import secrets
 import selectors
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,13 +21,14 @@ from gpu_acceptance.folder.files import RunFiles
 from gpu_acceptance.inventory import nvml
 from gpu_acceptance.inventory.answer import Answer, Missing
 from gpu_acceptance.inventory.cpu import CpuTime, cpu_time
+from gpu_acceptance.inventory.needs import imported_for
 from gpu_acceptance.record.counters import LogWarnings
 from gpu_acceptance.record.figure import Figure
 from gpu_acceptance.record.job import RankIdentity
 from gpu_acceptance.record.row import CpuUse
 from gpu_acceptance.supervisor.gpu_watch import CounterWatch, TelemetryWatch
 from gpu_acceptance.supervisor.process_watch import ProcessWatch
-from gpu_acceptance.supervisor.worker_process import ForkServerProcess, WorkerProcess
+from gpu_acceptance.supervisor.worker_process import ForkServerProcess, Imports, WorkerProcess
 from gpu_acceptance.verdict.judge import alarm
 from gpu_acceptance.worker.messages import Form, Place, RunFacts, WorkerMessage, World
 from gpu_acceptance.worker.worker import worker_command
@@ -104,8 +106,8 @@ class WorkerSlot:
         self._segments = Segments()
         self._janitor, self._janitor_seen_s = start_janitor(self._mark, self._scratch.folders, self._scratch.locks), time.monotonic()
 
-    def start(self, env: dict[str, str], generation: int) -> None:
-        """Request a worker; `attend` notices that it has started."""
+    def start(self, env: dict[str, str], generation: int, needs: Sequence[str] = ()) -> None:
+        """Request a worker, whose validations import these libraries; `attend` notices that it has started."""
         assert self.config
         assert self.worker is None
         assert self._coming is None
@@ -123,8 +125,9 @@ class WorkerSlot:
             environment = {**self._environment, **env, SCRATCH: str(self._scratch.name_next())}
             asks_nccl = self._identity.num_gpus > 0 and self._control.place.local_rank == 0
             files = self._folder, self._files.worker_log, self._files.stacks
-            server = self._fork_server
-            self._coming = WorkerProcess(command, environment, *files, asks_nccl=asks_nccl, fork_server=server, ahead=self.config.ahead)
+            # The first worker starts at once: its server has had no time to import anything beside its own start.
+            imports = Imports(imported_for(needs) if generation > 1 else (), self.config.ahead)
+            self._coming = WorkerProcess(command, environment, *files, asks_nccl=asks_nccl, fork_server=self._fork_server, imports=imports)
             if self._fork_server:
                 self._selector.register(self._fork_server.fd, selectors.EVENT_READ)
             self.attend()

@@ -61,6 +61,7 @@ def _serve(channel: socket.socket) -> list[str]:
         if (num_threads := len(list(Path("/proc/self/task").iterdir()))) > 1:
             sys.exit(f"{num_threads} threads in the fork server, of an import: they would not be in a fork; workers are started anew")
         request = json.loads(content)
+        _import(request["first"])
         if _fork():
             try:
                 return _become(channel, request, descriptors)
@@ -70,14 +71,14 @@ def _serve(channel: socket.socket) -> list[str]:
                 os._exit(1)
         for descriptor in descriptors:
             os.close(descriptor)
-        _import_ahead(channel, request["ahead"])
+        for name in request["ahead"]:  # each may take seconds
+            if not select.select([channel], [], [], 0)[0]:
+                _import([name])
 
 
-def _import_ahead(channel: socket.socket, names: list[str]) -> None:
-    """Import what later workers need, until the next request comes: one at a time, since each takes seconds."""
+def _import(names: list[str]) -> None:
+    """Import modules that validations need."""
     for name in names:
-        if select.select([channel], [], [], 0)[0]:
-            return
         try:
             with gc_spared():
                 importlib.import_module(name)

@@ -81,7 +81,7 @@ class FakeHost:
     def publish(self, record, facts) -> None:
         self.published.append((record, facts))
 
-    def start(self, env: dict, generation: int) -> None:
+    def start(self, env: dict, generation: int, needs: tuple[str, ...] = ()) -> None:
         self.started.append((env, generation))
         self.worker = FakeWorker()
 

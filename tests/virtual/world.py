@@ -318,7 +318,7 @@ class World:
         replace(starting, "Control", self._make_control)
         replace(starting, "read_identity", self._identity)
         replace(starting, "find_secret", lambda *_: SECRET)
-        replace(starting, "choose_profile", lambda *_: self._profile)
+        replace(starting, "choose_profile", lambda *_, **__: self._profile)
         replace(run, "suite_digest", lambda _rootdir: "")
         replace(run, "own_digest", lambda *_: "")
         replace(run, "read_validations", lambda items, _deadline_s, _parameters: ({item.nodeid: item.validation for item in items}, []))

@@ -178,7 +178,7 @@ class ProcessWatch:
         self._asked, self._asked_s, self._is_late, self._is_idle = 0, 0.0, False, False
         self._sightings: Sightings | None = None  # of the thread alone; an error does not end them
         self._is_awaited = threading.Event()
-        self._should_stop = False
+        self._should_stop = threading.Event()
         self._thread: threading.Thread | None = None
 
     def watch(self, uuid: str, worker_pid: int) -> None:
@@ -223,7 +223,7 @@ class ProcessWatch:
         return self._target is None or (self._state.at_s > since_s and self._state.is_free)
 
     def end(self) -> None:
-        self._should_stop = True
+        self._should_stop.set()
         self._is_awaited.set()
         if self._thread:
             self._thread.join(_PATIENCE_S)
@@ -239,7 +239,7 @@ class ProcessWatch:
 
     def _serve(self) -> None:
         """Read until the end; whatever goes wrong is the reason why it is not known who uses the GPU."""
-        while not self._should_stop:
+        while not self._should_stop.is_set():
             try:
                 with library() as pynvml:
                     self._read_on(Asker(pynvml))
@@ -247,13 +247,13 @@ class ProcessWatch:
                 self._fail(str(error))
             except Exception as error:  # of any kind: the next reading is wanted too
                 self._fail(f"{type(error).__name__} while the processes on the GPU were read: {error}")
-            time.sleep(PERIOD_S)
+            self._should_stop.wait(PERIOD_S)
 
     def _fail(self, problem: str) -> None:
         self._state = replace(self._state, at_s=time.monotonic(), problem=problem)
 
     def _read_on(self, asker: Asker) -> None:
-        while not self._should_stop:
+        while not self._should_stop.is_set():
             asked, target = self._asked, self._target
             if target is not None:
                 self._sightings = self._sightings_of(asker, target)

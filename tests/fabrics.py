@@ -92,7 +92,7 @@ class Cluster:
 @cache
 def directory() -> Path:
     """The shipped limits, with a stand-in."""
-    folder = Path(mkdtemp(prefix="gpu-acceptance-test-fabrics-"))
+    folder = Path(mkdtemp(prefix="fabrics-of-tests-"))
     atexit.register(rmtree, folder)
     for path in shipped_dir().glob("*.yaml"):
         (folder / path.name).symlink_to(path)

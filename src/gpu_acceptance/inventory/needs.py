@@ -16,7 +16,7 @@ OLDEST = {
     "peft": "0.17",  # the first of 2025-08, for transformers 5
     "transformers": "5.0",
 }
-# What validations import that need one of these: seconds, and a quarter of a minute where no disk has it in its cache.
+# Modules that validations import which need one of these. Each takes seconds.
 IMPORTS = {
     "transformers": ("torch._dynamo", "transformers.modeling_utils", "gpu_acceptance.measure.train.throughput"),
     "peft": ("peft", "gpu_acceptance.measure.lora.convergence"),

@@ -52,5 +52,6 @@ def test_a_slow_port_is_in_the_pairs_that_are_named(tmp_path):
     ended = judged(tmp_path, slow=2)
     assert ended.verdict_line.startswith("REJECTED: "), ended.output
     sound, partner, slow = pairs(ended)
+    assert all(pairs(ended)), ended.output
     assert min(sound, partner) >= 0.08 > slow
     assert "nccl_scaling.all_reduce.busbw_pair" in ended.row("test_efficiency").message

@@ -9,8 +9,8 @@ pytestmark = pytest.mark.needs("numpy", "peft", "transformers", "compiler")
 
 
 @pytest.mark.deadline(900)  # 270 s on one H200; fewer or slower GPUs take longer
-def test_training(fine_tune, check_trained, check_lora, parameter, hopeless_training_s):
+def test_training(fine_tune, check_trained, check_lora, parameter):
     """Qwen2 with a frozen random base and text of known entropy: loss curve, trained and frozen weights, rate and memory."""
-    found = fine_tune(recomputes=parameter("lora.recomputes"), hopeless_s=hopeless_training_s("lora_convergence"))
+    found = fine_tune(recomputes=parameter("lora.recomputes"), judged_as="lora_convergence")
     check_trained("lora_convergence", found.trained)
     check_lora("lora_convergence", found)

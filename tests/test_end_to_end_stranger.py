@@ -14,6 +14,27 @@ from suite import make_suite, torchrun
 pytestmark = pytest.mark.launcher
 
 
+LONG = """
+import time
+from pathlib import Path
+
+
+def test_value(check, ranks):
+    Path(f"sleeps-{ranks.rank}").touch()
+    end = time.monotonic() + 50
+    while not Path("wake").exists() and time.monotonic() < end:
+        time.sleep(0.1)
+    check("passes.value", 5.0, "GB/s")
+"""
+
+
+def long_suite(folder, *more):
+    """A validation that ends once there is a file `wake`, and these ones."""
+    suite = make_suite(folder, "passes", *more)
+    (suite / "acceptance" / "test_passes.py").write_text(LONG)
+    return suite
+
+
 @contextmanager
 def in_a_call(suite):
     """Two ranks, both in the call of a validation that says so."""
@@ -40,7 +61,9 @@ def test_what_a_stranger_forges_and_repeats_changes_nothing(tmp_path):
 @pytest.mark.parametrize("plan", ["cast", "everything"])
 def test_where_messages_are_deleted_the_run_is_incomplete_and_no_rank_is_blamed(plan, tmp_path):
     """From the moment when both ranks are in a call. What a stranger deletes too late changes nothing."""
-    with in_a_call(make_suite(tmp_path, "sleeps_on", "two_metrics")) as ranks, Stranger(ranks.port, plan):
+    suite = long_suite(tmp_path, "two_metrics")
+    with in_a_call(suite) as ranks, Stranger(ranks.port, plan):
+        (suite / "wake").touch()
         ended = ranks.end()
     control = ended.record.control
     assert ranks.exit_codes[0] == (6 if control.lost else 0), ended.output
@@ -49,24 +72,9 @@ def test_where_messages_are_deleted_the_run_is_incomplete_and_no_rank_is_blamed(
     assert not {"died", "failed", "error", "stuck"} & {str(row.outcome) for row in ended.record.rows}, ended.output
 
 
-LONG = """
-import time
-from pathlib import Path
-
-
-def test_value(check, ranks):
-    Path(f"sleeps-{ranks.rank}").touch()
-    end = time.monotonic() + 50
-    while not Path("wake").exists() and time.monotonic() < end:
-        time.sleep(0.1)
-    check("passes.value", 5.0, "GB/s")
-"""
-
-
 def test_what_a_rank_says_behind_millions_of_lines_of_a_stranger_is_heard(tmp_path):
     """The run takes longer; no rank is stuck for it, and no message counts as lost."""
-    suite = make_suite(tmp_path, "passes")
-    (suite / "acceptance" / "test_passes.py").write_text(LONG)
+    suite = long_suite(tmp_path)
     with in_a_call(suite) as ranks, Stranger(ranks.port, "flood") as stranger:
         stranger.await_line("flooded")
         (suite / "wake").touch()
@@ -86,9 +94,7 @@ def without_heartbeats(tmp_path_factory):
     """The end and the exit codes of a run for each of these plans, all at once: most of their time is waiting."""
 
     def run(plan):
-        suite = make_suite(tmp_path_factory.mktemp("heartbeats"), "passes")
-        (suite / "acceptance" / "test_passes.py").write_text(LONG)
-        with in_a_call(suite) as ranks, Stranger(ranks.port, plan):
+        with in_a_call(long_suite(tmp_path_factory.mktemp("heartbeats"))) as ranks, Stranger(ranks.port, plan):
             return ranks.end(), ranks.exit_codes
 
     with ThreadPoolExecutor() as pool:

@@ -10,7 +10,7 @@ from gpu_acceptance.record.figure import make_figure
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.row import Attempt, Row
-from gpu_acceptance.record.run_record import WHOLE, RunEnd
+from gpu_acceptance.record.run_record import WHOLE, PlannedValidation, RunEnd
 from gpu_acceptance.thresholds.limit import Peers, subject_of
 from gpu_acceptance.verdict.rows import make_row
 from gpu_acceptance.verdict.verdict import NODES_ELSEWHERE, UNTESTED_NODES, conclude
@@ -278,6 +278,30 @@ def test_one_more_bad_row_never_improves_the_verdict(attempt, outcome):
     row = row_of(attempt, profile=WIDE)
     before = verdict_over([row], WIDE)
     assert WORSE[verdict_over([row, bare_row(outcome)], WIDE).verdict] <= WORSE[before.verdict]
+
+
+PHASES = ("gpu_health", "nccl", "hbm", "ddp", "checkpoint")  # one subject of each, in the order of a run
+OF_PHASES = make_profile(*(make_limit(f"{subject}.rate") for subject in PHASES))
+
+
+def row_that_ends_in(outcome, subject):
+    attempt = make_attempt(all_equal(120.0), metric=f"{subject}.rate")
+    attempt = attempt if outcome is Outcome.PASSED else with_record(attempt, make_record(1, outcome))
+    return row_of(attempt, profile=OF_PHASES, nodeid=f"acceptance/test_{subject}.py::test_rate")
+
+
+@settings(max_examples=300)
+@given(st.lists(st.just(Outcome.PASSED) | st.none() | bad_outcomes, min_size=len(PHASES), max_size=len(PHASES)))
+def test_each_phase_counts_whatever_those_before_it_ended_in(outcomes):
+    """None: nobody tells the end of that validation."""
+    ends = dict(zip(PHASES, outcomes, strict=True))
+    planned = tuple(PlannedValidation(nodeid=f"acceptance/test_{subject}.py::test_rate", deadline_s=60) for subject in PHASES)
+    found = verdict_over([row_that_ends_in(end, subject) for subject, end in ends.items() if end], OF_PHASES, validations=planned)
+    unsound = {subject for subject, end in ends.items() if end is not Outcome.PASSED}
+    assert (found.verdict == "ACCEPTED") == (not unsound)
+    objected = {subject_of(one.nodeid) for one in found.objections if one.nodeid}  # rows with the same message are one objection
+    assert objected <= unsound
+    assert bool(objected) == bool(unsound)
 
 
 @given(st.sets(st.integers(0, 3), min_size=1))

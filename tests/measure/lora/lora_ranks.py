@@ -56,11 +56,10 @@ def figures(fault: AbstractContextManager[object] | None = None, hopeless_s: flo
     check_model = training.check_model.__wrapped__(ranks, lambda *_: None, check, record, record_curve)
     with fault or nullcontext():
         test_training(
-            lora.fine_tune.__wrapped__(ranks, parameter),
+            lora.fine_tune.__wrapped__(ranks, parameter, SimpleNamespace(hopeless_s=lambda metric, work: hopeless_s)),
             check_trained=training.check_trained.__wrapped__(ranks, check_model, parameter, check),
             check_lora=lora.check_lora.__wrapped__(ranks, parameter, check, record, record_curve),
             parameter=parameter,
-            hopeless_training_s=lambda prefix: lambda workload: hopeless_s,
         )
     return {"checked": checked, "recorded": recorded, "curves": curves}
 

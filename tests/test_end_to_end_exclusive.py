@@ -54,13 +54,13 @@ def test_one_that_goes_makes_the_validation_run_again_and_the_repeat_decides(tmp
     assert 0 < used.from_s < used.to_s
     assert [record.foreign for attempt in (first, second) for record in attempt.ranks if record is not first.ranks[1]] == [()] * 3
     assert first.ranks[1].figures[0].value == 0.1  # it stays in the record, and is not judged
-    assert "another process used a GPU; waiting up to 60 s for its end" in ended.output
+    assert re.search(r"test_value: GPU 1 was used by .*; waiting up to 60 s until no other is there", ended.output)
     assert "repeated once: GPU 1 was used by another process (pid " in ended.output
 
 
 def test_one_that_stays_leaves_the_run_incomplete_and_is_not_awaited_twice(tmp_path, seen):
     ended = run_shared(tmp_path, 200.0)
-    awaited = re.findall(r"(\S+): another process used a GPU; waiting up to (\d+) s", ended.output)
+    awaited = re.findall(r"(\S+): GPU 1 was used by another process .*; waiting up to (\d+) s", ended.output)
     assert [seconds for _, seconds in awaited] == ["60", "1"], awaited
     row = seen.row(STAYS, ended)
     assert (ended.returncode, set(ended.rank_exit_codes.values())) == (1, {6}), ended.output

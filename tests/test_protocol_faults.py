@@ -338,6 +338,32 @@ def test_a_rank_without_a_worker_spoils_no_generation(without_rank_1):
     assert attempts_at(world, validations(ALONE, ALONE, ALONE)[2].nodeid) == [["passed", "passed"]]
 
 
+def test_variables_with_which_no_group_forms_cost_what_asked_for_them(world_with):
+    """Workers without them have a group before and after."""
+    own = {"env": {"NCCL_ALGO": "Ring"}}
+    faults = {(1, FORMATION, number, "form"): "error" for number in (2, 3)}
+    world = ended(world_with(faults, validations=validations(own, {}, own), world_size=2))
+    rows = {row.nodeid: row for row in written(world).rows}
+    first, second, third = (one.nodeid for one in validations(own, {}, own))
+    assert [str(rows[nodeid].outcome) for nodeid in (first, second, third)] == ["not run", "passed", "not run"]
+    assert rows[first].message == rows[third].message == f"no process group: 2 formations in a row failed (see {FORMATION})"
+    assert attempts_at(world, FORMATION) == [["passed"] * 2, *[["victim", "failed"]] * 2, ["passed"] * 2]
+
+
+@pytest.mark.parametrize(("kind", "second"), [("hang", "not measured"), ("", "passed")])
+def test_what_is_cut_short_after_a_hang_may_only_be_slow(world_with, kind, second):
+    """A deadline of 600 s is 60 s for a validation that takes a second."""
+    changes = {"deadline_s": 600.0}
+    faults = {(1, V0, 1, "call"): "hang", **({(1, V1, 1, "call"): kind} if kind else {})}
+    world = ended(world_with(faults, validations=validations(changes, changes), world_size=2, expected_s=1.0))
+    rows = {row.nodeid: row for row in written(world).rows}
+    assert [str(rows[nodeid].outcome) for nodeid in (V0, V1)] == ["stuck", second]
+    assert [rows[nodeid].deadline_s for nodeid in (V0, V1)] == [600, 60]
+    if kind:
+        why = "deadline of 60 s passed, shortened because another validation was stuck: this one may only be slow"
+        assert why in rows[V1].message
+
+
 def test_a_rank_without_a_worker_was_in_no_phase(without_rank_1):
     world = without_rank_1({}, {**ALONE, "fresh": True}, {**ALONE, "fresh": True})
     row, validation = written(world).rows[:2]

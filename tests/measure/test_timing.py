@@ -84,8 +84,19 @@ def test_operations_are_hopeless_only_where_they_are_on_every_rank(monkeypatch):
 
 def test_few_blocks_are_a_number_that_all_ranks_share(monkeypatch):
     given = []
-    blocks = timed(Machine(1.0, monkeypatch), hopeless_s=0.5, agree=lambda number: given.append(number) or max(number, 1_000_000))
+    blocks = timed(Machine(1.0, monkeypatch), hopeless_s=0.5, agree=lambda number: given.append(number) or max(number, 10_000_000))
     assert len(blocks.operation_s) == len(given) == 2
+
+
+@pytest.mark.parametrize(("hopeless_s", "at_least_s", "below_s"), [(0.005, 2.29, 2.5), (0.0, 0.99, 1.2)], ids=["hopeless", "brief"])
+def test_what_is_hopeless_is_so_for_as_long_as_a_sound_measurement_takes_and_a_brief_one_takes_a_second(
+    monkeypatch, hopeless_s, at_least_s, below_s
+):
+    machine = Machine(0.01, monkeypatch)
+    monkeypatch.setattr(timing.time, "monotonic", lambda: 0.01 * sum(machine.blocks))
+    blocks = timed(machine, hopeless_s=hopeless_s)  # 0.2 s of warm-up and 7 blocks of 0.3 s
+    assert blocks.is_cut
+    assert at_least_s <= sum(blocks.operation_s) < below_s
 
 
 def test_ranks_run_what_was_agreed(monkeypatch):

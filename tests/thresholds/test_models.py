@@ -162,6 +162,20 @@ def test_a_model_without_a_file_is_refused_with_the_nearest(shapes, value):
         load_profile("gpu", shapes, [overlay(shapes, f"parameters: {{train.llama.model: {value}}}")], num_gpus=2)
 
 
+@pytest.mark.parametrize("num_gpus", [1, 2, 4, 8])
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ("train.llama.model: {from_gpus: {1: lareg, 4: large}}", "no model 'lareg'"),
+        ("train.llama.model: {from_gpus: {1: small, 4: lareg}}", "no model 'lareg'"),
+        ("lora.num_heads: {from_gpus: {1: 25, 4: 32}}", "lora.width"),
+    ],
+)
+def test_what_is_wrong_in_a_job_of_another_size_is_refused_in_each(shapes, num_gpus, given, text):
+    with pytest.raises(LimitsError, match=text):
+        load_profile("gpu", shapes, [overlay(shapes, f"parameters: {{{given}, lora.width: 3584}}")], num_gpus=num_gpus)
+
+
 def test_a_value_that_is_wrong_is_told_by_the_file_that_has_it(shapes):
     with pytest.raises(LimitsError, match=r"^mine\.overlay: parameters\.train\.llama\.model \(line 2\): 7 is not allowed; allowed: words"):
         load_profile("gpu", shapes, [overlay(shapes, "parameters: {train.llama.model: 7}")])

@@ -3,14 +3,15 @@
 from dataclasses import replace
 
 import pytest
-from judging import METRIC, NODEID, make_attempt, make_job, make_limit, make_plan, make_profile, make_record
+from judging import METRIC, NODEID, make_attempt, make_job, make_limit, make_plan, make_profile, make_record, shipped_profile
 
+from gpu_acceptance.measure.pace import Spread
 from gpu_acceptance.record.figure import make_figure
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.row import Attempt, CpuUse, ForeignUse
 from gpu_acceptance.record.run_record import WHOLE
 from gpu_acceptance.report.remedies import advice_on
-from gpu_acceptance.thresholds.limit import Peers
+from gpu_acceptance.thresholds.limit import Peers, subject_of_metric
 from gpu_acceptance.verdict.busy import WAIVERS, foreign_text
 from gpu_acceptance.verdict.reasons import FORMATION
 from gpu_acceptance.verdict.rows import make_row
@@ -105,6 +106,49 @@ def test_faults_that_no_other_process_explains_reject_also_where_the_repeat_show
     assert row(disturbed(first), second, profile=profile).outcome is outcome
 
 
+EXACT = {
+    "pcie.h2d.wrong": 4096,
+    "hbm.copy.wrong": 3,
+    "corruption.inputs.changed": 3,
+    "corruption.peers.hash": "another",
+    "ddp.gpt2.weights": "another",
+    "gemm.bf16.error": 1e30,
+    "lora_convergence.base_changed": True,
+    "checkpoint.ddp.tensors.changed": 2,
+    "parity.fp32.loss_ratio": 1e6,
+    "counters.ecc.uncorrected": 1,
+    "nccl.transport.intranode": "SHM",
+}
+ITS_DOING = {"counters.xids": 1, "counters.throttle.hw_thermal": 2.0, "hbm.copy.bandwidth": 1.0, "launch.kernels.time": 900.0}
+
+
+def shipped_attempts(metric, wrong, outcome):
+    """Beside a foreign process rank 2 has this value; in the repeat it has that of all others."""
+    limit = shipped_profile("h200-sxm").limits[metric]
+    least = limit.at_least if isinstance(limit.at_least, (int, float)) else 5000.0
+    sound = limit.equals if limit.equals is not None else "same" if limit.uniform else limit.at_most if limit.at_most is not None else least
+    for number, value in enumerate((wrong, sound), start=1):
+        spread = Spread(0.1) if limit.spread_at_most is not None else None
+        ranks = [make_figure(metric, value if rank == 2 else sound, limit.unit, judged=True, spread=spread) for rank in range(4)]
+        ends = [outcome if rank == 2 and number == 1 else Outcome.PASSED for rank in range(4)]
+        yield Attempt(
+            number=number, ranks=tuple(make_record(rank, ends[rank], (figure,), attempt=number) for rank, figure in enumerate(ranks))
+        )
+
+
+@pytest.mark.parametrize("outcome", [Outcome.PASSED, Outcome.DIED, Outcome.ERROR])
+@pytest.mark.parametrize(("metric", "wrong"), {**EXACT, **ITS_DOING}.items())
+def test_what_no_other_process_explains_rejects_whatever_became_of_the_rank(metric, wrong, outcome):
+    first, second = shipped_attempts(metric, wrong, outcome)
+    nodeid = (
+        "acceptance/test_hbm.py::test_copy" if metric.startswith("counters.") else f"acceptance/test_{subject_of_metric(metric)}.py::test"
+    )
+    found = make_row(nodeid, (disturbed(first), second), shipped_profile("h200-sxm"), JOB, {}, 60.0)
+    missed = {one.metric for one in found.judgements if one.status is Status.MISSED}
+    assert missed == ({metric} if metric in EXACT else set()), found.message
+    assert (found.outcome is Outcome.FAILED) == (metric in EXACT)
+
+
 def test_a_fault_that_could_not_be_read_beside_it_decides_nothing():
     figure = make_figure("hbm.copy.wrong", None, "elements", judged=True)
     first = Attempt(number=1, ranks=tuple(make_record(rank, figures=(figure,)) for rank in range(4)))
@@ -133,12 +177,22 @@ def test_workers_that_formed_beside_it_have_formed():
     assert row(disturbed(Attempt(number=1, ranks=failed)), nodeid=FORMATION).outcome is Outcome.DISTURBED
 
 
-def test_what_nobody_could_read_is_no_pass():
-    attempt = values(200.0)
-    unread = attempt.ranks[1].model_copy(update={"unwatched": "nothing told in time who uses GPU 1"})
-    found = row(attempt.model_copy(update={"ranks": (attempt.ranks[0], unread, *attempt.ranks[2:])}))
-    assert found.outcome is Outcome.NOT_MEASURED
+def unread(attempt):
+    watched = attempt.ranks[1].model_copy(update={"unwatched": "nothing told in time who uses GPU 1"})
+    return attempt.model_copy(update={"ranks": (attempt.ranks[0], watched, *attempt.ranks[2:])})
+
+
+@pytest.mark.parametrize("slow", [50.0, 200.0], ids=["a miss", "a pass"])
+def test_where_nobody_knows_who_used_the_gpus_nothing_is_proved(slow):
+    found = row(unread(values(slow)))
+    assert (found.outcome, found.judgements) == (Outcome.NOT_MEASURED, ())
     assert "rank 1 (node-00, GPU 1, serial 165390001): nothing told in time who uses GPU 1" in found.message
+
+
+def test_a_repeat_that_was_watched_decides():
+    found = row(unread(values()), values(200.0, number=2))
+    assert found.outcome is Outcome.PASSED
+    assert found.message.endswith("nothing told in time who uses GPU 1, during attempt 1")
 
 
 def test_the_run_is_incomplete_from_its_record_too_and_the_advice_names_the_gpu():

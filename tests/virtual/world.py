@@ -52,6 +52,7 @@ class Shape:
     shared_disk: bool = True
     validations: tuple[Validation, ...] = ()
     confirm: int = 0
+    expected_s: float | None = None  # of each validation
     collectives_tell: bool = True  # a collective ends with an error where a peer died (gloo); else never (NCCL)
     launcher_kills: bool = True  # torchrun sends SIGTERM to the ranks of a node of which one failed, and SIGKILL 30 s later
 
@@ -370,7 +371,9 @@ class World:
     def _profile(self) -> Any:
         subjects = {f"v{number}": one.min_ranks <= self.shape.world_size for number, one in enumerate(self.shape.validations)}
         limits = [make_limit(f"{subject}.value", at_least=1, spread_at_most=5.0) for subject, fits in subjects.items() if fits]
-        return make_profile(*limits, name="cpu", device_name=None, requires=frozenset(subjects), deadline_s=DEADLINE_S)
+        expected_s = dict.fromkeys(subjects, self.shape.expected_s) if self.shape.expected_s else {}
+        about = {"name": "cpu", "device_name": None, "deadline_s": DEADLINE_S, "expected_s": expected_s}
+        return make_profile(*limits, requires=frozenset(subjects), **about)
 
     @property
     def _validations(self) -> list[Validation]:

@@ -99,6 +99,7 @@ class Go(OfAttempt):
     nodeid: str
     deadline_s: FiniteFloat  # includes lasts_s
     lasts_s: FiniteFloat
+    is_hurried: bool = False  # it is shorter than its own: what is not done by then may only be slow
     generation: int
     attempt: int
     absent: tuple[int, ...] = ()  # ranks that go on without a worker

@@ -19,7 +19,7 @@ from gpu_acceptance.measure.pace import Spread
 MAX_ITERATIONS = 1_000_000  # limit of one block: an operation that takes no time must not run forever
 _MAX_ROUNDS = 8  # of one calibration; each may grow the block by _MAX_GROWTH
 _MAX_GROWTH = 100
-_PROBED_S = 1.0  # of operations that are all hopeless: an idle GPU has raised its clocks by then, and a hiccup is over
+_PROBED_S = 1.0  # of operations that are all hopeless, at least: an idle GPU has raised its clocks by then
 _FAST_ENOUGH = 10**9  # more microseconds than probing takes
 _OVERSHOOT = 1.1  # a block found too short is made longer than the estimate, so that jitter does not ask for another round
 
@@ -124,7 +124,7 @@ def time_blocks(
         return time_block(operation, num_iterations, device)
 
     block(1)  # loads kernels, opens connections: never counted, not even as warm-up
-    if few := hopeless_blocks(block, hopeless_s, agree):
+    if few := hopeless_blocks(block, hopeless_s, agree, lasts_s=warmup_s + num_blocks * block_s):
         return few
     _filling(warmup_s, block, min_iterations, agree)
     num_iterations = _filling(block_s, block, min_iterations, agree)
@@ -133,15 +133,17 @@ def time_blocks(
 
 
 def hopeless_blocks(
-    block: Callable[[int], Span], hopeless_s: float, agree: Callable[[int], int] = int, *, most: int = 1000
+    block: Callable[[int], Span], hopeless_s: float, agree: Callable[[int], int] = int, *, lasts_s: float = 0.0, most: int = 10_000
 ) -> Blocks | None:
     """Return blocks of one operation where each takes longer than `hopeless_s` on every rank; None once one does not.
 
-    There are at least two, and they fill 1 s or are `most`; none where `most` is less. Where this returns None nothing is left out of the
-    measurement that follows. Collective as `time_blocks` is.
+    `lasts_s`: of a whole measurement that is sound; it would not miss what is slow for less than that, either. There are at least two
+    blocks, and they fill this time, 1 s at least, or are `most`; none where `most` is less than two. A brief measurement, where
+    `hopeless_s` is 0, takes 1 s. Where this returns None nothing is left out of the measurement that follows. Collective as `time_blocks`.
     """
     spans, begin_s, probed_s = list[Span](), time.monotonic(), 0.0
-    while hopeless_s < math.inf and most > 1 and (len(spans) < 2 or (probed_s < _PROBED_S and len(spans) < most)):
+    enough_s = max(_PROBED_S, lasts_s if hopeless_s else 0.0)
+    while hopeless_s < math.inf and most > 1 and (len(spans) < 2 or (probed_s < enough_s and len(spans) < most)):
         spans.append(block(1))
         own_us = _FAST_ENOUGH if spans[-1].elapsed_s <= hopeless_s else int(1e6 * (time.monotonic() - begin_s))
         if (most_us := agree(own_us)) >= _FAST_ENOUGH:

@@ -19,18 +19,16 @@ from gpu_acceptance.record.row import WORKER_END, Attempt, RankRecord, Row
 from gpu_acceptance.record.run_record import PlannedValidation
 from gpu_acceptance.supervisor.supervisor import Supervisor
 from gpu_acceptance.thresholds.levels import TRANSPORT, phase_of
-from gpu_acceptance.thresholds.limit import Profile, subject_of
+from gpu_acceptance.thresholds.limit import COUNTERS, Profile, subject_of, subject_of_metric
 from gpu_acceptance.verdict import busy
-from gpu_acceptance.verdict.attempts import all_passed, bare_row, is_poison
+from gpu_acceptance.verdict.attempts import all_passed, bare_row, spoilers
 from gpu_acceptance.verdict.judge import wants_repeat
 from gpu_acceptance.verdict.reasons import FORMATION
 from gpu_acceptance.verdict.rows import declared_reason, make_row, row_without_run
 
 _END_S = 15.0  # for a healthy worker to tear down what is still up and to leave
 _MOST_FAILED_FORMATIONS = 2  # in a row; then validations that need a group are not run
-MOST_SPOILED = (
-    3  # generations of workers: by validations of one subject, which then ends; by one rank that cannot form or end them: all ends
-)
+MOST_SPOILED = 3  # generations of workers: by one subject, which then ends; by one rank that cannot form or end them: all ends
 _LIVE_LINE_S = 10.0
 _PATIENCE, _LEAST_PATIENCE_S = 5, 60.0  # times the usual seconds of a validation, once one was stuck; a first call may compile
 _PACE_KNOWN_S = 30.0  # of finished validations, by the profile; before that their pace predicts little
@@ -86,7 +84,7 @@ class Leader:
         self._env: dict[str, str] = {}  # of the workers
         self._single_use = False  # they are made for one validation
         self._previous: str | None = None  # the validation that they ran last
-        self._failed_in_a_row = 0
+        self._failed: Counter[frozenset[tuple[str, str]]] = Counter()  # formations in a row, by the variables of their workers
         self._absent: list[int] = []  # ranks that go on without a worker; known once workers came up without a group
         self._spoiled: Counter[str] = Counter()  # generations, by the subject that spoiled them
         self._spoiled_by: Counter[int] = Counter()  # by the rank, while workers formed or ended
@@ -133,7 +131,7 @@ class Leader:
         if self._usable and not self.supervisor.stopping:
             number = len(self._endings) + 1
             records = self._attempt(Validation(nodeid=WORKER_END, deadline_s=_END_S), "end", number)
-            self._spoiled_by.update(_spoilers(records, "end"))
+            self._spoiled_by.update(spoilers(records, "end"))
             self._endings.append(Attempt(number=number, ranks=records))
         self._usable = False
 
@@ -168,14 +166,15 @@ class Leader:
             number, following = len(attempts) + 1, self._next_of_these_workers(validation)
             brief = self._brief if validation.is_between_gpus else ""
             records = self._attempt(validation, "run", number, next=following, previous=self._previous, brief=brief)
-            self._usable, self._previous = not _spoilers(records, "run"), validation.nodeid
+            self._usable, self._previous = not spoilers(records, "run"), validation.nodeid
             self._spoiled[subject_of(validation.nodeid)] += not self._usable
             attempts.append(Attempt(number=number, ranks=records))
             if (reason := self._why_repeat(validation, attempts)) is not None:
                 self.note(f"{validation.nodeid}: {reason}")
         row = self._judged(validation, attempts)
         if not self._brief and phase_of(self.profile, validation.nodeid) == TRANSPORT:
-            missed = next((one for one in row.judgements if one.status is Status.MISSED), None)
+            own = (one for one in row.judgements if subject_of_metric(one.metric) != COUNTERS)
+            missed = next((one for one in own if one.status is Status.MISSED), None)
             self._brief = f"{missed.metric} missed its limit" if missed else ""
         return row
 
@@ -235,17 +234,17 @@ class Leader:
         return f"missed a limit, measured again by new workers (--confirm={self.confirm})" if formed else None
 
     def _why_repeat_disturbed(self, validation: Validation, records: Iterable[RankRecord]) -> str | None:
-        """Return why a validation runs again that a foreign process disturbed, once that has gone; None where it stays."""
+        """Return why a disturbed validation runs again, once no foreign process is there; None where one stays, or nobody can tell."""
         is_over = bool(self._interrupted) or any(record.outcome is Outcome.LOST for record in records)
         is_late = self.budget is not None and self.budget.refuses(self._needed_s(validation)) is not None
-        if is_over or is_late or not self._gets_free(validation) or self._make_ready(validation):
+        why = busy.why_disturbed(records)
+        if is_over or is_late or not self._gets_free(f"{validation.nodeid}: {why}") or self._make_ready(validation):
             return None
-        used = next(use for record in records for use in record.foreign)
-        return f"repeated once: {busy.foreign_text(used)}"
+        return f"repeated once: {why}"
 
-    def _gets_free(self, validation: Validation) -> bool:
+    def _gets_free(self, why: str) -> bool:
         """Wait until no foreign process uses a GPU of this job. Collective: the others answer. One that stayed is not awaited again."""
-        self.note(f"{validation.nodeid}: another process used a GPU; waiting up to {self._patience_s:g} s for its end")
+        self.note(f"{why}; waiting up to {self._patience_s:g} s until no other is there")
         mail = self.supervisor.mail(Freed)
         mail.clear()
         self.supervisor.control.broadcast(AwaitFree(seq=self._sequence, within_s=self._patience_s))
@@ -264,19 +263,24 @@ class Leader:
 
     def _make_ready(self, validation: Validation) -> str | None:
         """Form usable workers for this validation; returns why that failed, or None."""
-        while not self._suits(validation) and self._failed_in_a_row < _MOST_FAILED_FORMATIONS:
+        env = self._env_of(validation)
+        while not self._suits(validation) and not self._lacks_group(env):
             self._form(validation)
             if self._interrupted:
                 return self._interrupted
             if self._spoiled_too_often:
                 return f"no workers: they could not be started (see {FORMATION})"
-        if self._failed_in_a_row >= _MOST_FAILED_FORMATIONS:
+        if self._lacks_group(env):
             if validation.needs_group:
                 return f"no process group: {_MOST_FAILED_FORMATIONS} formations in a row failed (see {FORMATION})"
             if not self._suits(validation) and not self._form(validation):
                 return f"no workers: they could not be started (see {FORMATION})"
         self._single_use = validation.fresh
         return None
+
+    def _lacks_group(self, env: Mapping[str, str]) -> bool:
+        """Return True where workers with these variables form no group, or those without any."""
+        return max(self._failed[frozenset()], self._failed[frozenset(env.items())]) >= _MOST_FAILED_FORMATIONS
 
     def _suits(self, validation: Validation) -> bool:
         """Return True where these workers can run it as they are."""
@@ -300,10 +304,11 @@ class Leader:
         Without a group no rank needs another: a rank without a worker is left out from then on, and the others go on.
         """
         self.end_workers()
-        group = self._failed_in_a_row < _MOST_FAILED_FORMATIONS
         self._generation += 1
         self._env, self._single_use, self._previous = self._env_of(validation), False, None
-        number = len(self._formations) + 1
+        group = not self._lacks_group(self._env)
+        number, key = len(self._formations) + 1, frozenset(self._env.items())
+        self._absent = [] if group else self._absent
         formation = Validation(nodeid=FORMATION, deadline_s=self.profile.deadline_s)
         records = self._attempt(formation, "form", number, group=group, env=self._env, needs=self._needs_of_workers_for(validation))
         self.supervisor.control.forget(self._generation - 1)  # its workers are gone on all ranks
@@ -311,11 +316,11 @@ class Leader:
         without = [record.rank for record in records if record.outcome is not Outcome.PASSED]
         self._usable = not without if group else len(without) < len(records)
         if group:
-            self._failed_in_a_row = 0 if self._usable else self._failed_in_a_row + 1
+            self._failed[key] = 0 if self._usable else self._failed[key] + 1
         else:
             self._absent = without if self._usable else []
-        if not self._usable:
-            self._spoiled_by.update(_spoilers(records, "form"))
+        if not self._usable and not self._env:
+            self._spoiled_by.update(spoilers(records, "form"))
         return self._usable
 
     @property
@@ -332,6 +337,7 @@ class Leader:
             nodeid=validation.nodeid,
             deadline_s=validation.deadline_s,
             lasts_s=validation.lasts_s,
+            is_hurried=validation.nodeid in self.order and validation.deadline_s < self.order[validation.nodeid].deadline_s,
             generation=self._generation,
             attempt=attempt,
             absent=tuple(self._absent),
@@ -390,11 +396,3 @@ class Leader:
 
     def _expected_s(self, validation: Validation) -> float | None:
         return validation.expected_s(self.profile, self.job.gpus_per_node, self.job.num_nodes)
-
-
-def _spoilers(records: Iterable[RankRecord], kind: str) -> list[int]:
-    """Return the ranks because of which a generation cannot go on. A victim does not count."""
-    if kind == "run":
-        return [record.rank for record in records if is_poison(record) and record.outcome is not Outcome.VICTIM]
-    harmless = {Outcome.PASSED, Outcome.VICTIM, Outcome.NOT_RUN}  # while workers form and end, each failed try spoils
-    return [record.rank for record in records if record.outcome not in harmless]

@@ -9,12 +9,12 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpu_acceptance.base.janitor import belongs_to_run, marks_of_run, start_of
-from gpu_acceptance.base.text import MAX_LINE, one_line
+from gpu_acceptance.base.text import MAX_LINE, one_line, plural
 from gpu_acceptance.inventory.answer import Missing, known
 from gpu_acceptance.inventory.gpu import Gpu, GpuProcess
 from gpu_acceptance.inventory.nvml import Asker, NoNvmlError, Occupants, library, occupants
@@ -67,6 +67,7 @@ class Sightings:
     own: set[_Key] = field(default_factory=set)
     formed: frozenset[int] = frozenset()  # pids on all GPUs of the node when the workers had formed
     sees_all: bool = True  # the workers of all ranks of its node: else memory that nobody holds may be theirs
+    num_strangers: int = 0  # that came while workers formed, as far as only their number tells it
     ended: tuple[Use, ...] = ()
     _open: dict[_Key, Use] = field(default_factory=dict)
     _shows_ours: bool = False  # NVML's pids are those of our own namespace, and marks can be read
@@ -75,6 +76,18 @@ class Sightings:
     @property
     def open(self) -> tuple[Use, ...]:
         return tuple(self._open.values())
+
+    @property
+    def doubt(self) -> str:
+        """The reason why processes of others may count as ours; empty where there is none."""
+        if self._shows_ours or not self.num_strangers:
+            return ""
+        return f"{plural(self.num_strangers, 'process', 'processes')} more than workers came while these formed: not known whose"
+
+    def form(self, pids: Iterable[int], target: Target, num_ranks: int) -> None:
+        """Take the processes on all GPUs of the node when workers have formed: those that are new are theirs, one of each rank."""
+        new = frozenset(pids) - {*self.before, *self.formed, *(use.pid for use in self.open)}
+        self.target, self.formed, self.num_strangers = target, self.formed | new, max(0, len(new) - num_ranks)
 
     def take(self, at_s: float, found: Occupants, *, is_idle: bool) -> None:
         """Take one reading. `is_idle`: the worker of this rank is between two validations."""
@@ -219,8 +232,8 @@ class ProcessWatch:
         return Found(tuple(self._record(one, target.index) for one in uses[-MOST_FOREIGN:]), problem[:MAX_LINE])
 
     def is_free(self, since_s: float) -> bool:
-        """Return True where a reading after this moment found no other process."""
-        return self._target is None or (self._state.at_s > since_s and self._state.is_free)
+        """Return True where a reading after this moment found no other process; likewise on a CPU."""
+        return not self._unlisted and (self._target is None or (self._state.at_s > since_s and self._state.is_free))
 
     def end(self) -> None:
         self._should_stop.set()
@@ -267,10 +280,10 @@ class ProcessWatch:
         if now is not None and now.target is target:
             return now
         on_all = [occupants(asker, asker.handle(uuid)) for uuid in target.mates]
-        formed = frozenset(one.pid for each in on_all for one in known(each.processes))
+        formed = {one.pid for each in on_all for one in known(each.processes)}
         if now is None or now.target.uuid != target.uuid:
             now = Sightings(self._run, self._before, target)
-        now.target, now.formed = target, now.formed | (formed - {use.pid for use in now.open})
+        now.form(formed, target, self._num_ranks)
         now.sees_all = len(marks_of_run(self._run)) >= self._num_ranks
         return now
 
@@ -283,6 +296,9 @@ class ProcessWatch:
         before = self._state
         last_s = sightings.last_s
         sightings.take(at_s, found, is_idle=self._is_idle and before.answered < asked)
+        if sightings.doubt:
+            self._fail(sightings.doubt)
+            return
         answered = asked if all(use.is_certain for use in sightings.open) else before.answered
         gap = before.gap if last_s is None or at_s - last_s < GAP_S else (last_s, at_s)
         self._state = _State(at_s, answered, (*sightings.ended, *sightings.open), gap)

@@ -120,7 +120,9 @@ class RankAttempt:
         # A late message of another rank may be awaited; after LATE_S it counts as lost.
         is_overdue = self._elapsed() > longest_s + (LATE_S if self._supervisor.has_late_mail else 0)
         if self.record is None and self._pending_kill is None and is_overdue:
-            self._judge(Outcome.STUCK, f"{overdue}{self._progress}{self._supervisor.describe_network(self._started)}")
+            outcome = Outcome.NOT_MEASURED if self.go.is_hurried else Outcome.STUCK
+            hurry = ", shortened because another validation was stuck: this one may only be slow" if self.go.is_hurried else ""
+            self._judge(outcome, f"{overdue}{hurry}{self._progress}{self._supervisor.describe_network(self._started)}")
         if self._pending_kill and self._pending_kill[2].poll():
             self._kill_now()
 

@@ -108,8 +108,20 @@ def load_profile(
     """The profile `name` with all it inherits, the network between its nodes, its model, and the overlays laid on it in their order.
 
     `suite`: the folder of validations; overlays may limit metrics of those that are a site's own.
-    `num_gpus`: of the job, which parameters may depend on; without a job that of the largest.
+    `num_gpus`: of the job, which parameters may depend on; without a job that of the largest. Raises LimitsError for what is wrong in a
+    job of any size.
     """
+    profile, files = _load(name, directory, overlays, suite, fabric, num_gpus)
+    given = [value for file in files for value in file.content.parameters.values()]
+    for size in sorted({first for value in given if isinstance(value, ByGpus) for first in value.from_gpus}):
+        _load(name, directory, overlays, suite, fabric, size)
+    return profile
+
+
+def _load(
+    name: str, directory: Path, overlays: Sequence[Path], suite: Path | None, fabric: str, num_gpus: int
+) -> tuple[Profile, list[LimitsFile]]:
+    """Return the profile for a job of this size, and its overlays."""
     paths = _profile_paths(directory)
     if name not in paths:
         raise LimitsError(_unknown(f"no profile {shown(name)}", name, profile_names(directory)))
@@ -133,7 +145,7 @@ def load_profile(
         profile = _overlaid(profile, file)
     if not any(MODEL in file.content.parameters for file in files):  # a rate that was agreed for another model judges none
         profile = replace(profile, not_applicable={**profile.not_applicable, **declared})
-    return replace(profile, far_bounds=far_bounds(machine, profile), digest=_digest(profile.files))
+    return replace(profile, far_bounds=far_bounds(machine, profile), digest=_digest(profile.files)), files
 
 
 def _with_model_of(overlays: Sequence[Path], profile: Profile) -> Profile:

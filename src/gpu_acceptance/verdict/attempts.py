@@ -185,9 +185,17 @@ def _as_victim(record: RankRecord, absent: list[int]) -> RankRecord:
 
 def is_poison(record: RankRecord) -> bool:
     """Return True if a record leaves its generation in an unknown state: peers may still wait inside a collective."""
-    if record.outcome in CAUSES | {Outcome.VICTIM, Outcome.INTERRUPTED}:
+    if record.outcome in CAUSES | {Outcome.NOT_MEASURED, Outcome.VICTIM, Outcome.INTERRUPTED}:
         return True
     return record.outcome in {Outcome.FAILED, Outcome.ERROR} and record.phase != "setup"  # after set-up fails, no rank has begun the call
+
+
+def spoilers(records: Iterable[RankRecord], kind: str) -> list[int]:
+    """Return the ranks because of which a generation cannot go on. A victim does not count."""
+    if kind == "run":
+        return [record.rank for record in records if is_poison(record) and record.outcome is not Outcome.VICTIM]
+    harmless = {Outcome.PASSED, Outcome.VICTIM, Outcome.NOT_RUN}  # while workers form and end, each failed try spoils
+    return [record.rank for record in records if record.outcome not in harmless]
 
 
 def all_passed(records: Iterable[RankRecord]) -> bool:

@@ -264,19 +264,30 @@ def readings_by_metric(attempts: Iterable[Attempt], job: Job, limits: Mapping[st
     return {metric: sorted(found, key=itemgetter(0, 1)) for metric, found in readings.items()}
 
 
-def classify(readings: Sequence[Reading], bound: str, limit: Limit, job: Job) -> tuple[list[Reading], list[Fault], list[Fault]]:
-    """Sort readings into usable, unstable and faulty ones. An unstable reading gives way to a later attempt of its rank.
+class Sorted(NamedTuple):
+    """Readings by what can be said of them."""
 
-    Where even the best block of an unstable reading misses the bound, it is usable: no steadier one would hold.
+    usable: list[Reading]
+    unstable: list[Fault]
+    faulty: list[Fault]
+    brief: list[Fault]  # of a few operations, which prove no pass
+
+
+def classify(readings: Sequence[Reading], bound: str, limit: Limit, job: Job) -> Sorted:
+    """Sort readings. An unstable or brief one gives way to a later attempt of its rank.
+
+    Where even the best block of an unstable or brief reading misses the bound, it is usable: no steadier one would hold.
     """
     spread_at_most = bound_at(limit.spread_at_most, job.gpus_per_node, job.num_nodes)
     wanted = None if bound == "uniform" else "number"
     if bound == "equals" and limit.equals is not None:
         wanted = kind_of(allowed_values(limit.equals)[0])
-    usable, unstable, faulty = list[Reading](), list[Fault](), list[Fault]()
+    usable, unstable, faulty, brief = list[Reading](), list[Fault](), list[Fault](), list[Fault]()
     for reading in readings:
         if fault := _fault(reading.figure, wanted, limit, spread_at_most):
             faulty.append((reading, fault))
+        elif reading.figure.is_cut and not _misses_at_best(reading.figure, bound, limit, job):
+            brief.append((reading, f"= {quantity(reading.figure)}, told from a few operations: too few for a pass"))
         elif is_unstable(reading.figure, spread_at_most) and not _misses_at_best(reading.figure, bound, limit, job):
             assert reading.figure.spread_percent is not None and spread_at_most is not None
             shown, allowed = show_apart(reading.figure.spread_percent, spread_at_most)
@@ -286,8 +297,9 @@ def classify(readings: Sequence[Reading], bound: str, limit: Limit, job: Job) ->
             faulty.append((reading, impossible))
         else:
             usable.append(reading)
-    last_attempt = {reading.rank: reading.attempt for reading in sorted(readings, key=lambda reading: reading.attempt)} if unstable else {}
-    return usable, [one for one in unstable if one[0].attempt == last_attempt[one[0].rank]], faulty
+    last = {reading.rank: reading.attempt for reading in sorted(readings, key=lambda one: one.attempt)} if unstable or brief else {}
+    unstable, brief = ([one for one in found if one[0].attempt == last[one[0].rank]] for found in (unstable, brief))
+    return Sorted(usable, unstable, faulty, brief)
 
 
 def is_unstable(figure: Figure, spread_at_most: float | None) -> bool:

@@ -16,8 +16,9 @@ from gpu_acceptance.inventory.binding import named_devices
 from gpu_acceptance.inventory.gpu import Gpu, GpuUse
 from gpu_acceptance.record.figure import Figure
 from gpu_acceptance.record.job import RankIdentity
+from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.row import Attempt, ForeignUse, RankRecord
-from gpu_acceptance.thresholds.limit import Profile, bound_at, is_number, matching_reason, show
+from gpu_acceptance.thresholds.limit import Limit, Profile, bound_at, matching_reason, show
 
 NOTE = "busy GPUs allowed"  # in the verdict line
 WAIVERS: Mapping[str, str] = {"gpu_health.processes.*": "GPUs that other programs use are allowed (--allow-busy)"}
@@ -25,12 +26,9 @@ WAIVERS: Mapping[str, str] = {"gpu_health.processes.*": "GPUs that other program
 _FOREIGN = "gpu_health.processes.foreign"
 _WITHOUT_LIMIT = {_FOREIGN: 0.0}  # in a profile without such a limit; memory alone proves nothing then
 _MOST_LINES = 20
-# Errors of the hardware whoever works on it: wrong data, and what memory and links count. Not XIDs, which a foreign process may cause.
-_UNITS_OF_FAULTS = {"elements", "words"}
-_FAULTS = (
-    "*.repeats.mismatches",
-    *(f"counters.{name}" for name in ("ecc.uncorrected", "remapping.uncorrected_rows", "pcie.*fatal_errors", "nvlink.re*")),
-)
+# A foreign process may be the reason for these. All else that a limit pins to one value, or to none, tells of the hardware.
+_MAY_BE_ITS_DOING = ("counters.xids*", "*.throttle.*", "*.throttling.*", *WAIVERS)
+_OF_VALUES = ("*error", "*.loss*", "*.departure")  # of results, which are the same at any speed
 
 
 def find_busy(identities: Sequence[RankIdentity], profile: Profile) -> str | None:
@@ -91,8 +89,8 @@ def is_allowed(waivers: Mapping[str, str]) -> bool:
 
 
 def is_disturbed(attempt: Attempt, waivers: Mapping[str, str]) -> bool:
-    """Return True where a foreign process used a GPU of this job meanwhile. It disturbs all ranks: they work together."""
-    return not is_allowed(waivers) and any(record.foreign for record in attempt.ranks)
+    """Return True where a foreign process used a GPU of this job meanwhile, or nobody knows. It disturbs all ranks: they work together."""
+    return not is_allowed(waivers) and any(record.foreign or record.unwatched for record in attempt.ranks)
 
 
 def undisturbed(attempts: Iterable[Attempt], waivers: Mapping[str, str]) -> list[Attempt]:
@@ -100,23 +98,32 @@ def undisturbed(attempts: Iterable[Attempt], waivers: Mapping[str, str]) -> list
     return [attempt for attempt in attempts if not is_disturbed(attempt, waivers)]
 
 
-def judged_part(attempts: Iterable[Attempt], waivers: Mapping[str, str]) -> list[Attempt]:
+def judged_part(attempts: Iterable[Attempt], waivers: Mapping[str, str], limits: Mapping[str, Limit]) -> list[Attempt]:
     """Return the attempts with all figures that may be judged: of a disturbed one, those that show a fault of the hardware itself."""
-    return [_faults_of(attempt) if is_disturbed(attempt, waivers) else attempt for attempt in attempts]
+    return [_faults_of(attempt, limits) if is_disturbed(attempt, waivers) else attempt for attempt in attempts]
 
 
-def _faults_of(attempt: Attempt) -> Attempt:
-    return attempt.model_copy(update={"ranks": tuple(map(_faults_of_rank, attempt.ranks))})
+def _faults_of(attempt: Attempt, limits: Mapping[str, Limit]) -> Attempt:
+    return attempt.model_copy(update={"ranks": tuple(_faults_of_rank(record, limits) for record in attempt.ranks)})
 
 
-def _faults_of_rank(record: RankRecord) -> RankRecord:
-    kept = {name: tuple(filter(_is_fault, getattr(record, name))) for name in ("figures", "counters")}
-    return record.model_copy(update=kept)
+def _faults_of_rank(record: RankRecord, limits: Mapping[str, Limit]) -> RankRecord:
+    """Return it with these figures alone, as that of a rank whose figures count: an uncorrectable error ends most workers."""
+    kept = {name: tuple(one for one in getattr(record, name) if _is_fault(one, limits.get(one.metric))) for name in ("figures", "counters")}
+    return record.model_copy(update={**kept, "outcome": Outcome.FAILED})
 
 
-def _is_fault(figure: Figure) -> bool:
-    names_fault = figure.unit in _UNITS_OF_FAULTS or any(fnmatchcase(figure.metric, glob) for glob in _FAULTS)
-    return is_number(figure.value) and names_fault
+def _is_fault(figure: Figure, limit: Limit | None) -> bool:
+    """Return True for a figure that no other process changes: it is exact, or a result."""
+    if limit is None or figure.value is None or figure.anomaly or any(fnmatchcase(figure.metric, glob) for glob in _MAY_BE_ITS_DOING):
+        return False
+    is_exact = limit.equals is not None or limit.uniform or limit.at_most == 0
+    return is_exact or any(fnmatchcase(figure.metric, glob) for glob in _OF_VALUES)
+
+
+def why_disturbed(records: Iterable[RankRecord]) -> str:
+    """Return what disturbed an attempt, of the first rank that tells of any."""
+    return next((foreign_text(one.foreign[0]) if one.foreign else one.unwatched for one in records if one.foreign or one.unwatched), "")
 
 
 def foreign_text(use: ForeignUse) -> str:

@@ -28,7 +28,7 @@ from gpu_acceptance.thresholds.limit import (
 )
 from gpu_acceptance.verdict import bounds, busy
 from gpu_acceptance.verdict.attempts import all_passed
-from gpu_acceptance.verdict.bounds import Fault, Finding, Reading
+from gpu_acceptance.verdict.bounds import Finding, Reading
 
 _MOST_TEXT = 200  # every rank sends it to all others
 
@@ -70,7 +70,7 @@ def judge(attempts: Iterable[Attempt], profile: Profile, job: Job, waivers: Mapp
     supervisors read are judged in every validation.
     A miss of the peer rule in a first attempt is provisional: see `wants_repeat`.
     """
-    found = bounds.readings_by_metric(busy.judged_part(attempts, waivers), job, profile.limits)
+    found = bounds.readings_by_metric(busy.judged_part(attempts, waivers, profile.limits), job, profile.limits)
     judgements: list[Judgement] = []
     for metric, readings in sorted(found.items()):
         if subject_of_metric(metric) not in {subject, COUNTERS}:  # any file could give it a good value
@@ -155,11 +155,11 @@ def _judge_bound(bound: str, limit: Limit, readings: Sequence[Reading], job: Job
         return _judge_few(limit, readings, job, num_metrics)
     if scope != limit.scope:
         readings = [one._replace(unit=job.member_of(one.rank, scope)) for one in readings]
-    usable, unstable, faulty = bounds.classify(readings, bound, limit, job)
-    finding = _find(bound, limit, usable, job, num_metrics)
+    found = bounds.classify(readings, bound, limit, job)
+    finding = _find(bound, limit, found.usable, job, num_metrics)
     missing = sorted(set(job.members(scope)) - {reading.unit for reading in readings})
-    results = list(_problems(limit, finding, unstable, faulty, missing, scope, job))
-    if not results and bound == "uniform" and len({reading.unit for reading in usable}) < 2:
+    results = list(_problems(limit, finding, found, missing, scope, job))
+    if not results and bound == "uniform" and len({reading.unit for reading in found.usable}) < 2:
         results = [{"status": Status.NOT_APPLICABLE, "message": f"{limit.metric}: not applicable: one figure has nothing to be equal to"}]
     if not results:
         assert finding.worst is not None, f"{limit.metric} {bound}: no figure, and no problem was reported"
@@ -186,7 +186,7 @@ def _judge_few(limit: Limit, readings: Sequence[Reading], job: Job, num_metrics:
 def _two_that_differ(limit: Limit, readings: Sequence[Reading], job: Job, num_metrics: int) -> tuple[Fraction, tuple[Reading, ...]] | None:
     """Return how far one of two units is behind the other, and both; None where that is no more than a limit of more units allows."""
     assert limit.peers is not None
-    usable, _, _ = bounds.classify(readings, "peers", limit, job)
+    usable = bounds.classify(readings, "peers", limit, job).usable
     return bounds.difference_of_two(usable, limit.peers, bounds.peer_factor(2, num_metrics))
 
 
@@ -196,7 +196,9 @@ def differences_of_two(rows: Iterable[Row], profile: Profile, job: Job, waivers:
     It is no miss: two cannot tell which of them is odd.
     """
     found, num_metrics = dict[tuple[Scope, str], float](), num_peer_metrics(profile)
-    limits = {metric: one for metric, one in profile.limits.items() if one.peers and len(job.members(one.scope)) == 2}
+    let_off = {**profile.not_applicable, **waivers}
+    of_two = {metric: one for metric, one in profile.limits.items() if one.peers and len(job.members(one.scope)) == 2}
+    limits = {metric: one for metric, one in of_two.items() if matching_reason(metric, let_off) is None}
     for row in rows if limits else ():
         for metric, readings in bounds.readings_by_metric(busy.undisturbed(row.attempts, waivers), job, limits).items():
             differ = _two_that_differ(limits[metric], readings, job, num_metrics) if metric in limits else None
@@ -256,9 +258,7 @@ def _find(bound: str, limit: Limit, readings: Sequence[Reading], job: Job, num_m
     return bounds.find_behind(readings, limit.peers, bounds.peer_factor(len(job.members(scope)), num_metrics))
 
 
-def _problems(
-    limit: Limit, finding: Finding, unstable: Sequence[Fault], faulty: Sequence[Fault], missing: Sequence[int], scope: Scope, job: Job
-) -> Iterable[_Result]:
+def _problems(limit: Limit, finding: Finding, found: bounds.Sorted, missing: Sequence[int], scope: Scope, job: Job) -> Iterable[_Result]:
     """Yield the worst first: missed, cannot be judged, unstable, not measured."""
     tail = _tail(limit, finding)
     if finding.missed:
@@ -267,7 +267,7 @@ def _problems(
     if finding.unfit:
         text = f"{limit.metric} {finding.fault}{tail} {_where(finding.unfit, scope, job)}"
         yield {"status": Status.INVALID, "message": text, "ranks": _ranks(finding.unfit)}
-    for status, unusable in ((Status.INVALID, faulty), (Status.UNSTABLE, unstable)):
+    for status, unusable in ((Status.INVALID, found.faulty), (Status.UNSTABLE, found.unstable), (Status.NOT_MEASURED, found.brief)):
         if unusable:
             wrong = [reading for reading, _ in unusable]
             text = f"{limit.metric} {unusable[0][1]}{tail} {_where(wrong, scope, job)}"

@@ -119,9 +119,11 @@ def _message(
 
 
 def _beside(attempts: Sequence[Attempt], job: Job, shown: Collection[str]) -> Iterator[str]:
-    """Yield foreign processes that decided nothing: of an attempt that was repeated, or allowed."""
+    """Yield foreign processes that decided nothing: of an attempt that was repeated, or allowed. Likewise where nobody knew of any."""
     for attempt in attempts:
-        for text in (_foreign(record, job) for record in attempt.ranks if record.foreign):
+        told = [_foreign(record, job) for record in attempt.ranks if record.foreign]
+        unknown = {f"{job.who([record.rank])}: {record.unwatched}" for record in attempt.ranks if record.unwatched}
+        for text in [*told, *(sorted(unknown) if attempt is not attempts[-1] else ())]:
             if text not in shown:
                 yield f"{text}, during attempt {attempt.number}"
 
@@ -176,7 +178,7 @@ def _describe(record: RankRecord, again: str) -> str:
         reason = essence(record.message) if record.stack else "a peer failed first"  # an exception of its own is an echo
         return f"{reason}{meanwhile}"  # its GPU's counters may explain why the peer failed
     phase = f" in {record.phase}{again}" if record.phase else again
-    place = where(record.stack) if record.outcome is Outcome.STUCK else ""
+    place = where(record.stack) if record.outcome in {Outcome.STUCK, Outcome.NOT_MEASURED} else ""
     frames = f"; inside {place}" if place else ""
     message = f": {essence(record.message)}" if record.message else ""
     return f"{record.outcome}{phase}{message}{frames}{meanwhile}"
@@ -198,14 +200,20 @@ def _disturbed(nodeid: str, attempts: Sequence[Attempt], waivers: Mapping[str, s
 
 
 def _causes_of_disturbed(attempt: Attempt, job: Job) -> Iterator[_Cause]:
-    """Yield the processes, and what ranks said beside one: it may be the reason for any failure, and for a pass that is too slow to see."""
+    """Yield the processes, and what ranks said beside one: it may be the reason for any failure, and for a pass that is too slow to see.
+
+    Where nobody knows who used the GPUs, it may be likewise.
+    """
+    beside = Outcome.DISTURBED if any(record.foreign for record in attempt.ranks) else Outcome.NOT_MEASURED
     for record in attempt.ranks:
         if record.foreign:
             yield Outcome.DISTURBED, _foreign(record, job)
+        if record.unwatched:
+            yield Outcome.NOT_MEASURED, f"{job.who([record.rank])}: {record.unwatched}"
         if record.outcome is Outcome.LOST or record.outcome is Outcome.INTERRUPTED:
             yield record.outcome, f"{job.who([record.rank])}: {_describe(record, '')}"
         elif record.outcome is not Outcome.PASSED:
-            yield Outcome.DISTURBED, f"{job.who([record.rank])}, meanwhile: {_describe(record, '')}"
+            yield beside, f"{job.who([record.rank])}, meanwhile: {_describe(record, '')}"
 
 
 def _causes_of_attempts(nodeid: str, attempts: Sequence[Attempt], profile: Profile, job: Job, waivers: Mapping[str, str]) -> list[_Cause]:
@@ -216,9 +224,6 @@ def _causes_of_attempts(nodeid: str, attempts: Sequence[Attempt], profile: Profi
     disturbed = _disturbed(nodeid, attempts, waivers)
     whole = [attempt for attempt in attempts if attempt not in disturbed]
     causes = [cause for attempt in disturbed if attempt is attempts[-1] for cause in _causes_of_disturbed(attempt, job)]
-    if is_validation(nodeid) and not busy.is_allowed(waivers):
-        unwatched = (record for attempt in whole for record in attempt.ranks if record.unwatched)
-        causes += ((Outcome.NOT_MEASURED, f"{job.who([record.rank])}: {record.unwatched}") for record in unwatched)
     return causes + _causes_of_whole(nodeid, whole, profile, job)
 
 

@@ -259,6 +259,42 @@ class DdpResult:
         return self.mean_compute_s / self.slowest_compute_s
 
 
+class _Turns:
+    """Blocks of steps that reduce gradients, and of steps that do not, by turns."""
+
+    def __init__(self, training: Training, group: Group) -> None:
+        self.spans = list[Span]()
+        self.reducing, self.others = list[Phases](), list[Phases]()
+        self.is_cut = False
+        self._training, self._group = training, group
+
+    def run(self, times: Times) -> tuple[list[float], list[float]]:
+        """Return the seconds of a step that reduces and of one that does not, by blocks. Collective in the group."""
+        training, group = self._training, self._group
+        lasts_s = times.warmup_s + times.num_blocks * times.block_s
+        if few := hopeless_blocks(self._reduced, times.hopeless_s, training.largest_in(group), lasts_s=lasts_s):
+            self.is_cut, self.spans = True, list(few.spans)
+            return list(few.operation_s), [self._alone(1).elapsed_s for _ in range(2)]
+        self.reducing.clear()
+        training.block(training.steps_filling(times.warmup_s, times.min_iterations, group), group)
+        num_steps = training.steps_filling(times.block_s, times.min_iterations, group)
+        self.spans = [kind(num_steps) for _ in range(times.num_blocks) for kind in (self._reduced, self._alone)]
+        steps_s = [span.elapsed_s / num_steps for span in self.spans]
+        return steps_s[::2], steps_s[1::2]
+
+    def _reduced(self, num_steps: int) -> Span:
+        span, phases = self._training.block(num_steps, self._group)
+        self.reducing += phases
+        return span
+
+    def _alone(self, num_steps: int) -> Span:
+        module = cast(DistributedDataParallel, self._training.module)
+        with self._training.step.undone():
+            span, phases = self._training.block(num_steps, self._group, module.no_sync)
+        self.others += phases
+        return span
+
+
 def measure_ddp(
     workload: Workload, *, device: torch.device, compiled: bool, times: Times, group: Group = None, feed: Feed = ON_DEVICE
 ) -> DdpResult:
@@ -270,30 +306,19 @@ def measure_ddp(
 
     with tuned(workload, device):
         training = Training(workload, dist.get_rank(), device, wrap, feed=feed)
-        module = cast(DistributedDataParallel, training.module)
-        few = hopeless_blocks(lambda num_steps: training.block(num_steps, group)[0], times.hopeless_s, training.largest_in(group))
-        num_steps, num_blocks = 1, 2
-        if few is None:
-            training.block(training.steps_filling(times.warmup_s, times.min_iterations, group), group)
-            num_steps, num_blocks = training.steps_filling(times.block_s, times.min_iterations, group), times.num_blocks
-        spans, reducing, others = list[Span](), list[Phases](), list[Phases]()
-        for _ in range(num_blocks):
-            span, phases = training.block(num_steps, group)
-            with training.step.undone():
-                alone_span, alone_phases = training.block(num_steps, group, module.no_sync)
-            spans, reducing, others = [*spans, span, alone_span], reducing + phases, others + alone_phases
-        reduced_s, alone_s = ([span.elapsed_s / num_steps for span in of_kind] for of_kind in (spans[::2], spans[1::2]))
+        turns = _Turns(training, group)
+        reduced_s, alone_s = turns.run(times)
         compute_s = statistics.median(alone_s)
-        steps, (computes_s,) = slowest_steps(reduced_s, compute_s, is_cut=few is not None, device=device, group=group)
+        steps, (computes_s,) = slowest_steps(reduced_s, compute_s, is_cut=turns.is_cut, device=device, group=group)
         return DdpResult(
-            trained=training.result(steps, spans),
+            trained=training.result(steps, turns.spans),
             compute_s=compute_s,
             slowest_compute_s=max(computes_s),
             mean_compute_s=statistics.mean(computes_s),
-            phases=median(reducing),
-            data_wait_fraction=data_wait_fraction(reducing + others),
-            gradient_bytes=sum(parameter.nbytes for parameter in module.parameters()),
-            digest=digest(module.parameters()),
+            phases=median(turns.reducing),
+            data_wait_fraction=data_wait_fraction(turns.reducing + turns.others),
+            gradient_bytes=sum(parameter.nbytes for parameter in training.module.parameters()),
+            digest=digest(training.module.parameters()),
         )
 
 

@@ -1,4 +1,4 @@
-"""Kubernetes reports each node ready, it allocates all its devices, and no other pod is on its GPUs.
+"""Kubernetes reports each node ready and free of faults, it allocates all its devices, and no other pod is on its GPUs.
 
 Runs in a pod that may ask the API.
 """
@@ -8,11 +8,11 @@ import os
 
 import pytest
 
-from gpu_acceptance.inventory import kubernetes, kubernetes_health
+from gpu_acceptance.inventory import kubernetes, kubernetes_health, kubernetes_own
 
 pytestmark = pytest.mark.no_group
 
-_read_once = functools.cache(kubernetes.read)
+_read_once = functools.cache(kubernetes_own.read)
 
 
 @pytest.fixture
@@ -35,14 +35,14 @@ def tell(in_pod, record):
 
 
 def test_node(judge, tell, ranks):
-    """Kubernetes calls the node ready, sees no pressure on it, and has not cordoned it."""
+    """Kubernetes calls the node ready, sees no pressure on it, its agents report no fault, and nobody has cordoned it."""
     judge(kubernetes_health.node)
     if ranks.local_rank == 0:
         tell(kubernetes_health.own_facts(_read_once()))
 
 
 def test_devices(judge):
-    """The device plugins offer every GPU and RDMA device that they found."""
+    """Device plugins and DRA drivers offer every GPU and RDMA device that they found."""
     judge(kubernetes_health.devices)
 
 

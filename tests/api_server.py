@@ -88,17 +88,34 @@ class Cluster:
     other_nodes: list[dict[str, Any]] = field(default_factory=list)
     later: list[list[dict[str, Any]]] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
+    groups: tuple[str, ...] = ("v1",)  # versions of resource.k8s.io
+    slices: list[dict[str, Any]] = field(default_factory=list)
+    claims: dict[str, dict[str, Any]] = field(default_factory=dict)  # by name, in the namespace `default`
+    forbidden: str = "no such path"  # answered with 403
 
     def told(self, path: str, authorization: str | None) -> tuple[int, str]:
         self.asked.append(path)
         if self.answer or authorization != f"Bearer {TOKEN}":
             return self.answer or (401, '{"kind": "Status", "message": "Unauthorized"}')
         parts = urlsplit(path)
+        if self.forbidden in path:
+            return 403, "{}"
         query = {name: value for name, (value,) in parse_qs(parts.query).items()}
         if path == f"/api/v1/nodes/{NODE}":
             return 200, json.dumps(self.node)
         if path == f"/api/v1/pods?fieldSelector=spec.nodeName%3D{NODE}":
             return 200, self._list("Pod", [one for one in self.pods if one["spec"].get("nodeName") == NODE], {})
+        if path == "/apis":
+            versions = [{"groupVersion": f"resource.k8s.io/{version}", "version": version} for version in self.groups]
+            return 200, json.dumps(
+                {"kind": "APIGroupList", "groups": [{"name": "resource.k8s.io", "versions": versions}] if versions else []}
+            )
+        if self.groups and parts.path == f"/apis/resource.k8s.io/{self.groups[0]}/resourceslices":
+            of_node = query.get("fieldSelector", "").removeprefix("spec.nodeName=")
+            return 200, self._list("ResourceSlice", [one for one in self.slices if of_node in {"", one["spec"].get("nodeName")}], query)
+        if self.groups and parts.path.startswith(of_claims := f"/apis/resource.k8s.io/{self.groups[0]}/namespaces/default/resourceclaims/"):
+            claim = self.claims.get(parts.path.removeprefix(of_claims))
+            return (200, json.dumps(claim)) if claim else (404, "{}")
         if parts.path == "/api/v1/nodes":
             return 200, self._list("Node", [self.node, *self.other_nodes], query)
         if parts.path == "/api/v1/namespaces/default/pods" and "labelSelector" in query:

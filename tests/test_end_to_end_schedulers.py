@@ -49,28 +49,45 @@ def test_ranks_may_run_on_the_cpus_that_slurm_gave_and_on_no_other(tmp_path):
 
 
 @pytest.mark.needs("openssl")
-def test_a_cordoned_node_is_rejected_by_name(tmp_path):
+def test_a_cordoned_and_faulty_node_is_rejected_by_name(tmp_path):
     account = tmp_path / "account"
     suite = suite_in_pod(tmp_path / "suite", account)
     with cluster(account) as api:
         api.node["spec"]["taints"].append({"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"})
         other = copy.deepcopy(api.node)
         other["metadata"]["name"] = "node-02"
+        api.node["status"]["conditions"].append({"type": "XIDErrors", "status": "True", "reason": "XIDErrorsPresent", "message": "XID 79"})
         api.other_nodes = [other]
         ended = torchrun(suite, env=api.environment)
     assert ended.record.conclusion.verdict == "REJECTED", ended.output
     passed = dict.fromkeys(("test_devices", "test_pods", "test_elsewhere"), Outcome.PASSED)
     assert ended.outcomes() == {"test_node": Outcome.FAILED, **passed}
     assert "kubernetes.node.taints = 1 count (node.kubernetes.io/unschedulable), need <= 0 count" in ended.row("test_node").message
+    assert "kubernetes.node.faults = 1 count (XIDErrors True (AKS: XID 79)), need <= 0 count" in ended.row("test_node").message
     coverage = ended.record.conclusion.coverage
-    assert (coverage.ranks, coverage.limits_expected, coverage.limits_judged, coverage.limits_held) == (2, 7, 7, 6)
+    assert (coverage.ranks, coverage.limits_expected, coverage.limits_judged, coverage.limits_held) == (2, 8, 8, 6)
     assert "1 node of the cluster without a pod of this run: not tested" in ended.record.conclusion.line
     told = {**ended.values("test_node"), **ended.values("test_elsewhere")}
     assert told["nodes.untested_names"] == "node-02 (node.kubernetes.io/unschedulable)"
     assert told["node.name"] == "node-01"
     assert told["node.labels"] == "nvidia.com/gpu.present=true"
     assert told["node.all_taints"] == "nvidia.com/gpu=present:NoSchedule; node.kubernetes.io/unschedulable:NoSchedule"
+    assert told["node.conditions"] == "XIDErrors True (XIDErrorsPresent)"
     assert len(api.asked) == 3  # by one rank of the two
+
+
+@pytest.mark.needs("openssl")
+@pytest.mark.parametrize(("kind", "status", "verdict"), [("GPUMissing", "False", "ACCEPTED"), ("GpuState", "True", "INCOMPLETE")])
+def test_a_sound_node_with_other_resources_is_accepted_unless_a_condition_of_its_gpus_proves_nothing(tmp_path, kind, status, verdict):
+    account = tmp_path / "account"
+    suite = suite_in_pod(tmp_path / "suite", account)
+    with cluster(account) as api:
+        api.node["status"]["conditions"].append({"type": kind, "status": status, "reason": "x"})
+        for numbers in (api.node["status"]["capacity"], api.node["status"]["allocatable"]):
+            numbers |= {"koordinator.sh/gpu-memory": "80Gi", "example.com/share": "1500m", "example.com/bandwidth": "1e3"}
+        ended = torchrun(suite, env=api.environment)
+    assert ended.record.conclusion.verdict == verdict, ended.output
+    assert ended.values("test_node")["node.conditions"] == f"{kind} {status} (x)"
 
 
 @pytest.mark.parametrize(

@@ -192,6 +192,6 @@ def test_where_the_api_is_asked_the_pods_may_and_the_suite_does(tmp_path):
     assert pod["automountServiceAccountToken"] is True
     assert objects["ClusterRoleBinding"]["roleRef"]["name"] == objects["ClusterRole"]["metadata"]["name"]
     allowed = {name: set(rule["verbs"]) for rule in objects["ClusterRole"]["rules"] for name in rule["resources"]}
-    assert allowed == {"nodes": {"get", "list"}, "pods": {"list"}}
+    assert allowed == {"nodes": {"get", "list"}, "pods": {"list"}, "resourceslices": {"list"}, "resourceclaims": {"get"}}
     assert pod["containers"][0]["args"] == ["--level=quick", "--limits=site-kubernetes"]
     assert {"NODE_NAME", "POD_UID", "PET_NODE_RANK"} <= {entry["name"] for entry in pod["containers"][0]["env"]}

@@ -8,7 +8,7 @@ import kubernetes_validate
 import pytest
 
 from gpu_acceptance.cli import meet
-from gpu_acceptance.inventory import kubernetes, kubernetes_health
+from gpu_acceptance.inventory import kubernetes, kubernetes_health, kubernetes_own
 from gpu_acceptance.inventory.answer import Missing, Why
 
 pytestmark = pytest.mark.needs("openssl")
@@ -100,12 +100,14 @@ def told_by(api, node, pods):
     own = pods["items"][0]
     api.node, api.pods = node, [{**own, "spec": {**own["spec"], "nodeName": "node-01"}}]
     api.environment.update(NODE_NAME="node-01", POD_UID=own["metadata"]["uid"])
-    return kubernetes.read(api.environment)
+    return kubernetes_own.read(api.environment)
 
 
+STOPPED = "kubelet: Kubelet stopped posting node status."
 WELL = {
     "node.ready": (True, "KubeletReady"),
     "node.pressure": (0, ""),
+    "node.faults": (0, ""),
     "node.taints": (0, ""),
     "devices.gpus": (8, ""),
     "devices.withdrawn": (0, ""),
@@ -118,7 +120,7 @@ SICK = {  # what differs
     "not_ready": {"node.ready": (False, "KubeletNotReady"), "node.taints": (1, "node.kubernetes.io/not-ready")},  # two taints of one key
     "unreachable": {
         "node.ready": (False, "NodeStatusUnknown"),
-        "node.pressure": (3, "MemoryPressure Unknown, DiskPressure Unknown, PIDPressure Unknown"),
+        "node.pressure": (3, f"MemoryPressure Unknown ({STOPPED}), DiskPressure Unknown ({STOPPED}), PIDPressure Unknown ({STOPPED})"),
         "node.taints": (1, "node.kubernetes.io/unreachable"),
     },
 }
@@ -148,4 +150,4 @@ def test_a_missing_right_is_named_in_the_words_of_the_api(api):
         'nodes "node-01" is forbidden: User "system:serviceaccount:default:gpu-acceptance" cannot get resource "nodes" '
         'in API group "" at the cluster scope'
     )
-    assert kubernetes.read(api.environment).node == Missing(Why.NOT_PERMITTED, f"GET /api/v1/nodes/node-01: status 403, {message!r}")
+    assert kubernetes_own.read(api.environment).node == Missing(Why.NOT_PERMITTED, f"GET /api/v1/nodes/node-01: status 403, {message!r}")

@@ -7,10 +7,10 @@ import pytest
 from api_server import JOB_UID, in_container, node, pod, unscheduled
 
 from gpu_acceptance.cli.meet import await_pods
-from gpu_acceptance.inventory import kubernetes, kubernetes_health
+from gpu_acceptance.inventory import kubernetes, kubernetes_health, kubernetes_node, kubernetes_own
 from gpu_acceptance.inventory.answer import Missing, Why
 
-ODD = (None, "", "x\n\x1b[2J\u202e", "9" * 400, 7, -1.5, True, [], {}, [None], ["x"], {"x": None}, [[]], [{}])
+ODD = (None, "", "x\n\x1b[2J\u202e", "9" * 400, 7, -1.5, float("inf"), True, [], {}, [None], ["x"], {"x": None}, [[]], [{}])
 SELECTING = {
     "nodeSelector": {"a": "b"},
     "affinity": {
@@ -78,24 +78,24 @@ def test_a_pod_that_is_awaited(one):
 def test_a_node_that_was_not_tested():
     for other in spoilt(node()):
         for spec in ({}, SELECTING):
-            found = kubernetes.parsed([other], "x", partial(kubernetes_health._candidates, spec))
+            found = kubernetes.parsed([other], "x", partial(kubernetes_health._candidates, spec, ()))
             assert_read_or_unreadable(found)
 
 
 def test_a_selector_of_a_pod():
     labelled = node()
     labelled["metadata"]["labels"] = {"a": "b", "rack": "7"}
-    assert kubernetes.parsed([labelled], "x", partial(kubernetes_health._candidates, SELECTING))
+    assert kubernetes.parsed([labelled], "x", partial(kubernetes_health._candidates, SELECTING, ()))
     for spec in spoilt(SELECTING):
-        assert_read_or_unreadable(kubernetes.parsed([labelled], "x", partial(kubernetes_health._candidates, spec)))
+        assert_read_or_unreadable(kubernetes.parsed([labelled], "x", partial(kubernetes_health._candidates, spec, ())))
 
 
 def test_a_node_of_the_run_and_the_pods_on_it():
     for other in spoilt(node()):
-        told = kubernetes.Answers(kubernetes.parsed(other, "x", kubernetes._node), (), "uid")
+        told = kubernetes_own.Answers(kubernetes.parsed(other, "x", kubernetes_node.read_node), (), "uid")
         assert_read_or_unreadable(told.node)
         for facts in (kubernetes_health.node(told), kubernetes_health.devices(told), kubernetes_health.own_facts(told)):
             for metric, value, *_ in facts:
                 assert not isinstance(value, str) or value.isprintable(), (metric, value)
     for other in spoilt(pod("mine", "uid", JOB_UID, "8")):
-        assert_read_or_unreadable(kubernetes.parsed({"metadata": {}, "items": [other]}, "x", kubernetes._pods))
+        assert_read_or_unreadable(kubernetes.parsed({"metadata": {}, "items": [other]}, "x", kubernetes_own._pods))

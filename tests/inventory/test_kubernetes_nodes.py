@@ -6,11 +6,12 @@ import kubernetes_validate
 import pytest
 from api_server import NODE, node
 
-from gpu_acceptance.inventory import kubernetes, kubernetes_health
+from gpu_acceptance.inventory import kubernetes_health, kubernetes_own
 from gpu_acceptance.inventory.answer import MOST_TEXT, Missing, Why
 
 pytestmark = pytest.mark.needs("openssl")
 
+GRAMMAR = "it is a number and m, k, M, Ki, Mi or the like"
 PRESENT = {"nvidia.com/gpu.present": "true"}
 
 
@@ -25,7 +26,7 @@ def named(name, labels=PRESENT, gpus="8", **spec):
 
 def elsewhere(api, used=(NODE,)):
     """Number and names."""
-    told = kubernetes.read(api.environment)
+    told = kubernetes_own.read(api.environment)
     (_, number, _), (_, names, _) = kubernetes_health.elsewhere_facts(told, kubernetes_health.read_candidates(told, api.environment), used)
     return number, names
 
@@ -120,7 +121,10 @@ def test_a_selector_of_another_form_leaves_the_nodes_unknown(api, spec, said):
         (lambda other: other["metadata"].update(name="\x1b[2J"), "no name of a node: '\\x1b[2J'"),
         (lambda other: other["metadata"].update(labels={"a": "b\nc"}), "no name: 'b\\nc'"),
         (lambda other: other["metadata"].update(labels=7), "AttributeError: 'int' object has no attribute 'items'"),
-        (lambda other: other["status"]["capacity"].update({"nvidia.com/gpu": "many"}), "no number of devices: 'many'"),
+        (
+            lambda other: other["status"]["capacity"].update({"nvidia.com/gpu": "many"}),
+            "no quantity of Kubernetes: 'many'; it is a number and m, k, M, Ki, Mi or the like",
+        ),
         (lambda other: other["spec"].update(taints=[{"key": "x"}]), "KeyError: 'effect'"),
     ],
 )
@@ -132,7 +136,7 @@ def test_a_node_of_another_form_is_unreadable_and_not_left_out(api, spoil, said)
 
 
 def test_a_pod_that_may_not_list_nodes_does_not_know(api):
-    told = kubernetes.read(api.environment)
+    told = kubernetes_own.read(api.environment)
     api.answer = (403, "{}")
     assert elsewhere_of(told, api) == dict.fromkeys(("untested", "untested_names"), DENIED)
 
@@ -140,7 +144,7 @@ def test_a_pod_that_may_not_list_nodes_does_not_know(api):
 def test_without_an_answer_about_its_own_node_the_number_is_not_unknown_but_absent(api):
     """In a pod that may ask nothing, which is no fault unless a site asks for the subject."""
     api.environment["NODE_NAME"] = ""
-    told = kubernetes.read(api.environment)
+    told = kubernetes_own.read(api.environment)
     assert isinstance(told.pods, Missing)
     assert elsewhere_of(told, api) == {"untested_names": told.pods}
     assert api.asked == []
@@ -156,17 +160,17 @@ def elsewhere_of(told, api):
 
 def test_a_pod_that_is_not_listed_on_its_node_does_not_know(api):
     api.environment["POD_UID"] = "another"
-    told = kubernetes_health.read_candidates(kubernetes.read(api.environment), api.environment)
+    told = kubernetes_health.read_candidates(kubernetes_own.read(api.environment), api.environment)
     assert told == Missing(Why.NOT_THERE, "no pod of uid another on this node")
 
 
 def facts(api):
-    return {
-        metric.removeprefix("kubernetes.node."): value for metric, value, _ in kubernetes_health.own_facts(kubernetes.read(api.environment))
-    }
+    told = kubernetes_own.read(api.environment)
+    return {metric.removeprefix("kubernetes.node."): value for metric, value, _ in kubernetes_health.own_facts(told)}
 
 
 def test_taints_and_labels_are_listed_with_the_kind_and_place_of_the_node_first(api):
+    api.node["status"]["conditions"].append({"type": "NetworkReady", "status": "True", "reason": "CiliumIsUp"})
     api.node["metadata"]["labels"] = {
         "feature.node.kubernetes.io/cpu-cpuid.AVX": "true",
         "site.example/owner": "",
@@ -180,14 +184,17 @@ def test_taints_and_labels_are_listed_with_the_kind_and_place_of_the_node_first(
         "all_taints": "nvidia.com/gpu=present:NoSchedule; reserved:NoExecute",
         "labels": f"nvidia.com/gpu.product=NVIDIA-H200; topology.kubernetes.io/zone=a; kubernetes.io/hostname={NODE}; site.example/owner=; "
         "feature.node.kubernetes.io/cpu-cpuid.AVX=true",
+        "conditions": "NetworkReady True (CiliumIsUp)",
     }
 
 
 def test_a_node_without_taints_and_labels(api):
     api.node["spec"], api.node["metadata"] = {}, {"name": NODE}
-    assert facts(api) == {"name": NODE, "all_taints": "none", "labels": "none"}
+    assert facts(api) == {"name": NODE, "all_taints": "none", "labels": "none", "conditions": "none"}
 
 
 def test_a_node_that_may_not_be_read_is_unknown(api):
     api.answer = (403, "{}")
-    assert {name: value.missing for name, value in facts(api).items()} == dict.fromkeys(("name", "all_taints", "labels"), Why.NOT_PERMITTED)
+    assert {name: value.missing for name, value in facts(api).items()} == dict.fromkeys(
+        ("name", "all_taints", "labels", "conditions"), Why.NOT_PERMITTED
+    )

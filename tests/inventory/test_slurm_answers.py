@@ -138,3 +138,19 @@ def test_any_output_is_parsed_or_a_value_error(parse, text):
         parse(text)
     except ValueError as error:
         assert str(error)  # noqa: PT017 - either is fine, an error of another kind is not
+
+
+@given(
+    st.lists(st.sampled_from(["IDLE", "REBOOT", "DRAIN", "DOWN", "MIXED", "?", "+", "*", "~", "$", "^", "-", "NOT_RESPONDING"])).map(
+        "".join
+    )
+)
+def test_no_flag_of_a_state_is_lost_and_none_is_counted_twice(text):
+    try:
+        (found,) = slurm.parse_nodes(NODE.format(name="node1", state=text, more=""))
+    except ValueError:
+        return
+    words = [found.state, *found.flags]
+    assert len(set(found.flags)) == len(found.flags)
+    assert all(mark in words for mark in "*~$^-?" if mark in text)
+    assert "DRAIN" not in text.split("+") or "DRAIN" in words

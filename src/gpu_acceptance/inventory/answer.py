@@ -103,7 +103,7 @@ def parsed(answer: Answer[U], what: str, parse: Callable[[U], T]) -> Answer[T]:
         return parse(answer)
     except ValueError as error:
         return Missing(Why.UNREADABLE, f"{what}: {error}"[:_MOST_DETAIL])
-    except (LookupError, TypeError, AttributeError) as error:
+    except (LookupError, TypeError, AttributeError, ArithmeticError) as error:
         return Missing(Why.UNREADABLE, f"{what}: {type(error).__name__}: {error}"[:_MOST_DETAIL])
 
 

@@ -1,4 +1,4 @@
-"""A pod's node, the pod itself, and the other pods of its job, from the API of Kubernetes."""
+"""The API of Kubernetes, asked from inside a pod, and the pods of its job."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
-from gpu_acceptance.inventory.answer import Answer, Missing, Why, one_line, parsed, read_text
+from gpu_acceptance.inventory.answer import Answer, Missing, Why, parsed, read_text
 
 NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")  # a DNS subdomain: name of a node or a pod
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")  # the kubelet mounts it there
@@ -22,11 +22,6 @@ _MOST_BYTES = 16 << 20  # a node has at most some hundred pods
 _MOST_SAID = 400  # characters: a reason names an account, a namespace and an object
 _PAGE = 100  # objects of one answer: a node is some 30 kB
 _MOST_PAGES = 200
-GPU = "nvidia.com/gpu"  # of NVIDIA's device plugin
-_NODE, _POD = "NODE_NAME", "POD_UID"  # deploy/kubernetes/components/api sets them
-_QUANTITY = re.compile(r"([0-9]{1,15})([kMG]?)")  # 1000 is written 1k
-_FACTOR = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
-_WITH_GPU = (GPU, "nvidia.com/mig-")  # whole, shared (nvidia.com/gpu.shared), and a part of one
 LABELS = re.compile(r"[A-Za-z0-9]([A-Za-z0-9./_-]{0,315}[A-Za-z0-9])?=[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 RUNNING, PENDING, TERMINATING, NOT_READY, DONE = "Running", "Pending", "Terminating", "NotReady", ("Succeeded", "Failed")
 _PHASES = {RUNNING, PENDING, *DONE, "Unknown"}
@@ -93,114 +88,6 @@ def _said(body: bytes) -> str:
         answer = None
     message = answer.get("message") if isinstance(answer, dict) else None
     return repr(message) if isinstance(message, str) and message else f"{len(body)} bytes"
-
-
-class Devices(NamedTuple):
-    """An extended resource of a node: the number that its plugin found, and the number that pods may get."""
-
-    resource: str
-    capacity: int
-    allocatable: int
-
-
-class Taint(NamedTuple):
-    """A taint of a node."""
-
-    key: str
-    value: str
-    effect: str
-
-
-class Node(NamedTuple):
-    """A node in Kubernetes' own words; `conditions`: type -> status and reason."""
-
-    name: str
-    conditions: Mapping[str, tuple[str, str]]
-    taints: tuple[Taint, ...]
-    labels: Mapping[str, str]
-    devices: tuple[Devices, ...]
-
-
-class Pod(NamedTuple):
-    """A pod that has not ended. `owner`: the uid of its controller."""
-
-    name: str
-    uid: str
-    owner: str
-    num_gpus: int
-    spec: Mapping[str, Any]  # as the API gives it
-
-
-class Answers(NamedTuple):
-    """Answers of the API to this pod, whose uid is `own`."""
-
-    node: Answer[Node]
-    pods: Answer[tuple[Pod, ...]]
-    own: str
-
-
-def read(environ: Mapping[str, str] = os.environ) -> Answers:
-    """Make two requests to the API of this cluster, of at most 10 s each."""
-    name, own = environ.get(_NODE, ""), environ.get(_POD, "")
-    if not (NAME.fullmatch(name) and own):
-        lack = Missing(Why.NOT_THERE, f"{_NODE}={name!r}, {_POD}={own!r}: deploy/kubernetes/components/api sets both"[:200])
-        return Answers(lack, lack, own)
-    node = parsed(get(f"/api/v1/nodes/{name}", environ), "node of the API", _node)
-    pods = parsed(get(f"/api/v1/pods?fieldSelector=spec.nodeName%3D{name}", environ), "pods of the API", _pods)
-    return Answers(node, pods, own)
-
-
-def _node(answer: dict[str, Any]) -> Node:
-    status = answer["status"]
-    capacity, allocatable = status["capacity"], status["allocatable"]
-    return Node(
-        one_line(answer["metadata"]["name"]),
-        {one_line(one["type"]): (one["status"], one_line(one.get("reason") or "no reason")) for one in status["conditions"]},
-        taints_of(answer),
-        labels_of(answer),
-        tuple(
-            Devices(one_line(name), number_of(capacity[name]), number_of(allocatable.get(name, "0")))
-            for name in sorted(capacity)
-            if "/" in name  # an extended resource: those of Kubernetes itself have no domain
-        ),
-    )
-
-
-def taints_of(node: dict[str, Any]) -> tuple[Taint, ...]:
-    """Return the taints of a node as the API gives it. Raises ValueError over a text that is not one."""
-    return tuple(Taint(one_line(one["key"]), _value(one.get("value")), one_line(one["effect"])) for one in node["spec"].get("taints") or ())
-
-
-def labels_of(node: dict[str, Any]) -> dict[str, str]:
-    """Return the labels of a node as the API gives it. Raises ValueError over a text that is not one."""
-    return {one_line(key): _value(value) for key, value in (node["metadata"].get("labels") or {}).items()}
-
-
-def _value(text: str | None) -> str:
-    """Check a value of a label or a taint, which may be empty."""
-    return one_line(text) if text else ""
-
-
-def _pods(answer: dict[str, Any]) -> tuple[Pod, ...]:
-    if answer["metadata"].get("continue"):
-        raise ValueError("the list goes on")
-    return tuple(_pod(one["metadata"], one["spec"]) for one in answer["items"] if one["status"].get("phase") not in DONE)
-
-
-def _pod(meta: dict[str, Any], spec: dict[str, Any]) -> Pod:
-    owner = next((owner["uid"] for owner in meta.get("ownerReferences") or () if owner.get("controller")), "")
-    containers = [*spec["containers"], *(spec.get("initContainers") or ())]
-    limits = [(container.get("resources") or {}).get("limits") or {} for container in containers]
-    num_gpus = sum(number_of(number) for limit in limits for name, number in limit.items() if name.startswith(_WITH_GPU))
-    return Pod(one_line(f"{meta['namespace']}/{meta['name']}"), meta["uid"], owner, num_gpus, spec)
-
-
-def number_of(text: str) -> int:
-    """Parse a number of devices: `8`, `1k`."""
-    found = _QUANTITY.fullmatch(text)
-    if not found:
-        raise ValueError(f"no number of devices: {text!r:.40}")
-    return int(found[1]) * _FACTOR[found[2]]
 
 
 class Reason(NamedTuple):

@@ -1,20 +1,23 @@
 """Findings in a node of Kubernetes by topic: metric, answer, unit, detail; and the nodes without a pod of the run."""
 
+import math
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from fractions import Fraction
 from functools import partial
 from typing import Any, NamedTuple
 
 from gpu_acceptance.inventory import kubernetes
-from gpu_acceptance.inventory.answer import Answer, Missing, Why, all_missing, join_fitting, join_names, known, parsed, then
-from gpu_acceptance.inventory.kubernetes import GPU, Answers, Node, Pod, Taint, labels_of, number_of, taints_of
+from gpu_acceptance.inventory.answer import Answer, Missing, Why, all_missing, combine, join_fitting, join_names, known, parsed, then
+from gpu_acceptance.inventory.kubernetes_dra import GPU_DRIVER, Device, read_devices
+from gpu_acceptance.inventory.kubernetes_node import GPU, Devices, Node, Taint, labels_of, quantity, taints_of, whole
+from gpu_acceptance.inventory.kubernetes_own import Answers, Pod
+from gpu_acceptance.inventory.node_conditions import KUBELET, Judged, Meaning, judge, of_meaning
 
-Findings = Iterator[tuple[str, Answer[bool | int], str, str]]
+Findings = Iterator[tuple[str, Answer[bool] | Answer[int], str, str]]
 
-# Conditions of Kubernetes itself (its documentation, Node Status): True is bad. Conditions of others have any meaning.
-_PRESSURE = ("MemoryPressure", "DiskPressure", "PIDPressure")
-_NETWORK = ("NetworkUnavailable",)  # in clusters whose network sets it
+_PRESSURE = ("MemoryPressure", "DiskPressure", "PIDPressure")  # the kubelet always sets them; NetworkUnavailable is of some networks only
 _BAD_TAINTS = "node.kubernetes.io/"  # Kubernetes taints a faulty or cordoned node so
 Facts = Iterator[tuple[str, Answer[int] | Answer[str], str]]
 
@@ -22,24 +25,44 @@ _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 # Some hundred labels are flags of a CPU; what the node is and where it stands comes first.
 _FIRST_LABELS = ("nvidia.com/", "topology.kubernetes.io/", "node.kubernetes.io/", "kubernetes.io/")
 _LAST_LABELS = ("feature.node.kubernetes.io/", "beta.kubernetes.io/")
+_TOLD_IN_ORDER = (Meaning.FAULT, Meaning.BLIND, Meaning.PLAN, Meaning.FOREIGN, Meaning.SOUND)
+_MOST_NUMBER = (1 << 63) - 1
 _WHOLE = re.compile(r"-?[0-9]{1,18}")  # a label that Gt and Lt compare
 
 
 def node(answers: Answers) -> Findings:
-    """Yield if the node is ready, its pressures, and taints for faults."""
+    """Yield if the node is ready, its pressures, what its agents say of it, and taints for faults."""
     found = answers.node
     if isinstance(found, Missing):
-        yield from all_missing("kubernetes.node", found, ready="bool", pressure="count", taints="count")
+        yield from all_missing("kubernetes.node", found, ready="bool", pressure="count", faults="count", taints="count")
         return
-    status, reason = found.conditions.get("Ready", ("", ""))
-    yield "kubernetes.node.ready", status == "True" if status else _no_condition(found, "Ready"), "bool", reason
-    lacking = next((name for name in _PRESSURE if name not in found.conditions), None)
-    bad = [
-        f"{name} {found.conditions[name][0]}" for name in (*_PRESSURE, *_NETWORK) if found.conditions.get(name, ("False", ""))[0] != "False"
-    ]
-    yield "kubernetes.node.pressure", _no_condition(found, lacking) if lacking else len(bad), "count", join_names(bad)
+    ready, reason = _ready(found)
+    yield "kubernetes.node.ready", ready, "bool", reason
+    judged = judge(found.conditions)
+    pressures = [one for one in judged if one.agent == KUBELET and one.condition.type != "Ready"]
+    lacking = [name for name in _PRESSURE if name not in {one.condition.type for one in pressures}]
+    number, said = _faults(pressures, _no_condition(found, lacking[0]) if lacking else None)
+    yield "kubernetes.node.pressure", number, "count", said
+    number, said = _faults([one for one in judged if one.agent != KUBELET])
+    yield "kubernetes.node.faults", number, "count", said
     taints = bad_taints(found.taints)
     yield "kubernetes.node.taints", len(taints), "count", join_names(taints)
+
+
+def _ready(node: Node) -> tuple[Answer[bool], str]:
+    said = [one for one in node.conditions if one.type == "Ready"]
+    bad = [one for one in said if one.status in {"False", "Unknown"}]
+    lack = next((one.status for one in said if isinstance(one.status, Missing)), None if said else _no_condition(node, "Ready"))
+    value: Answer[bool] = not bad if bad or lack is None else lack
+    return value, (bad or said)[0].reason or "no reason" if said else ""
+
+
+def _faults(judged: Sequence[Judged], lack: Missing | None = None) -> tuple[Answer[int], str]:
+    """Count faults. Without a fault, a condition that proves nothing leaves the number unknown."""
+    bad, blind = ({one.condition.type: str(one) for one in judged if one.meaning is kind} for kind in (Meaning.FAULT, Meaning.BLIND))
+    if blind and lack is None:
+        lack = Missing(Why.UNREADABLE, f"no proof in either direction: {join_names(list(blind.values()))}"[:200])
+    return len(bad) if bad or lack is None else lack, join_names(list(bad.values()))
 
 
 def bad_taints(taints: Sequence[Taint]) -> list[str]:
@@ -52,21 +75,34 @@ def _no_condition(node: Node, condition: str) -> Missing:
 
 
 def devices(answers: Answers) -> Findings:
-    """Yield the GPUs that pods may get, and the devices that their plugins withdrew."""
-    found = answers.node
+    """Yield the GPUs that pods may get, and the devices that their drivers withdrew."""
+    found, slices = answers.node, answers.slices
     if isinstance(found, Missing):
         yield from all_missing("kubernetes.devices", found, gpus="count", withdrawn="count")
         return
-    gpus = [one.allocatable for one in found.devices if one.resource == GPU]
-    yield "kubernetes.devices.gpus", sum(gpus), "count", "" if gpus else f"no {GPU}: its device plugin does not run"
-    lost = [one for one in found.devices if one.allocatable < one.capacity]
-    number = sum(one.capacity - one.allocatable for one in lost)
-    yield (
-        "kubernetes.devices.withdrawn",
-        number,
-        "count",
-        join_names([f"{one.resource} {one.allocatable} of {one.capacity}" for one in lost]),
-    )
+    rows = [*found.devices, *known(slices)]
+    gpus = next((one for one in rows if one.resource in {GPU, GPU_DRIVER}), None)
+    none: Answer[int] = slices if isinstance(slices, Missing) and slices.missing is not Why.NOT_THERE else 0
+    absent = f"no {GPU} and no {GPU_DRIVER}: neither a device plugin nor a DRA driver runs"
+    detail = absent if gpus is None else "" if gpus.resource == GPU else f"by resource claim, {GPU_DRIVER}"
+    yield "kubernetes.devices.gpus", whole(gpus.resource, gpus.allocatable) if gpus else none, "count", detail
+    number, said = _withdrawn(rows)
+    yield "kubernetes.devices.withdrawn", number, "count", said
+
+
+def _withdrawn(rows: Sequence[Devices]) -> tuple[Answer[int], str]:
+    """Count what is lost of each resource. Without a loss, an amount that cannot be read leaves the number unknown."""
+    lacking = [one for row in rows for one in (row.capacity, row.allocatable) if isinstance(one, Missing)]
+    lost = {f"{row.resource} {row.said}": less for row in rows if (less := _less(row)) > 0}
+    number = min(math.ceil(sum(lost.values(), Fraction())), _MOST_NUMBER)
+    said = [*lost, *(map(str, lacking) if lost else ())]
+    return number if lost or not lacking else lacking[0], join_names(said)
+
+
+def _less(row: Devices) -> Fraction:
+    """Return the amount that was withdrawn, 0 where it cannot be read."""
+    less: Answer[Fraction] = combine(lambda capacity, allocatable: capacity - allocatable, row.capacity, row.allocatable)
+    return Fraction() if isinstance(less, Missing) else less
 
 
 def pods(answers: Answers) -> Findings:
@@ -78,20 +114,18 @@ def pods(answers: Answers) -> Findings:
     found = known(answers.pods)
     same = [pod for pod in found if pod is own or (own.owner and pod.owner == own.owner)]
     yield "kubernetes.pods.same_run", len(same), "count", join_names([pod.name for pod in same])
-    others = [pod.name + how for pod in found if pod not in same and (how := _how_it_has_devices(pod)) is not None]
-    yield "kubernetes.pods.others", len(others), "count", join_names(others)
+    others = [pod for pod in found if pod not in same]
+    by_claim = {pod.name: answers.drivers.get(pod.name, frozenset()) for pod in others}
+    with_gpu = [pod.name for pod in others if pod.gpus]
+    holding = [name for name, drivers in by_claim.items() if not isinstance(drivers, Missing) and GPU_DRIVER in drivers]
+    with_gpu += [f"{name} (by a resource claim)" for name in holding if name not in with_gpu]
+    lack = next((drivers for drivers in by_claim.values() if isinstance(drivers, Missing)), None)
+    yield "kubernetes.pods.others", len(with_gpu) if with_gpu or lack is None else lack, "count", join_names(with_gpu)
 
 
 def _own_pod(answers: Answers) -> Answer[Pod]:
     none = Missing(Why.NOT_THERE, f"no pod of uid {answers.own} on this node"[:200])
     return then(answers.pods, lambda pods: next((pod for pod in pods if pod.uid == answers.own), none))
-
-
-def _how_it_has_devices(pod: Pod) -> str | None:
-    """Return None for a pod without devices. A resource claim counts: another object, unreadable here, says if it is for a GPU."""
-    if pod.num_gpus:
-        return ""
-    return " (by a resource claim)" if pod.spec.get("resourceClaims") else None
 
 
 class Candidate(NamedTuple):
@@ -106,11 +140,14 @@ def read_candidates(answers: Answers, environ: Mapping[str, str] = os.environ) -
     own = _own_pod(answers)
     if isinstance(own, Missing):
         return own
-    return parsed(kubernetes.items("/api/v1/nodes", environ), "candidates of the API", partial(_candidates, own.spec))
+    nodes = kubernetes.items("/api/v1/nodes", environ)
+    by_claim: Answer[tuple[Device, ...]] = read_devices("", environ) if answers.slices else ()
+    with_gpus = then(by_claim, lambda devices: frozenset(one.node for one in devices if one.driver == GPU_DRIVER))
+    return then(with_gpus, lambda with_gpus: parsed(nodes, "candidates of the API", partial(_candidates, own.spec, with_gpus)))
 
 
-def _candidates(spec: Mapping[str, Any], nodes: list[dict[str, Any]]) -> tuple[Candidate, ...]:
-    return tuple(Candidate(_name(node), taints_of(node)) for node in nodes if _selects(spec, node))
+def _candidates(spec: Mapping[str, Any], with_gpus: Collection[str], nodes: list[dict[str, Any]]) -> tuple[Candidate, ...]:
+    return tuple(Candidate(_name(node), taints_of(node)) for node in nodes if _selects(spec, with_gpus, node))
 
 
 def _name(node: dict[str, Any]) -> str:
@@ -120,13 +157,13 @@ def _name(node: dict[str, Any]) -> str:
     return name
 
 
-def _selects(spec: Mapping[str, Any], node: dict[str, Any]) -> bool:
+def _selects(spec: Mapping[str, Any], with_gpus: Collection[str], node: dict[str, Any]) -> bool:
     """Decide as the scheduler (Kubernetes, Assigning Pods to Nodes): every label of nodeSelector, and one term of the affinity."""
     labels, wanted = labels_of(node), spec.get("nodeSelector") or {}
     required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(_REQUIRED) or {}
     terms = required.get("nodeSelectorTerms") or ()
     if not (wanted or terms):
-        return number_of(node["status"]["capacity"].get(GPU, "0")) > 0
+        return _name(node) in with_gpus or quantity(node["status"]["capacity"].get(GPU, "0")) > 0
     if any(labels.get(key) != value for key, value in wanted.items()):
         return False
     return not terms or any(_fits(term, node, labels) for term in terms)
@@ -173,16 +210,18 @@ def elsewhere_facts(answers: Answers, candidates: Answer[Sequence[Candidate]], u
 
 
 def own_facts(answers: Answers) -> Facts:
-    """Yield the node of this pod, its taints and labels."""
+    """Yield the node of this pod, its taints and labels, and the conditions that others than the kubelet set."""
     node = answers.node
     if isinstance(node, Missing):
-        yield from ((f"kubernetes.node.{name}", node, "text") for name in ("name", "all_taints", "labels"))
+        yield from ((f"kubernetes.node.{name}", node, "text") for name in ("name", "all_taints", "labels", "conditions"))
         return
     yield "kubernetes.node.name", node.name, "text"
     taints = [f"{one.key}={one.value}:{one.effect}" if one.value else f"{one.key}:{one.effect}" for one in node.taints]
     yield "kubernetes.node.all_taints", join_fitting(taints) or "none", "text"
     labels = [f"{key}={node.labels[key]}" for key in sorted(node.labels, key=_order)]
     yield "kubernetes.node.labels", join_fitting(labels) or "none", "text"
+    told = of_meaning(judge(node.conditions), *_TOLD_IN_ORDER)
+    yield "kubernetes.node.conditions", join_fitting(list(map(str, told))) or "none", "text"
 
 
 def _order(label: str) -> tuple[int, str]:

@@ -7,7 +7,7 @@ import shlex
 import subprocess
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -25,25 +25,25 @@ from gpu_acceptance.inventory.answer import (
     join_names,
     one_line,
     parsed,
-    parser,
     then,
 )
 
 _KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT")  # address of the controller, and credentials
 _OPTIONS = ("SLURM_", "SRUN_", "SCONTROL_")  # the job's own: each is an option of a command that runs in it
 _TIMEOUT_S = 60.0  # commands wait MessageTimeout, 10 s, for each controller in slurm.conf that is down
-_MOST_CHARACTERS = 64 << 20  # a node has 0.8 kB
-_MOST_DETAIL = 200
+_MOST_CHARACTERS, _MOST_DETAIL = 64 << 20, 200  # a node has 0.8 kB
 JOB, NODE = "SLURM_JOB_ID", "SLURMD_NODENAME"  # in the environment of every process of a job
 HOSTS = re.compile(r"[\w.,\[\]-]+", re.ASCII)  # `node[01-16],login`
 _CONTROLLER = re.compile(r"Slurmctld\((\w+)\) at (\S+) is (UP|DOWN)", re.ASCII)
-_GRES = re.compile(r"(\w+)(?::[\w.-]+)?:([0-9]{1,9})[KMGT]?(?:\([^()]*\))?", re.ASCII)  # `gpu:h200:8(IDX:0-7)`
+# `gpu:h200:8(IDX:0-7)`, `gpu:1g.10gb+me:2`, `shard:h200:8(0/8,8/8)`: names and types are any text of gres.conf(5) without `:` and `,`.
+_GRES = re.compile(r"([^\s:,()=]+)(?::[^\s:,()=]+){0,2}:([0-9]{1,9})([KMGTP]?)(?:\([^()]*\))?", re.ASCII)
+_FACTOR = {suffix: 1024**power for power, suffix in enumerate(("", *"KMGTP"))}
 _FREE_TEXT = re.compile(r"\s(?:Reason|Comment|Extra)=(.*)", re.DOTALL)  # text of people, up to the end of the line
 _SETTING = re.compile(r"(\w+)\s*= ?(.*)", re.ASCII)
 _SHARE = re.compile(r"\sNodes=(\S+) CPU_IDs=(\S+) Mem=([0-9]{1,12}) GRES=(\S*)")
-_state = parser(
-    r"([A-Z_]+)((?:\+[A-Z_]+)*)([*~#!%$@^-]?)", lambda state, flags, mark: (state, (*flags.split("+")[1:], *filter(None, [mark])))
-)
+# `MIXED+DRAIN`, `REBOOT*+DRAIN`, `ALLOCATED+`, `DOWN+?`: any word may carry marks, and `?` is a flag that this scontrol does not know
+# (node_state_string and node_state_flag_string in Slurm's src/common/slurm_protocol_defs.c).
+_STATE = re.compile(r"[A-Z_]+[*~#!%$@^-]*(?:\+(?:[A-Z_]+|\?)[*~#!%$@^-]*)*\+?", re.ASCII)
 _NONCE = "GPU_ACCEPTANCE_NONCE"
 _LABELLED = re.compile(r"\s*([0-9]+): (.*)")  # srun(1), --label
 # --overlap: the step that runs the suite has all that the job has. --immediate: srun would wait for it as long as the job lasts.
@@ -53,7 +53,7 @@ Findings = Iterator[tuple[str, Answer[bool] | Answer[int] | Answer[float], str, 
 
 _AT_WORK = {"ALLOCATED", "MIXED"}
 # sinfo(1), Node State Codes: plans and reservations are no faults; an unknown flag is one.
-_SOUND = {"CLOUD", "DYNAMIC_NORM", "MAINTENANCE", "PLANNED", "RESERVED", "-"}
+_SOUND = {"CLOUD", "DYNAMIC_NORM", "MAINTENANCE", "PLANNED", "RESERVED", "-", "$"}
 _OUT = {"DRAIN", "FAIL", "NOT_RESPONDING", "POWERED_DOWN", "POWERING_DOWN", "INVALID_REG", "*"}  # flags with which no job starts on a node
 
 
@@ -95,17 +95,10 @@ def ask(*command: str, environ: Mapping[str, str] = os.environ, codes: tuple[int
     """Return the output of a command of Slurm that ends within 60 s with one of these exit codes."""
     name = shlex.join(command)[:80]
     plain = {name: value for name, value in environ.items() if name in _KEPT or not name.startswith(_OPTIONS)}
+    plain |= {"SLURM_TIME_FORMAT": "%s", "LC_ALL": "C"}  # seconds since the epoch: independent of the time zone
+    pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "errors": "backslashreplace"}
     try:
-        done = subprocess.run(
-            command,
-            env={**plain, "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C"},  # seconds since the epoch: independent of the time zone
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="backslashreplace",
-            timeout=_TIMEOUT_S,
-            check=False,
-        )
+        done: subprocess.CompletedProcess[str] = subprocess.run(command, env=plain, timeout=_TIMEOUT_S, check=False, **pipes)
     except FileNotFoundError:
         return Missing(Why.NOT_THERE, f"{command[0]} is not on PATH")
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
@@ -213,6 +206,14 @@ def parse_nodes(text: str) -> tuple[Node, ...]:
     return tuple(found)
 
 
+def _state(text: str) -> tuple[str, tuple[str, ...]]:
+    """Return the state, and its flags and marks, each once: `DOWN*+DRAIN` is DOWN with `*` and DRAIN. A last `+` is COMPLETING."""
+    if not _STATE.fullmatch(text):
+        raise ValueError(f"not of the form {_STATE.pattern}: {text!r:.80}")
+    state, *flags = re.findall(r"[A-Z_]+|[?*~#!%$@^-]", f"{text}COMPLETING" if text.endswith("+") else text)
+    return state, tuple(dict.fromkeys(flags))
+
+
 def parse_names(text: str) -> tuple[str, ...]:
     wrong = next((name for name in text.split() if not HOSTS.fullmatch(name)), None)
     if wrong is not None:
@@ -229,10 +230,10 @@ def parse_config(text: str) -> dict[str, str]:
 
 def _field(text: str, name: str, pattern: str = r"\S*") -> str:
     """Return the only value of this name: with a second one in a comment, Slurm's own cannot be told from it."""
-    found = re.findall(rf"(?:^|\s){re.escape(name)}=(\S*)", text)
+    found: list[str] = re.findall(rf"(?:^|\s){re.escape(name)}=(\S*)", text)
     if len(found) != 1 or not re.fullmatch(pattern, found[0], re.ASCII):
         raise ValueError(f"{name}= has the values {found!r:.80}; wanted is one of the form {pattern}")
-    return str(found[0])
+    return found[0]
 
 
 def _num_gpus(gres: str) -> int:
@@ -241,7 +242,7 @@ def _num_gpus(gres: str) -> int:
         return 0
     if not re.fullmatch(rf"{_GRES.pattern}(?:,{_GRES.pattern})*", gres, re.ASCII):
         raise ValueError(f"no generic resources: {gres!r:.80}")
-    return sum(int(number) for name, number in _GRES.findall(gres) if name == "gpu")
+    return sum(int(number) * _FACTOR[suffix] for name, number, suffix in _GRES.findall(gres) if name == "gpu")
 
 
 def read_leftovers(environ: Mapping[str, str] = os.environ) -> Answer[tuple[str, ...]]:
@@ -272,11 +273,11 @@ def leftovers_of(uid: int, listed: Mapping[int, str], job: str, own: int) -> Ans
         detail = f"process {own} is of job {job}, and is missing in scontrol listpids: a container with its own PIDs?"
         return Missing(Why.UNREADABLE, detail)
     began_s = min(seen[pid].info["create_time"] for pid, of_job in listed.items() if of_job == job and pid in seen)
-    left = [
+    left = (
         f"{process.info['name']} {pid}"
         for pid, process in seen.items()
         if pid not in listed and process.info["uids"] and process.info["uids"].real == uid and process.info["create_time"] < began_s
-    ]
+    )
     return tuple(left)
 
 

@@ -1,0 +1,124 @@
+"""Devices that a driver gives by resource claim (Dynamic Resource Allocation): those of nodes, and those that pods have.
+
+Kubernetes, Dynamic Resource Allocation, https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation/. Its API is
+resource.k8s.io, v1 since 1.34. Before v1beta2 the fields of a device stand in `basic`.
+"""
+
+import os
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+from gpu_acceptance.inventory.answer import Answer, Missing, Why, all_of, one_line, parsed, then
+from gpu_acceptance.inventory.kubernetes import get, items
+from gpu_acceptance.inventory.kubernetes_node import Devices
+
+GPU_DRIVER = "gpu.nvidia.com"  # NVIDIA's DRA driver, its whole GPUs and their MIG parts; compute-domain.nvidia.com gives channels
+_GROUP = "resource.k8s.io"
+_VERSIONS = ("v1", "v1beta2", "v1beta1", "v1alpha3")
+_PARTS_OF_GPU = ("gpu", "mig")  # and not vfio: the same GPU again, for a virtual machine
+_KEEPS_PODS_AWAY = ("NoSchedule", "NoExecute")  # effects of a taint of a device
+_MOST_CLAIMS = 100  # of the pods of one node
+
+
+class Device(NamedTuple):
+    """A device in a slice. `board`: equal for all parts of one GPU. `taints`: keys that keep pods away."""
+
+    node: str
+    driver: str
+    board: str
+    taints: tuple[str, ...]
+
+
+def read_devices(node: str, environ: Mapping[str, str] = os.environ) -> Answer[tuple[Device, ...]]:
+    """Return the devices of a node, or of all nodes for an empty name; not there where this Kubernetes has no resource claims."""
+    query = {"fieldSelector": f"spec.nodeName={node}"} if node else {}
+    found = then(_root(environ), lambda root: items(f"{root}/resourceslices", environ, **query))
+    return parsed(found, "resource slices of the API", _devices)
+
+
+def _root(environ: Mapping[str, str]) -> Answer[str]:
+    groups = parsed(get("/apis", environ), "groups of the API", lambda answer: [one for one in answer["groups"] if one["name"] == _GROUP])
+    return parsed(groups, "versions of the API", lambda groups: _newest(groups)) if groups else _no_claims(groups)
+
+
+def _no_claims(groups: object) -> Missing:
+    return groups if isinstance(groups, Missing) else Missing(Why.NOT_THERE, f"this Kubernetes has no {_GROUP}: no devices by claim")
+
+
+def _newest(groups: list[dict[str, Any]]) -> str:
+    offered = {one["version"] for group in groups for one in group["versions"]}
+    version = next((version for version in _VERSIONS if version in offered), None)
+    if version is None:
+        raise ValueError(f"{_GROUP} has {sorted(offered)!r:.60}; this program reads {', '.join(_VERSIONS)}")
+    return f"/apis/{_GROUP}/{version}"
+
+
+def _devices(slices: list[dict[str, Any]]) -> tuple[Device, ...]:
+    """Return the devices of the newest generation of each pool, which must be complete: a driver replaces its slices one by one."""
+    pools: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for spec in (one["spec"] for one in slices):
+        pools.setdefault((one_line(spec["driver"]), one_line(spec["pool"]["name"])), []).append(spec)
+    found: list[Device] = []
+    for (driver, pool), specs in pools.items():
+        newest = max(int(spec["pool"]["generation"]) for spec in specs)
+        now = [spec for spec in specs if int(spec["pool"]["generation"]) == newest]
+        if len(now) != max(int(spec["pool"]["resourceSliceCount"]) for spec in now):
+            raise ValueError(f"pool {pool!r:.60} of {driver!r:.60} is being replaced: {len(now)} slices of generation {newest}")
+        found += [device for spec in now if spec.get("nodeName") for device in _devices_of(driver, spec)]
+    return tuple(found)
+
+
+def _devices_of(driver: str, spec: dict[str, Any]) -> Iterable[Device]:
+    for one in spec.get("devices") or ():
+        fields: dict[str, Any] = {**one, **(one.get("basic") or {})}
+        attributes = fields.get("attributes") or {}
+        kind, uuid, parent = (_text_of(attributes, driver, name) for name in ("type", "uuid", "parentUUID"))
+        if driver == GPU_DRIVER and kind and kind not in _PARTS_OF_GPU:
+            continue
+        taints = [one_line(taint["key"]) for taint in fields.get("taints") or () if taint["effect"] in _KEEPS_PODS_AWAY]
+        board = parent or uuid if driver == GPU_DRIVER else ""
+        yield Device(one_line(spec["nodeName"]), driver, board or f"{spec['pool']['name']}/{one['name']}", tuple(taints))
+
+
+def _text_of(attributes: Mapping[str, Any], driver: str, name: str) -> str:
+    """Return an attribute, whose name may carry the domain of its driver."""
+    value = attributes.get(name) or attributes.get(f"{driver}/{name}") or {}
+    return one_line(value["string"]) if value.get("string") else ""
+
+
+def by_driver(devices: Iterable[Device]) -> tuple[Devices, ...]:
+    """Return the devices of one node as amounts: a driver is a resource, and what is tainted is not allocatable."""
+    boards: dict[str, dict[str, bool]] = {}
+    for one in devices:
+        of_driver = boards.setdefault(one.driver, {})
+        of_driver[one.board] = of_driver.get(one.board, False) or bool(one.taints)
+    rows = ((driver, len(found), len(found) - sum(found.values())) for driver, found in sorted(boards.items()))
+    return tuple(Devices(driver, Fraction(of), Fraction(left), f"{left} of {of}") for driver, of, left in rows)
+
+
+def drivers_of(claims: Mapping[str, Iterable[str]], environ: Mapping[str, str] = os.environ) -> dict[str, Answer[frozenset[str]]]:
+    """Return by pod the drivers of the devices that its claims hold. `claims`: the names by pod, `namespace/name`. One request a claim."""
+    wanted = {pod: [(pod.partition("/")[0], name) for name in names] for pod, names in claims.items()}
+    number = sum(map(len, wanted.values()))
+    if number > _MOST_CLAIMS:
+        lack = Missing(Why.UNREADABLE, f"the pods of this node have {number} resource claims; at most {_MOST_CLAIMS} are read")
+        return dict.fromkeys(wanted, lack)
+    root = _root(environ) if number else ""
+    return {pod: _all_drivers(root, keys, environ) for pod, keys in wanted.items()}
+
+
+def _all_drivers(root: Answer[str], keys: Iterable[tuple[str, str]], environ: Mapping[str, str]) -> Answer[frozenset[str]]:
+    found = all_of(_drivers(root, namespace, name, environ) for namespace, name in keys)
+    return then(found, lambda found: frozenset().union(*found))
+
+
+def _drivers(root: Answer[str], namespace: str, name: str, environ: Mapping[str, str]) -> Answer[frozenset[str]]:
+    claim = then(root, lambda root: get(f"{root}/namespaces/{namespace}/resourceclaims/{name}", environ))
+    return parsed(claim, "resource claim of the API", _drivers_in)
+
+
+def _drivers_in(claim: dict[str, Any]) -> frozenset[str]:
+    """Return the drivers of what a claim holds; adminAccess looks at a device that somebody else may hold (Kubernetes, Admin access)."""
+    results = (((claim.get("status") or {}).get("allocation") or {}).get("devices") or {}).get("results") or ()
+    return frozenset(one_line(one["driver"]) for one in results if not one.get("adminAccess"))

@@ -1,0 +1,159 @@
+"""Conditions of a Kubernetes node: which of them are faults, by the table in node_conditions.yaml."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gpu_acceptance.base.strict_yaml import parse
+from gpu_acceptance.inventory.answer import Answer, Missing, Why, one_line
+
+CONDITIONS_FILE = Path(__file__).with_name("node_conditions.yaml")
+KUBELET = "kubelet"
+_STATUSES = ("True", "False", "Unknown")
+_BAD = {  # the table's word -> statuses that are faults
+    "bad_if_true": {"True"},
+    "bad_if_false": {"False"},
+    "bad_if_true_or_unknown": {"True", "Unknown"},
+    "bad_if_false_or_unknown": {"False", "Unknown"},
+}
+_KINDS = {*_BAD, "blind_if_true", "plans"}
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")  # of `IBLinkDown`, `GPU_ECC_error`
+_MOST_TEXT = 160  # characters of a reason or a message
+
+
+class Condition(NamedTuple):
+    """A condition. `type` is empty where it cannot be read. `reason` and `message`: words of its agent, on one line."""
+
+    type: str
+    status: Answer[str]
+    reason: str
+    message: str
+
+    def __str__(self) -> str:
+        said = f" ({self.reason})" if self.reason else ""
+        return f"{self.type} {self.status}{said}".strip()
+
+
+class Meaning(StrEnum):
+    """Meaning of a condition in its status."""
+
+    SOUND = "sound"
+    FAULT = "fault"
+    BLIND = "proves nothing"  # its agent does not know, or we do not know what its status means
+    PLAN = "a plan"
+    FOREIGN = "unknown, and its name does not speak of GPUs"
+
+
+class Judged(NamedTuple):
+    """A condition, the agent that sets it (empty: none in the table), and its meaning."""
+
+    condition: Condition
+    agent: str
+    meaning: Meaning
+
+    def __str__(self) -> str:
+        """Return `XIDErrors True (AKS: XID 79 on GPU 3)`."""
+        one = self.condition
+        if isinstance(one.status, Missing):
+            return one.status.detail
+        said = one.message or one.reason or "no reason"
+        return f"{one.type} {one.status} ({self.agent or 'an agent that is not in the table'}: {said})"
+
+
+def read_conditions(status: Mapping[str, Any]) -> tuple[Condition, ...]:
+    """Return the conditions in the status of a node. One that cannot be read costs itself: its status is missing."""
+    found = status["conditions"]
+    if not isinstance(found, list):
+        raise ValueError(f"no list of conditions: {found!r:.80}")
+    return tuple(map(_condition, found))
+
+
+def _condition(one: object) -> Condition:
+    fields = one if isinstance(one, dict) else {}
+    kind, status = fields.get("type"), fields.get("status")
+    try:
+        name = one_line(kind) if isinstance(kind, str) else ""
+    except ValueError:
+        name = ""
+    if not name or status not in _STATUSES:
+        said = f"a condition with type {kind!a:.60} and status {status!a:.60}; allowed: {', '.join(_STATUSES)}"
+        return Condition(name, Missing(Why.UNREADABLE, said), "", "")
+    return Condition(name, status, _said(fields.get("reason")), _said(fields.get("message")))
+
+
+def _said(field: object) -> str:
+    """Return any text on one line: reasons are meant for people, and some agents write JSON."""
+    line = " ".join(field.split()) if isinstance(field, str) else ""
+    return (line if line.isprintable() else ascii(line))[:_MOST_TEXT]
+
+
+def judge(conditions: Sequence[Condition]) -> list[Judged]:
+    """Return the meaning of each condition."""
+    return [_judged(one) for one in conditions]
+
+
+def _judged(one: Condition) -> Judged:
+    agent, kind = _entry(one.type.lower())
+    if kind == "plans":
+        return Judged(one, agent, Meaning.PLAN)
+    if one.type and not kind and not speaks_of_gpus(one.type):
+        return Judged(one, agent, Meaning.FOREIGN)
+    bad = _BAD.get(kind) or _bad_by_name(one.type)
+    if one.status in bad:
+        is_blind = kind == "blind_if_true" or one.reason in _agents().get(agent, {}).get("blind_reasons", ())
+        return Judged(one, agent, Meaning.BLIND if is_blind else Meaning.FAULT)
+    return Judged(one, agent, Meaning.SOUND if bad and one.status in {"True", "False"} else Meaning.BLIND)
+
+
+@cache
+def _agents() -> Mapping[str, Mapping[str, Any]]:
+    return parse(CONDITIONS_FILE.read_bytes()).data["agents"]  # type: ignore[no-any-return]
+
+
+@cache
+def _unlisted(name: str) -> frozenset[str]:
+    return frozenset(parse(CONDITIONS_FILE.read_bytes()).data["unlisted"][name])
+
+
+@cache
+def _entries() -> Mapping[str, tuple[str, str]]:
+    """Return agent and the table's word by name or pattern in lower case."""
+    kinds = [(agent, kind, names) for agent, rows in _agents().items() for kind, names in rows.items() if kind in _KINDS]
+    return {name.lower(): (agent, kind) for agent, kind, names in kinds for name in names}
+
+
+def _entry(name: str) -> tuple[str, str]:
+    """Return the agent that sets a condition of this name, and the table's word for it; both empty where the table has none."""
+    patterns = (entry for pattern, entry in _entries().items() if "*" in pattern and fnmatchcase(name, pattern))
+    return _entries().get(name) or next(patterns, ("", ""))
+
+
+def _words(name: str) -> set[str]:
+    """Return the words of a name in lower case; of `GPUXIDError` XID and Error, as no case tells where GPU ends."""
+    rest = re.sub("|".join(_unlisted("gpu_texts")), " ", name, flags=re.IGNORECASE)
+    return {word.lower() for word in _WORD.findall(rest)}
+
+
+def speaks_of_gpus(name: str) -> bool:
+    """Return True for a name that speaks of GPUs or of what connects them."""
+    return any(text in name.lower() for text in _unlisted("gpu_texts")) or bool(_words(name) & _unlisted("gpu_words"))
+
+
+def _bad_by_name(name: str) -> set[str]:
+    """Return the status that is a fault by the words of a name, nothing where they do not tell: `GpuEccErrors` True, `GPUHealthy` False."""
+    is_fault, is_sound, is_negated = (bool(_words(name) & _unlisted(kind)) for kind in ("fault_words", "sound_words", "negations"))
+    if is_negated:
+        is_fault, is_sound = is_sound or not is_fault, is_fault
+    if is_fault == is_sound:
+        return set()
+    return {"True"} if is_fault else {"False"}
+
+
+def of_meaning(judged: Iterable[Judged], *meanings: Meaning) -> list[Condition]:
+    """Return the conditions with one of these meanings, in the order of the meanings; the kubelet's own are left out."""
+    rows = [one for one in judged if one.agent != KUBELET]
+    return [one.condition for meaning in meanings for one in rows if one.meaning is meaning]

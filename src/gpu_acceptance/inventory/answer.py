@@ -55,6 +55,11 @@ def is_absent(answer: object) -> bool:
     return isinstance(answer, Missing) and answer.missing is Why.NOT_THERE
 
 
+def is_lacking(answer: object) -> bool:
+    """Return True where this hardware or driver does not have it."""
+    return isinstance(answer, Missing) and answer.missing is Why.NOT_SUPPORTED
+
+
 def then(answer: Answer[U], make: Callable[[U], Answer[T]]) -> Answer[T]:
     """Return `make(answer)`, or the answer itself where it is missing."""
     return answer if isinstance(answer, Missing) else make(answer)

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpu_acceptance.inventory.answer import Answer, Missing, Why, is_absent, known, names_in, read_value, then
+from gpu_acceptance.inventory.answer import Answer, Missing, Why, is_absent, is_lacking, known, names_in, read_value, then, with_name
 from gpu_acceptance.inventory.infiniband import LINK_ERRORS, OTHER_NAMES, PortName, is_chosen, not_found
-from gpu_acceptance.inventory.nvml import Asker, is_lacking
+from gpu_acceptance.inventory.nvml import Asker
 
 Counter = tuple[str, str]  # name, and the part that it counts: "link 7", "mlx5_3 port 1", "" for the GPU or the sum over all links
 Counted = Mapping[Counter, Answer[int]]
@@ -107,7 +107,7 @@ class GpuCounters:
             except self._asker.pynvml.NVMLError_Timeout:
                 break
             except self._asker.pynvml.NVMLError as error:
-                return Missing(Why.UNREADABLE, f"after {len(xids)} XIDs, nvmlEventSetWait_v2: {error}"[:200])
+                return with_name(f"after {len(xids)} XIDs", self._asker.why("nvmlEventSetWait_v2", error))
             xids.append(int(event.eventData))
         return tuple(xids)
 

@@ -36,7 +36,8 @@ _OF_LINK = {
     "nvlink.replays": "NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY",
     "nvlink.recoveries": "NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY",
 }
-GPU_NAMES = (*_OF_GPU, *_OF_LINK)
+LINK_NAMES = tuple(_OF_LINK)
+GPU_NAMES = (*_OF_GPU, *LINK_NAMES)
 ALL_LINKS = 0xFFFFFFFF  # the sum over all links; documented for throughput, answered for errors (H200, driver 580): never trusted alone
 _LinkCounter = tuple[str, int]  # name, and the link or ALL_LINKS
 _MOST_XIDS = 1_000  # in one reading; a lost GPU may report without end

@@ -25,13 +25,15 @@ def judge(gpus, gpu, check_all):
 
 @pytest.fixture
 def at_work(gpu):
-    """Reads a part of this rank's GPU while data are copied: an idle GPU lowers its clocks and its link."""
+    """Reads a part of this rank's GPU while data are copied, as late as the copies last: an idle GPU lowers its clocks and its link."""
 
     def read_at_work(reader):
+        answer = None
         with copying(gpu.device) as still_copies:
-            answer = reader(gpu.gpu_uuid)
-            if not still_copies():
-                raise RuntimeError("the copies ended before the GPU had been read")
+            while (latest := reader(gpu.gpu_uuid)) and still_copies():
+                answer = latest
+        if answer is None:
+            raise RuntimeError("the copies ended before the GPU had been read")
         return answer
 
     return read_at_work

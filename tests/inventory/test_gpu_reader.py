@@ -6,7 +6,7 @@ import pynvml
 import pytest
 from inventory.fake_nvml import FIELDS, UUIDS, MiB, by, driver_r595, fails, fields, fill, install, out, processes
 
-from gpu_acceptance.inventory import gpu, gpu_reader
+from gpu_acceptance.inventory import gpu, gpu_health, gpu_reader
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.inventory.gpu import EVENT_REASONS, GpuProcess, NvLink, PeerLink, event_reasons_of
 
@@ -127,6 +127,17 @@ def test_a_function_that_has_another_name_on_this_driver_is_asked_by_that(monkey
     }
     old = {"nvmlDeviceGetCurrentClocksEventReasons": None, "nvmlDeviceGetCurrentClocksThrottleReasons": out(0x1)}
     assert read_gpu(monkeypatch, **old).throttling.reasons == ("gpu idle",)
+
+
+@pytest.mark.parametrize(
+    ("clock_mhz", "reasons", "lowered"), [(345, 0x1, 0), (1980, 0, 0), (1200, 0, 780), (1200, 0x2, 780), (1200, 0x4, 0)]
+)
+def test_a_locked_clock_is_seen_without_application_clocks(monkeypatch, clock_mhz, reasons, lowered):
+    clocks = by(((1,), clock_mhz), ((2,), 3201))
+    locked = {"nvmlDeviceGetClockInfo": clocks, "nvmlDeviceGetCurrentClocksEventReasons": out(reasons)}
+    found = read_gpu(monkeypatch, **driver_r595(), **locked)
+    values = {metric: value for metric, value, *_ in gpu_health.clocks(found)}
+    assert values == {"gpu_health.clocks.max_sm": 1980, "gpu_health.clocks.max_memory": 3201, "gpu_health.clocks.lowered": lowered}
 
 
 def test_values_that_come_together_are_asked_once_and_missing_together(monkeypatch):

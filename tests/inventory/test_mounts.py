@@ -188,6 +188,7 @@ CASES = Path(__file__).parents[1] / "cases/mountinfo"
             *("02_wsl2_drvfs.txt", "/Docker/host", "drvfs"),
             f"rw|dirsync|{DRVFS}|mmap|access=client|msize=262144|trans=virtio",
         ),
+        ("10_no_rw.txt", "/dev/shm", "none", "mode=1777|size=64m"),
         ("03_dash_source.txt", "/mnt/a", "-", "rw|inode64"),
         (
             *("04_overlay_blanks.txt", "/data/u/common/Game 3", "overlayfs"),

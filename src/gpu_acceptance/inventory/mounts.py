@@ -59,13 +59,14 @@ def read_mountinfo(root: Path = Path("/")) -> Answer[Lines[MountEntry]]:
 
 # The kernel always writes `rw` or `ro` before the options of the file system (fs/proc_namespace.c, show_mountinfo). Some do not escape the
 # blanks in their options: drvfs of WSL (github.com/docker/for-win 13318), overlayfs (digint/btrbk 563). The source may be empty.
-_FILE_SYSTEM = re.compile(r"([^ ]+) (?:(.*?) )?(r[ow](?:,.*)?)")
+# Kernels that only look like Linux (gVisor) may begin with another option.
+_FILE_SYSTEM = (re.compile(r"([^ ]+) (?:(.*?) )?(r[ow](?:,.*)?)"), re.compile(r"([^ ]+) ([^ ]*) (.+)"))
 
 
 def _entry(line: str) -> MountEntry:
     """Parse `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue`; any number of fields may precede ` - `."""
     before, _, after = line.partition(" - ")
-    mount, file_system = before.split(" "), _FILE_SYSTEM.fullmatch(after)
+    mount, file_system = before.split(" "), next(filter(None, (form.fullmatch(after) for form in _FILE_SYSTEM)), None)
     if len(mount) < 6 or file_system is None:
         raise ValueError(f"no mount: {line!r:.80}")
     return MountEntry(

@@ -23,6 +23,22 @@ def judge(gpus, gpu, check_all):
     return judge_topic
 
 
+@pytest.fixture
+def at_work(gpu):
+    """Reads a part of this rank's GPU while data are copied, as late as the copies last: an idle GPU lowers its clocks and its link."""
+
+    def read_at_work(reader):
+        answer = None
+        with copying(gpu.device) as still_copies:
+            while (latest := reader(gpu.gpu_uuid)) and still_copies():
+                answer = latest
+        if answer is None:
+            raise RuntimeError("the copies ended before the GPU had been read")
+        return answer
+
+    return read_at_work
+
+
 def test_identity(judge):
     """Each GPU is the model of the profile; all have one VBIOS and one inforom."""
     judge(gpu_health.identity)
@@ -55,9 +71,10 @@ def test_recovery(judge):
     judge(gpu_health.recovery)
 
 
-def test_clocks(judge):
+def test_clocks(gpu, gpus, at_work, check_all):
     """The GPU can reach the clocks of its model; no setting lowers them."""
-    judge(gpu_health.clocks)
+    idle, (clocks, reasons) = gpu_health.gpu_of(gpus, gpu.gpu_uuid), at_work(gpu_reader.read_clocks)
+    check_all(gpu_health.clocks(replace(idle, clocks=clocks, throttling=replace(idle.throttling, reasons=reasons))))
 
 
 def test_power(judge):
@@ -75,13 +92,9 @@ def test_temperature(judge):
     judge(gpu_health.temperature)
 
 
-def test_pcie(gpu, gpus, check_all):
+def test_pcie(gpu, gpus, at_work, check_all):
     """Under load the PCIe link runs at full generation and width. An idle link may be slower."""
-    with copying(gpu.device) as still_copies:
-        link = gpu_reader.read_pcie(gpu.gpu_uuid)
-        if not still_copies():
-            raise RuntimeError("the copies ended before the link had been read")
-    check_all(gpu_health.pcie(replace(gpu_health.gpu_of(gpus, gpu.gpu_uuid), pcie=link)))
+    check_all(gpu_health.pcie(replace(gpu_health.gpu_of(gpus, gpu.gpu_uuid), pcie=at_work(gpu_reader.read_pcie))))
 
 
 def test_nvlink(judge):

@@ -291,3 +291,9 @@ def test_mounts_beyond_the_eighth_are_counted_and_those_that_a_job_works_on_come
     first = lines.index("mounts") + 2
     assert [line.split()[0] for line in lines[first : first + 8]] == ["/dev/shm", "/", "/raid", *(f"/data/{number}" for number in range(5))]
     assert "          7 more" in lines
+
+
+def test_a_mount_in_no_known_form_is_shown():
+    plain = copy.deepcopy(SERVER)
+    plain["node"]["mounts"]["odd_lines"] = ["70 27 0:60 / /data rw - nfs4\x1b[2J"]
+    assert "a mount in no known form: 70 27 0:60 / /data rw - nfs4\\x1b[2J" in words_of(plain)

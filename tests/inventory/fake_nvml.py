@@ -81,17 +81,18 @@ UUIDS = tuple(f"GPU-0000000{n}-0000-4000-8000-00000000000{n}" for n in (1, 2))
 NUM_LINKS, ALL_LINKS = 18, 0xFFFFFFFF
 
 
-def fields(values: dict[str, int], changed: dict[tuple[str, int], int] | None = None) -> Function:
+def fields(values: dict[str, int], changed: dict[tuple[str, int], int] | None = None, refused: dict[str, int] | None = None) -> Function:
     """Values by the name of their constant; a field that is not named is not supported. Of all links together: their sum.
 
-    `changed`: of one scope, by name and scope.
+    `changed`: of one scope, by name and scope. `refused`: the code that a field is answered with, by name.
     """
+    codes = {getattr(pynvml, name): code for name, code in (refused or {}).items()}
     by_scope = {(getattr(pynvml, name), scope): value for (name, scope), value in (changed or {}).items()}
     by_number = {getattr(pynvml, name): value for name, value in values.items()}
 
     def function(_device: object, count: Any, array: Any) -> int:
         for one in array._obj[: int(getattr(count, "value", count))]:
-            one.nvmlReturn = SUCCESS if one.fieldId in by_number else pynvml.NVML_ERROR_NOT_SUPPORTED
+            one.nvmlReturn = codes.get(one.fieldId, SUCCESS if one.fieldId in by_number else pynvml.NVML_ERROR_NOT_SUPPORTED)
             one.valueType = pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG
             in_all = NUM_LINKS if one.scopeId == ALL_LINKS else 1
             one.value.ullVal = by_scope.get((one.fieldId, one.scopeId), in_all * by_number.get(one.fieldId, 0))
@@ -149,7 +150,25 @@ class EventQueue:
         return SUCCESS
 
 
+def driver_r595() -> dict[str, Function]:
+    """Functions of a driver that has dropped what CUDA 14 drops, as far as it is asked here (NVML API Reference, Deprecation Notices)."""
+    dropped = ("nvmlDeviceGetApplicationsClock", "nvmlDeviceGetDefaultApplicationsClock", "nvmlDeviceGetTemperature")
+    return {
+        "nvmlSystemGetDriverVersion": lambda buffer, _size: string("595.58.03")(1, buffer),
+        **dict.fromkeys(dropped, fails(26)),
+        "nvmlDeviceGetTemperatureV": fill(temperature=34),
+    }
+
+
+_WORDS = {3: b"Not Supported", 25: b"Argument version mismatch", 26: b"Requested functionality has been deprecated", 27: b"Not Ready"}
+
+
+def _words(code: int) -> bytes:
+    return _WORDS.get(code, b"Unknown Error")
+
+
 H200: dict[str, Function] = {
+    "nvmlErrorString": _words,
     "nvmlInitWithFlags": lambda _flags: SUCCESS,
     "nvmlShutdown": lambda: SUCCESS,
     "nvmlDeviceGetCount_v2": out(2),

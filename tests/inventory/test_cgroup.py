@@ -1,11 +1,14 @@
 """Bounds of a process: cgroups of both versions, in which the tightest bound on the way up holds, and resource limits."""
 
 import shutil
+from pathlib import Path
 
 import pytest
-from host_root import CGROUP, LIMITS, fill
+from host_root import CGROUP, LIMITS, MOUNTINFO, fill, reachable_root, x86_node
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gpu_acceptance.inventory import cgroup
+from gpu_acceptance.inventory import cgroup, system
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.inventory.cgroup import Allowance, Cgroup
 
@@ -180,3 +183,60 @@ def test_without_proc_and_shm(node):
     found = cgroup.read_allowances(node)
     assert found.nproc == Missing(Why.NOT_THERE, str(node / "proc/self/limits"))
     assert found.shm == Missing(Why.NOT_THERE, str(node / "dev/shm"))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/system.slice/kubepods-burstable-pod72e25f20.slice:cri-containerd:d24f9cc",  # github.com/coder/coder 22087, collector 6389
+        "/system.slice/a - b",
+        "/machine.slice/libpod-\N{LATIN SMALL LETTER U WITH DIAERESIS}.scope",
+    ],
+)
+def test_a_cgroup_with_an_odd_name(node, path):
+    fill(node, {OWN: f"0::{path}\n", f"{TOP}{path}/memory.max": "1073741824\n"})
+    assert cgroup.read_cgroup(node).memory_bytes == 2**30
+
+
+def test_an_odd_line_costs_what_it_may_have_told_and_nothing_else(v1):
+    """Version 1 has the controllers; the line of one of them is torn."""
+    lines = (v1 / OWN).read_text()
+    fill(v1, {OWN: lines.replace("4:memory:/docker/ab/task", "4:memory")})
+    found = cgroup.read_cgroup(v1)
+    assert (found.cpu_quota_cpus, found.cpuset_cpu_list) == ("unlimited", "0-7")
+    assert found.memory_bytes == Missing(Why.UNREADABLE, f"{v1 / OWN}: 1 line of 4 in no known form: '4:memory'")
+    fill(v1, {OWN: lines + "rubbish\n", "proc/self/mountinfo": (v1 / "proc/self/mountinfo").read_text() + "rubbish\n"})
+    assert cgroup.read_cgroup(v1) == Cgroup("unlimited", "unlimited", "0-7", "0")
+
+
+def test_the_mounts_of_wsl_cost_nothing(node):
+    """One of them has blanks in its options, which the kernel does not escape."""
+    odd = (Path(__file__).parents[1] / "cases/mountinfo/01_wsl2_9p.txt").read_text()
+    before = cgroup.read_cgroup(node)
+    fill(node, {"proc/self/mountinfo": MOUNTINFO + odd})
+    assert cgroup.read_cgroup(node) == before
+    assert system.read_virtualization(node, {}).container == "none"
+
+
+REAL_LINES = [
+    "0::/system.slice/slurmstepd.scope/job_7/step_0/user/task_0",
+    "3:cpu,cpuacct:/docker/ab",
+    "4:memory:/docker/ab/task",
+    "1:name=systemd:/docker/ab",
+    "13:rdma:/kubepods-burstable-pod4f.slice:cri-containerd:50aef",
+    "12:memory:/system.slice/containerd.service/kubepods-pod9c.slice:cri-containerd:e575",
+]
+
+
+@given(st.lists(st.sampled_from(REAL_LINES) | st.text(max_size=40), max_size=12), st.integers(0, 40))
+def test_lines_in_any_order_torn_or_odd_never_make_a_bound_wider(lines, torn):
+    """Each answer is that of the real lines alone, or missing: never another one."""
+    text = "\n".join(lines)[: -torn or None]
+    with reachable_root() as folder:
+        root = x86_node(folder)
+        fill(root, {OWN: text})
+        found = cgroup.read_cgroup(root)
+        fill(root, {OWN: "\n".join(line for line in text.split("\n") if line in REAL_LINES)})
+        alone = cgroup.read_cgroup(root)
+    for one, other in zip(vars(found).values(), vars(alone).values(), strict=True):
+        assert one == other or isinstance(one, Missing) or isinstance(other, Missing)

@@ -153,7 +153,7 @@ def test_a_gpu_that_fell_off_the_bus_has_no_counters(monkeypatch):
     )
     reading = watched.read(each_link=False)
     assert {value.detail for value in reading.values.values()} == {"nvmlDeviceGetFieldValues: GPU is lost"}
-    assert reading.xids == Missing(Why.UNREADABLE, "after 0 XIDs, nvmlEventSetWait_v2: GPU is lost")
+    assert reading.xids == Missing(Why.UNREADABLE, "after 0 XIDs: nvmlEventSetWait_v2: GPU is lost")
 
 
 @pytest.mark.parametrize("function", ["nvmlEventSetCreate", "nvmlDeviceRegisterEvents", "nvmlDeviceGetHandleByUUID"])

@@ -4,9 +4,9 @@ import dataclasses
 
 import pynvml
 import pytest
-from inventory.fake_nvml import FIELDS, UUIDS, MiB, by, fails, fields, fill, install, out, processes
+from inventory.fake_nvml import FIELDS, UUIDS, MiB, by, driver_r595, fails, fields, fill, install, out, processes
 
-from gpu_acceptance.inventory import gpu, gpu_reader
+from gpu_acceptance.inventory import gpu, gpu_health, gpu_reader
 from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.inventory.gpu import EVENT_REASONS, GpuProcess, NvLink, PeerLink, event_reasons_of
 
@@ -91,19 +91,53 @@ def test_peers_are_asked_in_both_directions(monkeypatch):
     assert gpu_reader.read().peers == (PeerLink(0, 1, text, text, text), PeerLink(1, 0, text, text, text))
 
 
+_NOT_TOLD = {3, 13, 22, 24, 25, 26, 30}  # this driver or board does not tell it, or no longer
+_NOT_PERMITTED, _NOT_THERE = {4, 17}, {6, 21, 28}
+_CODES = sorted(value for name, value in vars(pynvml).items() if name.startswith("NVML_ERROR_"))
+
+
+@pytest.mark.parametrize("code", [*_CODES, 31, 998])
+def test_an_error_of_nvml_is_a_reason_and_leaves_the_other_values(monkeypatch, code):
+    """Every code of nvml.h, and two that nobody knows yet, through a function and through a field."""
+    whys = {Why.NOT_SUPPORTED: _NOT_TOLD, Why.NOT_PERMITTED: _NOT_PERMITTED, Why.NOT_THERE: _NOT_THERE}
+    why = next((one for one, codes in whys.items() if code in codes), Why.UNREADABLE)
+    refused = fields(FIELDS, refused={"NVML_FI_DEV_MEMORY_TEMP": code})
+    found = read_gpu(monkeypatch, nvmlDeviceGetPcieReplayCounter=fails(code), nvmlDeviceGetFieldValues=refused)
+    words = "" if code == pynvml.NVML_ERROR_NOT_SUPPORTED else str(pynvml.NVMLError(code))
+    assert (found.pcie.num_replays, found.pcie.width) == (Missing(why, words and f"nvmlDeviceGetPcieReplayCounter: {words}"), 16)
+    assert found.temperature.memory_c == Missing(why, words and f"NVML_FI_DEV_MEMORY_TEMP: {words}")
+    assert found.recovery_action == "none"
+
+
+def test_the_word_of_a_driver_that_dropped_a_function_is_told(monkeypatch):
+    """A name that an older nvidia-ml-py does not know: the driver has words for its own codes."""
+    monkeypatch.delattr(pynvml, "NVML_ERROR_DEPRECATED")
+    monkeypatch.setattr(pynvml.NVMLError, "_errcode_to_string", dict(pynvml.NVMLError._errcode_to_string))
+    words = "nvmlDeviceGetPcieReplayCounter: Requested functionality has been deprecated"
+    found = read_gpu(monkeypatch, nvmlDeviceGetPcieReplayCounter=fails(26))
+    assert found.pcie.num_replays == Missing(Why.NOT_SUPPORTED, words)
+
+
+def test_a_function_that_has_another_name_on_this_driver_is_asked_by_that(monkeypatch):
+    found = read_gpu(monkeypatch, **driver_r595())
+    assert (found.temperature.gpu_c, found.temperature.margin_c) == (34, 53)
+    assert {path for path, why in missing_in(found).items() if why is Why.NOT_SUPPORTED and path.startswith(".clocks")} == {
+        ".clocks.application_sm_mhz",
+        ".clocks.default_application_sm_mhz",
+    }
+    old = {"nvmlDeviceGetCurrentClocksEventReasons": None, "nvmlDeviceGetCurrentClocksThrottleReasons": out(0x1)}
+    assert read_gpu(monkeypatch, **old).throttling.reasons == ("gpu idle",)
+
+
 @pytest.mark.parametrize(
-    ("code", "why"),
-    [
-        (pynvml.NVML_ERROR_NOT_SUPPORTED, UNSUPPORTED),
-        (pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, UNSUPPORTED),
-        (pynvml.NVML_ERROR_NO_PERMISSION, Missing(Why.NOT_PERMITTED, "nvmlDeviceGetPcieReplayCounter: Insufficient Permissions")),
-        (pynvml.NVML_ERROR_GPU_IS_LOST, Missing(Why.UNREADABLE, "nvmlDeviceGetPcieReplayCounter: GPU is lost")),
-        (pynvml.NVML_ERROR_UNKNOWN, Missing(Why.UNREADABLE, "nvmlDeviceGetPcieReplayCounter: Unknown Error")),
-    ],
+    ("clock_mhz", "reasons", "lowered"), [(345, 0x1, 0), (1980, 0, 0), (1200, 0, 780), (1200, 0x2, 780), (1200, 0x4, 0)]
 )
-def test_an_error_of_nvml_is_a_reason_and_leaves_the_other_values(monkeypatch, code, why):
-    found = read_gpu(monkeypatch, nvmlDeviceGetPcieReplayCounter=fails(code))
-    assert (found.pcie.num_replays, found.pcie.width) == (why, 16)
+def test_a_locked_clock_is_seen_without_application_clocks(monkeypatch, clock_mhz, reasons, lowered):
+    clocks = by(((1,), clock_mhz), ((2,), 3201))
+    locked = {"nvmlDeviceGetClockInfo": clocks, "nvmlDeviceGetCurrentClocksEventReasons": out(reasons)}
+    found = read_gpu(monkeypatch, **driver_r595(), **locked)
+    values = {metric: value for metric, value, *_ in gpu_health.clocks(found)}
+    assert values == {"gpu_health.clocks.max_sm": 1980, "gpu_health.clocks.max_memory": 3201, "gpu_health.clocks.lowered": lowered}
 
 
 def test_values_that_come_together_are_asked_once_and_missing_together(monkeypatch):
@@ -121,7 +155,9 @@ def test_values_that_come_together_are_asked_once_and_missing_together(monkeypat
 def test_functions_that_an_older_driver_lacks_are_not_supported(monkeypatch):
     old = dict.fromkeys(("nvmlDeviceGetRepairStatus", "nvmlDeviceGetUnrepairableMemoryFlag_v1", "nvmlDeviceGetMarginTemperature"))
     found = read_gpu(monkeypatch, **old)
-    assert (found.channel_repair_is_pending, found.has_unrepairable_memory, found.temperature.margin_c) == (UNSUPPORTED,) * 3
+    lacking = (found.channel_repair_is_pending, found.has_unrepairable_memory, found.temperature.margin_c)
+    assert {one.missing for one in lacking} == {Why.NOT_SUPPORTED}
+    assert found.temperature.margin_c.detail == "nvmlDeviceGetMarginTemperature: Function Not Found"
 
 
 def test_functions_that_an_older_nvidia_ml_py_lacks_are_not_supported(monkeypatch):
@@ -178,6 +214,16 @@ def test_the_link_of_one_gpu_is_read_alone(monkeypatch):
     assert gpu_reader.read_pcie(UUIDS[1]) == gpu_reader.read().gpus[1].pcie
     install(monkeypatch, nvmlInitWithFlags=fails(pynvml.NVML_ERROR_DRIVER_NOT_LOADED))
     assert gpu_reader.read_pcie(UUIDS[1]).generation == Missing(Why.NOT_THERE, "NVML does not start: Driver Not Loaded")
+
+
+def test_the_clocks_of_one_gpu_are_read_alone_with_what_holds_them_down(monkeypatch):
+    install(monkeypatch)
+    whole = gpu_reader.read().gpus[1]
+    assert gpu_reader.read_clocks(UUIDS[1]) == (whole.clocks, whole.throttling.reasons)
+    install(monkeypatch, nvmlInitWithFlags=fails(pynvml.NVML_ERROR_DRIVER_NOT_LOADED))
+    gone = Missing(Why.NOT_THERE, "NVML does not start: Driver Not Loaded")
+    clocks, reasons = gpu_reader.read_clocks(UUIDS[1])
+    assert {*vars(clocks).values(), reasons} == {gone}
 
 
 def test_the_bits_of_event_reasons_are_those_of_nvidia_ml_py():

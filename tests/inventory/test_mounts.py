@@ -1,10 +1,13 @@
 """Mounted file systems. None that needs a server is ever asked for its size."""
 
 import shutil
+import tempfile
 from pathlib import Path, PurePosixPath
 
 import pytest
 from host_root import MOUNTINFO, fill
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gpu_acceptance.inventory import mounts
 from gpu_acceptance.inventory.answer import Missing, Why
@@ -26,7 +29,7 @@ def test_the_example_of_the_manual(tmp_path):
         source="/dev/root",
         super_options=("rw", "errors=continue"),
     )
-    assert read(tmp_path, f"{EXAMPLE}\n") == (entry,)
+    assert read(tmp_path, f"{EXAMPLE}\n").known == (entry,)
 
 
 def test_none_many_and_other_optional_fields(tmp_path):
@@ -59,10 +62,11 @@ def test_blanks_and_line_breaks_in_names(tmp_path):
         EXAMPLE.removesuffix(" rw,errors=continue"),
     ],
 )
-def test_a_line_of_another_form_is_no_list_of_mounts(tmp_path, line):
+def test_a_line_of_another_form_costs_itself_alone_and_is_told(tmp_path, line):
     found = read(tmp_path, f"{EXAMPLE}\n{line}\n{EXAMPLE}\n")
-    assert found.missing is Why.UNREADABLE
-    assert str(tmp_path / "proc/self/mountinfo") in found.detail
+    assert ([str(entry.mount_point) for entry in found], found.odd) == (["/mnt2"] * 2, (line,))
+    file = tmp_path / "proc/self/mountinfo"
+    assert found.why_odd == Missing(Why.UNREADABLE, f"{file}: 1 line of 3 in no known form: {line!r:.80}"[:200])
 
 
 def test_without_proc(tmp_path):
@@ -165,7 +169,77 @@ def test_a_mount_point_that_is_gone_has_no_size(node):
 def test_without_a_list_nothing_is_said(node):
     fill(node, {"proc/self/mountinfo": "rubbish\n"})
     found = mounts.read(node)
-    assert {answer.missing for answer in vars(found).values()} == {Why.UNREADABLE}
+    answers = (found.mounts, found.tmp_mount_point, found.shm_mount_point, found.working_folder_mount_point)
+    assert {answer.missing for answer in answers} == {Why.UNREADABLE}
+
+
+DRVFS = r"aname=drvfs;path=C:\Program Files\Docker\Docker\resources;symlinkroot=/mnt/"
+CASES = Path(__file__).parents[1] / "cases/mountinfo"
+
+
+@pytest.mark.parametrize(
+    ("name", "mount_point", "source", "options"),
+    [
+        (
+            *("01_wsl2_9p.txt", "/Docker/host", "C:\\Program Files\\Docker\\Docker\\resources"),
+            f"rw|dirsync|{DRVFS}|access=client|msize=65536|trans=fd|rfd=3|wfd=3",
+        ),
+        (
+            *("02_wsl2_drvfs.txt", "/Docker/host", "drvfs"),
+            f"rw|dirsync|{DRVFS}|mmap|access=client|msize=262144|trans=virtio",
+        ),
+        ("10_no_rw.txt", "/dev/shm", "none", "mode=1777|size=64m"),
+        ("03_dash_source.txt", "/mnt/a", "-", "rw|inode64"),
+        (
+            *("04_overlay_blanks.txt", "/data/u/common/Game 3", "overlayfs"),
+            "rw|seclabel|lowerdir=/data/u/Local/Big Studios/current/override:/data/u/base|upperdir=/tmp/g/upper|workdir=/tmp/g/work",
+        ),
+        ("05_overlay_comma_colon.txt", "/merged", "overlay", "ro|lowerdir=/a,b:/c\\:d|upperdir=/u|workdir=/w|uuid=on"),
+        ("06_empty_source.txt", "/tmp/bb", "", "rw|seclabel"),
+        ("07_source_with_blanks.txt", "/mnt/disk", "my disk ro", "ro|user_id=0"),
+        ("08_torn_options.txt", "/mnt/b", "tmpfs", "rw"),
+        ("09_not_utf8.txt", r"/mnt/\xff\xe4", "/dev/sdb1", "rw"),
+    ],
+)
+def test_mounts_as_machines_show_them(tmp_path, name, mount_point, source, options):
+    """One mount of each file, and none of the others is lost. The files come from public reports, with other paths; see their README."""
+    (tmp_path / "proc/self").mkdir(parents=True)
+    shutil.copy(CASES / name, tmp_path / "proc/self/mountinfo")
+    found = mounts.read_mountinfo(tmp_path)
+    assert str(found[0].mount_point) == "/"
+    (entry,) = [entry for entry in found if str(entry.mount_point) == mount_point]
+    assert (entry.source, "|".join(entry.super_options)) == (source, options)
+    assert len(found.odd) == (name == "08_torn_options.txt")
+
+
+def test_a_mount_in_no_known_form_is_told_and_hides_what_it_may_hold(node):
+    odd = "70 27 0:60 / /tmp rw - tmpfs"
+    found = with_lines(node, odd, "continued, no mount")
+    assert found.tmp_mount_point.missing is Why.UNREADABLE
+    assert "2 lines of 10 in no known form: '70 27 0:60 / /tmp rw - tmpfs'" in found.tmp_mount_point.detail
+    assert (found.shm_mount_point, found.working_folder_mount_point) == ("/dev/shm", "/raid")
+    assert found.odd_lines == (odd, "continued, no mount")
+
+
+LINES = [line for name in sorted(CASES.glob("*.txt")) for line in name.read_bytes().split(b"\n") if line]
+
+
+@given(st.lists(st.sampled_from(LINES) | st.binary(max_size=60), min_size=1, max_size=12), st.data())
+def test_no_line_of_any_kind_costs_another_one(lines, data):
+    """Real lines and rubbish in any order, the last one torn: each real line is there as it is alone."""
+    lines[-1] = lines[-1][: data.draw(st.integers(0, len(lines[-1])))]
+    whole = b"\n".join(lines)
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        (root / "proc/self").mkdir(parents=True)
+        (root / "proc/self/mountinfo").write_bytes(whole)
+        found, all_of_it = mounts.read_mountinfo(root), mounts.read(root)
+        (root / "proc/self/mountinfo").write_bytes(b"1 0 0:1 / / rw - tmpfs tmpfs rw\n" + whole)
+        among_others = mounts.read_mountinfo(root)
+    known, odd = ((), ()) if isinstance(found, Missing) else (found.known, found.odd)
+    assert among_others.known[1:] == known
+    assert set(odd) <= set(among_others.odd)
+    assert all(isinstance(answer, Missing | str) for answer in (all_of_it.tmp_mount_point, all_of_it.shm_mount_point))
 
 
 def test_space_is_what_this_user_can_have(tmp_path):

@@ -131,3 +131,9 @@ def test_there_is_no_container_only_where_every_trace_was_read(node, file):
 def test_a_mark_that_cannot_be_looked_for_leaves_it_open(node):
     (node / "run").symlink_to("run")
     assert container(node).missing is Why.UNREADABLE
+
+
+def test_a_mount_in_no_known_form_hides_a_container_only_where_an_engine_mounts(node):
+    whole = (node / "proc/self/mountinfo").read_text()
+    assert container(fill(node, {"proc/self/mountinfo": f"{whole}70 27 0:60 / /data rw - nfs4\nrubbish\n"})) == "none"
+    assert container(fill(node, {"proc/self/mountinfo": f"{whole}70 27 0:60 / /etc/hosts rw - ext4\n"})).missing is Why.UNREADABLE

@@ -89,7 +89,6 @@ LOST, UNSUPPORTED = Missing(Why.UNREADABLE, "GPU is lost"), Missing(Why.NOT_SUPP
 @pytest.mark.parametrize(
     ("before", "after", "anomaly"),
     [
-        ({"nvlink_replays_2": 7}, {"nvlink_replays_2": 3}, "unreadable (link 2: fell from 7 to 3: it was reset, or began again)"),
         ({}, {"nvlink_replays_2": LOST}, "unreadable (link 2: GPU is lost)"),
         ({"nvlink_replays_2": UNSUPPORTED}, {}, "not supported (link 2)"),
         ({}, {"nvlink_replays_3": 5}, "not there (link 3: no counter before the validation)"),
@@ -100,6 +99,32 @@ def test_what_cannot_be_compared_is_no_value_and_never_0(before, after, anomaly)
     found = figures(reading(**before), reading(**after))
     assert (found["counters.nvlink.replays"].value, found["counters.nvlink.replays"].anomaly) == (None, anomaly)
     assert all(figure.value == 0 for metric, figure in found.items() if metric != "counters.nvlink.replays")
+
+
+LOST_BEFORE = "it was reset or began again, and what it counted before that is not known"
+H100_NS = 68_240_131_200, 68_187_678_816  # sw_thermal, before and after a validation of some seconds
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "metric", "value", "detail"),
+    [
+        ({"nvlink_replays_2": 7}, {"nvlink_replays_2": 3}, "nvlink.replays", 3, f"link 2: 3; link 2: fell from 7 to 3: {LOST_BEFORE}"),
+        ({"pcie_replays": 65_530}, {"pcie_replays": 0}, "pcie.replays", 0, f"fell from 65530 to 0: {LOST_BEFORE}"),
+        (
+            {"throttle_sw__thermal": H100_NS[0]},
+            {"throttle_sw__thermal": H100_NS[1]},
+            *("throttle.sw_thermal", 0, "fell from 68.24 s to 68.19 s, and what was added meanwhile is not known"),
+        ),
+    ],
+)
+def test_a_counter_that_fell_rose_by_what_it_shows_or_more(before, after, metric, value, detail):
+    figure = figures(reading(**before), reading(**after))[f"counters.{metric}"]
+    assert (figure.value, figure.detail, figure.anomaly, figure.is_least) == (value, detail, "", True)
+
+
+def test_a_sum_over_links_that_fell_shows_nothing_since():
+    figure = figures(summed(17), summed(15))["counters.nvlink.replays"]
+    assert (figure.value, figure.is_least) == (0, True)
 
 
 def test_xids_without_permission_are_no_value():

@@ -281,3 +281,41 @@ def test_units_that_were_never_measured_together_cannot_be_judged():
 
 
 # Nothing depends on order
+
+
+REPLAYS = make_limit("counters.pcie.replays", at_most=8, unit="count")
+HEAT = make_limit("counters.throttle.sw_thermal", at_most=0, unit="s")
+FELL = "fell from 9 to 3"
+
+
+def judge_least(limit, *values):
+    """One attempt for each value; the first is the least that a counter rose, the others are whole."""
+    figures = [
+        make_figure(limit.metric, value, limit.unit, judged=True, is_least=not place, detail=FELL) for place, value in enumerate(values)
+    ]
+    made = tuple(Attempt(number=number, ranks=(make_record(0, counters=(one,)),)) for number, one in enumerate(figures, 1))
+    return judge(made, make_profile(limit), make_job(1), {}, "hbm")
+
+
+@pytest.mark.parametrize(
+    ("limit", "values", "status", "says"),
+    [
+        (REPLAYS, [9], Status.MISSED, "counters.pcie.replays = 9 count (fell from 9 to 3), or more, need <= 8 count"),
+        (REPLAYS, [8], Status.INVALID, f"counters.pcie.replays = at least 8 count, which decides nothing: {FELL}, need <= 8 count"),
+        (REPLAYS, [8, 0], Status.INVALID, "counters.pcie.replays = at least 8 count"),  # an error that nobody counted remains
+        (HEAT, [0.0], Status.UNSTABLE, f"counters.throttle.sw_thermal = at least 0 s, which decides nothing: {FELL}, need <= 0 s"),
+        (HEAT, [0.0, 0.0], Status.HELD, "counters.throttle.sw_thermal = 0 s"),
+        (HEAT, [0.0, 1.5], Status.MISSED, "counters.throttle.sw_thermal = 1.5 s"),
+        (make_limit("counters.infiniband.sent_bytes", at_least=3, unit="bytes"), [3], Status.HELD, "= 3 bytes"),
+        (make_limit("counters.infiniband.sent_bytes", equals=3, unit="bytes"), [3], Status.INVALID, "decides nothing"),
+    ],
+)
+def test_the_least_that_a_counter_rose_decides_only_what_more_would_not_change(limit, values, status, says):
+    (judgement,) = judge_least(limit, *values)
+    assert judgement.status is status
+    assert says in judgement.message
+
+
+def test_a_time_that_nobody_knows_is_measured_again():
+    assert wants_repeat(judge_least(HEAT, 0.0), 1) == "unstable: counters.throttle.sw_thermal"
+    assert wants_repeat(judge_least(REPLAYS, 1), 1) is None

@@ -179,6 +179,7 @@ def _mount_lines(mounts: Mounts) -> list[str]:
         rows.append((mount, names or "-"))
     more = [f"{len(rows) - _MOST_MOUNTS} more"] if len(rows) > _MOST_MOUNTS else []
     unknown = [f"mount of {name}: {say_why(holder)}" for name, holder in holders.items() if isinstance(holder, Missing)]
+    unknown += [f"a mount in no known form: {say(line)}" for line in mounts.odd_lines]
     return ["mounts", *table(_MOUNT_COLUMNS, rows[:_MOST_MOUNTS], lambda row: row[0].mount_point), *section("", *more, *unknown)]
 
 

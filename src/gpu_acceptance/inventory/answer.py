@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Final, Literal, TypeAlias, TypeVar
+from typing import Any, Final, Literal, TypeAlias, TypeVar
 
-from gpu_acceptance.base.text import first_few, format_ranges
+from gpu_acceptance.base.text import first_few, format_ranges, plural
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -53,6 +53,11 @@ Answer: TypeAlias = T | Missing
 def is_absent(answer: object) -> bool:
     """Return True where there is no such thing, and not where it cannot be read."""
     return isinstance(answer, Missing) and answer.missing is Why.NOT_THERE
+
+
+def is_lacking(answer: object) -> bool:
+    """Return True where this hardware or driver does not have it."""
+    return isinstance(answer, Missing) and answer.missing is Why.NOT_SUPPORTED
 
 
 def then(answer: Answer[U], make: Callable[[U], Answer[T]]) -> Answer[T]:
@@ -119,6 +124,42 @@ def read_text(path: Path, most_bytes: int = _MOST_BYTES) -> str | Missing:
     if len(data) > most_bytes:
         return Missing(Why.UNREADABLE, f"{path} is longer than {most_bytes} bytes"[:_MOST_DETAIL])
     return data.decode("utf-8", "backslashreplace").rstrip("\n")
+
+
+@dataclass(frozen=True)
+class Lines(Sequence[T]):
+    """Values of the lines of one file; beside them the lines in which none can be found: an odd line costs itself alone."""
+
+    path: Path
+    known: tuple[T, ...]
+    odd: tuple[str, ...] = ()
+
+    def __getitem__(self, place: Any) -> Any:
+        return self.known[place]
+
+    def __len__(self) -> int:
+        return len(self.known)
+
+    @property
+    def why_odd(self) -> Missing:
+        """Return the reason for a value that an odd line may hold."""
+        told = f"{self.path}: {plural(len(self.odd), 'line')} of {len(self.known) + len(self.odd)} in no known form: {self.odd[0]!r:.80}"
+        return Missing(Why.UNREADABLE, told[:_MOST_DETAIL])
+
+
+def read_lines(path: Path, parse: Callable[[str], T], most_bytes: int = _MOST_BYTES) -> Answer[Lines[T]]:
+    """Return what `parse` makes of each line; a ValueError of it means that the line is odd. Unreadable where all lines are odd."""
+    text = read_text(path, most_bytes)
+    if isinstance(text, Missing):
+        return text
+    known, odd = list[T](), list[str]()
+    for line in text.split("\n"):
+        try:
+            known.append(parse(line))
+        except ValueError:
+            odd.append(line)
+    lines = Lines(path, tuple(known), tuple(odd))
+    return lines if known else lines.why_odd
 
 
 def read_value(path: Path, parse: Callable[[str], T]) -> T | Missing:

@@ -9,6 +9,7 @@ from typing import TypeVar
 from gpu_acceptance.inventory.answer import (
     UNLIMITED,
     Answer,
+    Lines,
     Missing,
     Unlimited,
     Why,
@@ -18,7 +19,7 @@ from gpu_acceptance.inventory.answer import (
     known,
     names_in,
     read_fields,
-    read_text,
+    read_lines,
     read_value,
     signed_number,
     whole_number,
@@ -28,6 +29,7 @@ from gpu_acceptance.inventory.mounts import MountEntry, Space, read_mountinfo, s
 
 T = TypeVar("T", int, float)
 
+_Membership = tuple[tuple[str, ...], PurePosixPath]  # controllers, and the cgroup of this process in their hierarchy
 # Version 1 says "no bound" with the largest multiple of the page size below 2**63; the largest pages (ARM) have 64 KiB.
 _V1_UNLIMITED = 2**63 - 2**16
 
@@ -50,8 +52,8 @@ class _Hierarchy:
 
 def read_cgroup(root: Path = Path("/")) -> Cgroup:
     """Read the cgroup of this process."""
-    paths, mounts = _paths(root / "proc/self/cgroup"), read_mountinfo(root)
-    cpu, memory, cpuset = (combine(partial(_hierarchy, name, root), paths, mounts) for name in ("cpu", "memory", "cpuset"))
+    memberships, mounts = read_lines(root / "proc/self/cgroup", _membership), read_mountinfo(root)
+    cpu, memory, cpuset = (combine(partial(_hierarchy, name, root), memberships, mounts) for name in ("cpu", "memory", "cpuset"))
     return Cgroup(
         cpu_quota_cpus=_tightest(cpu, {1: _quota_v1, 2: _reader("cpu.max", _quota_v2)}),
         memory_bytes=_tightest(memory, {1: _reader("memory.limit_in_bytes", _memory), 2: _reader("memory.max", _memory)}),
@@ -64,23 +66,18 @@ def _reader(name: str, parse: Callable[[str], T | Unlimited]) -> Callable[[Path]
     return lambda folder: read_value(folder / name, parse)
 
 
-def _paths(file: Path) -> Answer[dict[str, PurePosixPath]]:
-    """Return the cgroup by controller, and that of version 2 by "": lines `4:memory:/a/b` and `0::/a/b`."""
-    text = read_text(file)
-    if isinstance(text, Missing):
-        return text
-    paths: dict[str, PurePosixPath] = {}
-    for line in text.split("\n"):
-        hierarchy, _, rest = line.partition(":")
-        controllers, found, path = rest.partition(":")
-        if not (hierarchy.isdecimal() and found and path.startswith("/")) or "\0" in path:
-            return Missing(Why.UNREADABLE, f"{file} says {line!r:.80}")
-        paths |= dict.fromkeys(controllers.split(","), PurePosixPath(path))
-    return paths
+def _membership(line: str) -> _Membership:
+    """Parse `4:cpu,cpuacct:/a/b`, and `0::/a/b` of version 2, whose controllers are "". The path may hold colons."""
+    hierarchy, _, rest = line.partition(":")
+    controllers, found, path = rest.partition(":")
+    if not (hierarchy.isdecimal() and found and path.startswith("/")) or "\0" in path:
+        raise ValueError(f"no cgroup: {line!r:.80}")
+    return tuple(controllers.split(",")), PurePosixPath(path)
 
 
-def _hierarchy(controller: str, root: Path, paths: dict[str, PurePosixPath], mounts: tuple[MountEntry, ...]) -> Answer[_Hierarchy]:
+def _hierarchy(controller: str, root: Path, memberships: Lines[_Membership], mounts: Lines[MountEntry]) -> Answer[_Hierarchy]:
     """Return version 1 where it has this controller, else version 2: the kernel gives it to one of them."""
+    paths = {name: path for names, path in memberships for name in names}
     if controller in paths:
         version_1 = [mount for mount in mounts if mount.fs_type == "cgroup" and controller in mount.super_options]
         return _below(paths[controller], version_1, root, 1)
@@ -91,6 +88,8 @@ def _hierarchy(controller: str, root: Path, paths: dict[str, PurePosixPath], mou
     ]
     if "" in paths and version_2:
         return _below(paths[""], version_2, root, 2)
+    if odd := next((lines for lines in (memberships, mounts) if lines.odd), None):
+        return odd.why_odd  # which may have told it
     return Missing(Why.NOT_SUPPORTED, f"no cgroup of this process has the {controller} controller")
 
 

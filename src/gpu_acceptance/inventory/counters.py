@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpu_acceptance.inventory.answer import Answer, Missing, Why, is_absent, known, names_in, read_value, then
+from gpu_acceptance.inventory.answer import Answer, Missing, Why, is_absent, is_lacking, known, names_in, read_value, then, with_name
 from gpu_acceptance.inventory.infiniband import LINK_ERRORS, OTHER_NAMES, PortName, is_chosen, not_found
-from gpu_acceptance.inventory.nvml import Asker, is_lacking
+from gpu_acceptance.inventory.nvml import Asker
 
 Counter = tuple[str, str]  # name, and the part that it counts: "link 7", "mlx5_3 port 1", "" for the GPU or the sum over all links
 Counted = Mapping[Counter, Answer[int]]
@@ -36,7 +36,8 @@ _OF_LINK = {
     "nvlink.replays": "NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY",
     "nvlink.recoveries": "NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY",
 }
-GPU_NAMES = (*_OF_GPU, *_OF_LINK)
+LINK_NAMES = tuple(_OF_LINK)
+GPU_NAMES = (*_OF_GPU, *LINK_NAMES)
 ALL_LINKS = 0xFFFFFFFF  # the sum over all links; documented for throughput, answered for errors (H200, driver 580): never trusted alone
 _LinkCounter = tuple[str, int]  # name, and the link or ALL_LINKS
 _MOST_XIDS = 1_000  # in one reading; a lost GPU may report without end
@@ -107,7 +108,7 @@ class GpuCounters:
             except self._asker.pynvml.NVMLError_Timeout:
                 break
             except self._asker.pynvml.NVMLError as error:
-                return Missing(Why.UNREADABLE, f"after {len(xids)} XIDs, nvmlEventSetWait_v2: {error}"[:200])
+                return with_name(f"after {len(xids)} XIDs", self._asker.why("nvmlEventSetWait_v2", error))
             xids.append(int(event.eventData))
         return tuple(xids)
 

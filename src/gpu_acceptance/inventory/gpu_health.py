@@ -6,7 +6,7 @@ A missing answer stays missing, and never counts as a pass.
 from collections.abc import Callable, Iterator
 
 from gpu_acceptance.base.text import first_few
-from gpu_acceptance.inventory.answer import Answer, Missing, Why, all_of, as_cpu_list, combine, detail_of, then, with_name
+from gpu_acceptance.inventory.answer import Answer, Missing, Why, all_of, as_cpu_list, combine, detail_of, is_lacking, then, with_name
 from gpu_acceptance.inventory.gpu import GpuProcess, GpuReading, GpusReading, GpuUse, NvLink
 
 Finding = tuple[str, Answer[bool] | Answer[int] | Answer[float] | Answer[str], str]  # metric, value, unit
@@ -15,8 +15,9 @@ FindingsWithDetail = Iterator[tuple[*Finding, str]]
 
 _MOST_PROCESSES = 8  # in a message
 
+_SETTINGS = {"application clocks setting", "display clock setting"}
 # Reasons for low clocks of a healthy GPU; lowered clocks have their own limit. Any other word, also of a later NVML, is a finding.
-_ORDINARY_REASONS = {"gpu idle", "application clocks setting", "sw power cap", "sync boost", "display clock setting"}
+_ORDINARY_REASONS = {"gpu idle", "sw power cap", "sync boost", *_SETTINGS}
 
 
 def gpu_of(reading: GpusReading, uuid: str) -> GpuReading:
@@ -81,10 +82,26 @@ def recovery(gpu: GpuReading) -> Findings:
     yield "gpu_health.recovery.action", gpu.recovery_action, "text"
 
 
-def clocks(gpu: GpuReading) -> Findings:
+def clocks(gpu: GpuReading) -> Iterator[Finding | tuple[*Finding, str]]:
+    """Yield maximum clocks and how far a setting lowers the clock, to be read at work: whether an idle GPU is held down is not seen."""
     yield "gpu_health.clocks.max_sm", gpu.clocks.max_sm_mhz, "MHz"
     yield "gpu_health.clocks.max_memory", gpu.clocks.max_memory_mhz, "MHz"
-    yield "gpu_health.clocks.lowered", _difference(gpu.clocks.default_application_sm_mhz, gpu.clocks.application_sm_mhz), "MHz"
+    by_setting = _difference(gpu.clocks.default_application_sm_mhz, gpu.clocks.application_sm_mhz)
+    lowered, detail = _held_down(gpu) if is_lacking(by_setting) else (by_setting, "")
+    yield "gpu_health.clocks.lowered", lowered, "MHz", detail
+
+
+def _held_down(gpu: GpuReading) -> tuple[Answer[float], str]:
+    """Return how far the clock is below its maximum, where no reason but a setting explains it, and what was seen.
+
+    So a locked clock is seen on a driver without application clocks. Without a reason, clocks are as high as possible (nvidia-smi(1),
+    clocks_event_reasons): H100 and H200 that copied were at their maximum (reports/evidence). A locked GPU gives no reason, not even that
+    it is idle (github.com/JuliaGPU/CUDA.jl, pull request 2194).
+    """
+    seen = gpu.throttling.reasons, gpu.clocks.sm_mhz, gpu.clocks.max_sm_mhz
+    lowered = combine(lambda reasons, now, most: most - now if _SETTINGS.issuperset(reasons) else 0, *seen)
+    detail = combine(lambda reasons, now, most: f"SM clock {now} of {most} MHz, reasons: {', '.join(reasons) or 'none'}", *seen)
+    return lowered, "" if isinstance(detail, Missing) else detail
 
 
 def power(gpu: GpuReading) -> Findings:
@@ -149,7 +166,7 @@ def process_list(found: tuple[GpuProcess, ...]) -> str:
     return ", ".join(first_few(texts, _MOST_PROCESSES))
 
 
-PER_GPU: dict[str, Callable[[GpuReading], Findings]] = {
+PER_GPU: dict[str, Callable[[GpuReading], Iterator[Finding | tuple[*Finding, str]]]] = {
     one.__name__: one
     for one in (
         *(identity, memory, ecc, remapping, retired_pages, recovery, clocks, power),

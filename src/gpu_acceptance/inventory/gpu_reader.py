@@ -4,14 +4,28 @@ A value that NVML does not give is `Missing` with NVML's own reason. Source: NVM
 """
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import is_dataclass
 from functools import cache, partial
 from typing import Any, get_type_hints
 from uuid import UUID
 
-from gpu_acceptance.inventory.answer import Answer, Missing, Why, then
-from gpu_acceptance.inventory.gpu import Call, Ecc, EccCounts, Fabric, GpuReading, GpusReading, NvLink, Pcie, PeerLink, text, word
+from gpu_acceptance.inventory.answer import Answer, Missing, T, Why, then
+from gpu_acceptance.inventory.gpu import (
+    Call,
+    Clocks,
+    Ecc,
+    EccCounts,
+    Fabric,
+    GpuReading,
+    GpusReading,
+    NvLink,
+    Pcie,
+    PeerLink,
+    Throttling,
+    text,
+    word,
+)
 from gpu_acceptance.inventory.nvml import Asker, NoNvmlError, library
 
 _FABRIC_STATES = {0: "not supported", 1: "not started", 2: "in progress", 3: "completed"}
@@ -48,10 +62,12 @@ def _made(makes: dict[str, Callable[[Any], Any]], result: object) -> dict[str, A
     return {field: make(result) for field, make in makes.items()}
 
 
-def _declared(kind: object, asker: Asker, handle: object, named: object = None) -> dict[str, Any]:
-    """Ask for the fields that declare a call, each function once. `named`: the handle that is asked for names."""
+def _declared(kind: object, asker: Asker, handle: object, named: object = None, only: Collection[str] = frozenset()) -> dict[str, Any]:
+    """Ask for the fields that declare a call, each function once. `named`: the handle that is asked for names; `only` for these fields."""
     found: dict[str, Any] = {}
     for (name, arguments), makes in _calls_of(kind).items():
+        if only and makes.keys().isdisjoint(only):
+            continue
         if name.startswith("NVML_FI_"):
             found |= {field: then(asker.field(handle, name), make) for field, make in makes.items()}
             continue
@@ -118,12 +134,25 @@ def read(uuid: str = "") -> GpusReading:
 
 def read_pcie(uuid: str) -> Pcie:
     """Read the link of one GPU alone, which takes no longer than a copy that keeps the link awake."""
+    return _of_one(uuid, lambda asker, handle: Pcie(**_declared(Pcie, asker, handle)))
+
+
+def read_clocks(uuid: str) -> tuple[Clocks, Answer[tuple[str, ...]]]:
+    """Read the clocks of one GPU alone, and the reasons that hold them down, while the GPU works."""
+
+    def read_both(asker: Asker, handle: object) -> tuple[Clocks, Answer[tuple[str, ...]]]:
+        return Clocks(**_declared(Clocks, asker, handle)), _declared(Throttling, asker, handle, only={"reasons"})["reasons"]
+
+    return _of_one(uuid, read_both)
+
+
+def _of_one(uuid: str, read_it: Callable[[Asker, object], T]) -> T:
     try:
         with library() as pynvml:
             asker = Asker(pynvml)
-            return Pcie(**_declared(Pcie, asker, asker.handle(uuid)))
+            return read_it(asker, asker.handle(uuid))
     except NoNvmlError as error:
-        return Pcie(*[Missing(Why.NOT_THERE, str(error))] * 6)
+        return read_it(Asker(None), Missing(Why.NOT_THERE, str(error)))
 
 
 def not_read(why: Missing) -> GpusReading:

@@ -6,13 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from gpu_acceptance.inventory.answer import MOST_FILE_BYTES, Answer, Missing, T, Why, missing_over, parsed, read_text, then
+from gpu_acceptance.inventory.answer import MOST_FILE_BYTES, Answer, Lines, Missing, T, Why, missing_over, read_lines, then
 
 # Network, parallel and cluster file systems, by the kernel's names; FUSE (`fuse`, `fuse.NAME`) depends on a process.
 _REMOTE = {
     *("9p", "afs", "beegfs", "ceph", "cifs", "fuse", "gfs2", "gpfs", "lustre", "nfs", "nfs4"),
     *("ocfs2", "orangefs", "panfs", "pvfs2", "smb3", "virtiofs", "wekafs"),
 }
+_MOST_ODD, _MOST_LINE = 8, 200  # lines that are told, and characters of each
 _TRIGGER = "autofs"  # any question mounts its target
 _NOT_ASKED = "not asked: this file system, or one on the way to it, needs a server, and a dead one would block for ever"
 
@@ -51,36 +52,56 @@ class MountEntry:
     super_options: tuple[str, ...]  # of the file system
 
 
-def read_mountinfo(root: Path = Path("/")) -> Answer[tuple[MountEntry, ...]]:
+def read_mountinfo(root: Path = Path("/")) -> Answer[Lines[MountEntry]]:
     """Return the mounts, oldest first: the last of two on one mount point is visible."""
-    path = root / "proc/self/mountinfo"
-    return parsed(read_text(path, MOST_FILE_BYTES), str(path), lambda text: tuple(_entry(line) for line in text.split("\n")))
+    return read_lines(root / "proc/self/mountinfo", _entry, MOST_FILE_BYTES)
+
+
+# The kernel always writes `rw` or `ro` before the options of the file system (fs/proc_namespace.c, show_mountinfo). Some do not escape the
+# blanks in their options: drvfs of WSL (github.com/docker/for-win 13318), overlayfs (digint/btrbk 563). The source may be empty.
+# Kernels that only look like Linux (gVisor) may begin with another option.
+_FILE_SYSTEM = (re.compile(r"([^ ]+) (?:(.*?) )?(r[ow](?:,.*)?)"), re.compile(r"([^ ]+) ([^ ]*) (.+)"))
 
 
 def _entry(line: str) -> MountEntry:
     """Parse `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue`; any number of fields may precede ` - `."""
     before, _, after = line.partition(" - ")
-    mount, file_system = before.split(" "), after.split(" ")
-    if len(mount) < 6 or len(file_system) != 3:
+    mount, file_system = before.split(" "), next(filter(None, (form.fullmatch(after) for form in _FILE_SYSTEM)), None)
+    if len(mount) < 6 or file_system is None:
         raise ValueError(f"no mount: {line!r:.80}")
     return MountEntry(
         folder=PurePosixPath(_plain(mount[3])),  # a mounted namespace has no path: `net:[4026532177]`
-        mount_point=_absolute(_plain(mount[4])),
+        mount_point=_mount_point(before),
         options=tuple(mount[5].split(",")),
-        fs_type=_plain(file_system[0]),
-        source=_plain(file_system[1]),
-        super_options=tuple(_plain(file_system[2]).split(",")),
+        fs_type=_plain(file_system[1]),
+        source=_plain(file_system[2] or ""),
+        super_options=tuple(map(_plain, file_system[3].split(","))),  # a comma inside one is escaped
     )
 
 
-def _absolute(path: str) -> PurePosixPath:
+def _mount_point(line: str) -> PurePosixPath:
+    """Return the fifth field of a line. Raises ValueError over one that is no absolute path."""
+    fields = line.split(" ")
+    path = _plain(fields[4]) if len(fields) > 4 else ""
     if not path.startswith("/") or path.startswith("//") or ".." in path.split("/") or "\0" in path:
         raise ValueError(f"no mount point: {path!r:.80}")
     return PurePosixPath(path)
 
 
+def may_be_mounted(entries: Lines[MountEntry], mount_point: PurePosixPath) -> bool:
+    """Return True where an odd line names this mount point: what is mounted there is not known."""
+
+    def is_there(line: str) -> bool:
+        try:
+            return _mount_point(line) == mount_point
+        except ValueError:
+            return False  # of no mount: the rest of a line that a line break has torn
+
+    return any(map(is_there, entries.odd))
+
+
 def _plain(field: str) -> str:
-    """Decode blanks, line breaks, backslashes and #, which the kernel writes as three octal digits."""
+    """Decode blanks, line breaks, backslashes, # and commas, which the kernel writes as three octal digits."""
     return re.sub(r"\\([0-3][0-7]{2})", lambda escape: chr(int(escape[1], 8)), field)
 
 
@@ -97,7 +118,7 @@ class Mount:
 
 @dataclass(frozen=True)
 class Mounts:
-    """Mounts from /proc/self/mountinfo and statvfs(3); the last three are the mount points of folders.
+    """Mounts from /proc/self/mountinfo and statvfs(3), and the mount points of three folders.
 
     Symbolic links are not followed, since a dead server may be behind one: for a /tmp that is a link it is the file system of the link.
     """
@@ -106,6 +127,7 @@ class Mounts:
     tmp_mount_point: Answer[str]
     shm_mount_point: Answer[str]
     working_folder_mount_point: Answer[str]
+    odd_lines: tuple[str, ...] = ()  # of /proc/self/mountinfo, each cut: nothing is known of their mounts
 
 
 @dataclass(frozen=True)
@@ -133,10 +155,15 @@ def holder_of(folder: Path) -> Holder:
     )
 
 
-def _entry_of(entries: tuple[MountEntry, ...], folder: PurePosixPath) -> Answer[MountEntry]:
-    above = [entry for entry in reversed(entries) if folder.is_relative_to(entry.mount_point)]  # the last on one mount point is visible
-    none = Missing(Why.NOT_THERE, f"nothing is mounted at or above {folder}")
-    return max(above, key=lambda entry: len(entry.mount_point.parts), default=none)
+def _entry_of(entries: Lines[MountEntry], folder: PurePosixPath) -> Answer[MountEntry]:
+    """Return the nearest mount at or above a folder; missing where an odd line may be nearer."""
+    visible = {entry.mount_point: entry for entry in entries}  # the last on one mount point
+    for place in (folder, *folder.parents):
+        if may_be_mounted(entries, place):
+            return entries.why_odd
+        if place in visible:
+            return visible[place]
+    return Missing(Why.NOT_THERE, f"nothing is mounted at or above {folder}")
 
 
 def read(root: Path = Path("/")) -> Mounts:
@@ -156,10 +183,10 @@ def read(root: Path = Path("/")) -> Mounts:
     wanted = {"/", tmp, shm, working_folder}
     visible = {str(entry.mount_point): entry for entry in entries}.values()
     shown = tuple(_mount(entry, entries, root) for entry in visible if str(entry.mount_point) in wanted or _is_remote(entry))
-    return Mounts(shown, tmp, shm, working_folder)
+    return Mounts(shown, tmp, shm, working_folder, tuple(line[:_MOST_LINE] for line in entries.odd[:_MOST_ODD]))
 
 
-def _mount(entry: MountEntry, entries: tuple[MountEntry, ...], root: Path) -> Mount:
+def _mount(entry: MountEntry, entries: Lines[MountEntry], root: Path) -> Mount:
     on_the_way = [one for one in entries if entry.mount_point.is_relative_to(one.mount_point)]
     is_asked = not any(_is_remote(one) or one.fs_type == _TRIGGER for one in on_the_way)
     return Mount(

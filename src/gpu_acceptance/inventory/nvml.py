@@ -9,13 +9,25 @@ from operator import itemgetter
 from typing import Any, Generic, TypeVar
 from uuid import UUID
 
-from gpu_acceptance.inventory.answer import Answer, Missing, Why, all_of, combine, known, then
+from gpu_acceptance.inventory.answer import Answer, Missing, Why, all_of, combine, is_lacking, known, then
 from gpu_acceptance.inventory.gpu import Gpu, GpuProcess, GpuUse, common_end, nvlink_end, processes_of, text
 
 T = TypeVar("T")
 _MOST_LINKS = 64  # 18 on Hopper and Blackwell; NVML_NVLINK_MAX_LINKS grew with each generation
 _FABRIC_COMPLETED = 3  # NVML_GPU_FABRIC_STATE_COMPLETED
 _ONE_AT_A_TIME = threading.Lock()
+# Codes of nvmlReturn_t by what they mean for an answer (nvml.h of CUDA 13.0); any other one is an error. They are numbers, because an older
+# nvidia-ml-py lacks the later names. A function that a driver has dropped answers 26 (NVML API Reference, Deprecation Notices).
+_REASONS: dict[int | None, Why] = {
+    **dict.fromkeys((3, 13, 22, 24, 25, 26, 30), Why.NOT_SUPPORTED),  # 13: no such function; 25: another version of the structure
+    **dict.fromkeys((4, 17), Why.NOT_PERMITTED),  # 17: the operating system or a cgroup blocks it
+    **dict.fromkeys((6, 21, 28), Why.NOT_THERE),  # 21: no data; 28: no GPU
+}
+_NOT_SUPPORTED = 3  # its words say no more than the reason does
+_OTHER_NAMES = {  # asked where the driver lacks the first: dropped with CUDA 14, or not there before driver 535
+    "nvmlDeviceGetTemperature": "nvmlDeviceGetTemperatureV",
+    "nvmlDeviceGetCurrentClocksEventReasons": "nvmlDeviceGetCurrentClocksThrottleReasons",
+}
 _MEMBERS = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}  # of nvmlValue_t, by nvmlValueType_t
 
 
@@ -58,13 +70,19 @@ class Asker:
         """Return what `make` makes of the result; without a call where an argument, like the handle of a lost GPU, is missing."""
         if lacking := next((one for one in arguments if isinstance(one, Missing)), None):
             return lacking
+        answer = self._ask(name, arguments, make)
+        other = _OTHER_NAMES.get(name, "") if is_lacking(answer) else ""
+        instead = self._ask(other, arguments, make) if other else answer
+        return answer if is_lacking(instead) else instead
+
+    def _ask(self, name: str, arguments: tuple[object, ...], make: Callable[[Any], T]) -> T | Missing:
         function = getattr(self.pynvml, name, None)
         if function is None:
             return Missing(Why.NOT_SUPPORTED, f"this nvidia-ml-py has no {name}")
         try:
             return make(function(*arguments))
         except self.pynvml.NVMLError as error:
-            return self._why(name, error)
+            return self.why(name, error)
         except getattr(self.pynvml, "NVMLLibraryMismatchError", ()) as error:  # what an old driver lacks, in newer nvidia-ml-py
             return Missing(Why.NOT_SUPPORTED, f"{name}: {error}"[:200])
         except (ctypes.ArgumentError, ValueError, TypeError, AttributeError, LookupError) as error:
@@ -97,7 +115,7 @@ class Asker:
 
     def _field(self, name: str, value: Any) -> Answer[int]:
         if value.nvmlReturn:
-            return self._why(name, self.pynvml.NVMLError(value.nvmlReturn))
+            return self.why(name, self.pynvml.NVMLError(value.nvmlReturn))
         member = _MEMBERS.get(value.valueType)
         if member is None:
             return Missing(Why.UNREADABLE, f"{name}: a value of type {value.valueType}")
@@ -122,22 +140,10 @@ class Asker:
         structure = make_structure()
         return self.ask(name, device, ctypes.byref(structure), make=lambda _: structure)
 
-    def _why(self, name: str, error: Exception) -> Missing:
+    def why(self, name: str, error: Exception) -> Missing:
+        """Return the reason that an error of NVML gives, with the driver's words for it."""
         code = getattr(error, "value", None)
-        reasons = {
-            self.pynvml.NVML_ERROR_NOT_SUPPORTED: Why.NOT_SUPPORTED,
-            self.pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: Why.NOT_SUPPORTED,
-            self.pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH: Why.NOT_SUPPORTED,
-            self.pynvml.NVML_ERROR_NO_PERMISSION: Why.NOT_PERMITTED,
-            self.pynvml.NVML_ERROR_NOT_FOUND: Why.NOT_THERE,
-        }
-        why = reasons.get(code, Why.UNREADABLE)
-        return Missing(why, "" if why is Why.NOT_SUPPORTED else f"{name}: {error}"[:200])
-
-
-def is_lacking(answer: Answer[object]) -> bool:
-    """Return True where NVML says that this GPU does not support it."""
-    return isinstance(answer, Missing) and answer.missing is Why.NOT_SUPPORTED
+        return Missing(_REASONS.get(code, Why.UNREADABLE), "" if code == _NOT_SUPPORTED else f"{name}: {error}"[:200])
 
 
 @dataclass(frozen=True)
@@ -255,8 +261,11 @@ def memory_used_bytes(index: int) -> int | None:
     """Return bytes in use on one GPU, some 600 MiB of the driver on an idle one included; None where NVML does not answer."""
 
     def ask() -> int | None:
-        with suppress(NoNvmlError), library() as pynvml, suppress(pynvml.NVMLError):
-            return int(pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(index)).used)
+        with suppress(NoNvmlError), library() as pynvml:
+            asker = Asker(pynvml)
+            handle = asker.ask("nvmlDeviceGetHandleByIndex", index, make=lambda handle: handle)
+            used = asker.ask("nvmlDeviceGetMemoryInfo", handle, make=lambda info: int(info.used))
+            return None if isinstance(used, Missing) else used
         return None
 
     return _MEMORY.call(ask)

@@ -12,6 +12,7 @@ from gpu_acceptance.base.text import clip
 from gpu_acceptance.inventory.answer import (
     MOST_FILE_BYTES,
     Answer,
+    Lines,
     Missing,
     Why,
     choice_in_brackets,
@@ -29,7 +30,7 @@ from gpu_acceptance.inventory.answer import (
     whole_number,
     words,
 )
-from gpu_acceptance.inventory.mounts import MountEntry, read_mountinfo
+from gpu_acceptance.inventory.mounts import MountEntry, may_be_mounted, read_mountinfo
 
 # Names, or beginnings of names, of the variables in a record. CUBLAS: cuBLAS and cuBLASLt; GOMP, KMP: OpenMP of GCC and of Intel.
 PREFIXES = (
@@ -300,10 +301,9 @@ def _container(root: Path, variables: Mapping[str, str]) -> Answer[str]:
         return found
     if declared := variables.get("container"):  # the container interface of systemd asks an engine to set it
         return declared if re.fullmatch(r"[a-z0-9-]{1,32}", declared) else _OTHER_CONTAINER
-    traces = combine(_traces, read_text(root / "proc/self/cgroup"), read_mountinfo(root))
-    return combine(
-        lambda traces, *_: next((kind for hint, kind in _HINTS.items() if re.search(hint, traces)), NONE), traces, *marks.values()
-    )
+    cgroups, mounts = read_text(root / "proc/self/cgroup"), read_mountinfo(root)
+    hints = combine(_hints, cgroups, mounts)
+    return combine(lambda hints, *_: next((kind for hint, kind in _HINTS.items() if re.search(hint, hints)), NONE), hints, *marks.values())
 
 
 def _exists(path: Path) -> Answer[bool]:
@@ -315,7 +315,9 @@ def _exists(path: Path) -> Answer[bool]:
     return True
 
 
-def _traces(cgroups: str, mounts: tuple[MountEntry, ...]) -> str:
-    """Return the texts that may hold a trace. Mounts elsewhere are none: a host has those of the containers that it runs."""
+def _hints(cgroups: str, mounts: Lines[MountEntry]) -> Answer[str]:
+    """Return the texts that may hint at an engine. Mounts elsewhere do not: a host has those of the containers that it runs."""
+    if any(may_be_mounted(mounts, place) for place in _ENGINE_MOUNTS):
+        return mounts.why_odd
     own = [mount for mount in mounts if mount.mount_point in _ENGINE_MOUNTS]
     return "\n".join([cgroups, *(f"{mount.folder} {mount.source} {' '.join(mount.super_options)}" for mount in own)])

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from gpu_acceptance.inventory.answer import Answer, Missing, Why, then
+from gpu_acceptance.inventory.answer import Answer, Missing, Why, is_lacking, then
 from gpu_acceptance.inventory.counters import ALL_LINKS
 from gpu_acceptance.inventory.gpu import watts
-from gpu_acceptance.inventory.nvml import Asker, NoNvmlError, is_lacking, library
+from gpu_acceptance.inventory.nvml import Asker, NoNvmlError, library
 from gpu_acceptance.inventory.telemetry import SOURCES, Sample, Series, Window, unread, window_of
 
 T = TypeVar("T")

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_acceptance.base.text import clip, each_once, first_few
@@ -61,32 +62,46 @@ def risen(
     return tuple(figure for figure in figures if figure.judged or figure.value)
 
 
+@dataclass(frozen=True)
+class _Rise:
+    number: int
+    fell: str = ""  # from where to where, if the counter fell: then it rose by this number or more
+
+
 def _counter_figure(name: str, before: CountersReading, after: CountersReading, limited: frozenset[str]) -> Figure:
     metric = f"{COUNTERS}.{name}"
     rises = dict(_rises(name, before, after))
     unit = "s" if name.startswith(_SECONDS) else "bytes" if name.endswith(_BYTES) else "count"
-    numbers = {part: rise for part, rise in rises.items() if not isinstance(rise, Missing)}
-    if len(numbers) < len(rises):
+    found = {part: rise for part, rise in rises.items() if not isinstance(rise, Missing)}
+    if len(found) < len(rises):
         missing = next(rise for rise in rises.values() if isinstance(rise, Missing))
         return make_figure(metric, missing, unit, judged=metric in limited)
-    value = sum(numbers.values()) / 1e9 if unit == "s" else sum(numbers.values())
-    detail = "; ".join(first_few([f"{part}: {rise}" for part, rise in numbers.items() if rise and part], _MOST_COUNTERS))
-    labels = next((part.labels for part, rise in numbers.items() if rise and isinstance(part, PortName)), NONE)
-    return make_figure(metric, value, unit, judged=metric in limited, detail=detail, labels=labels)
+    total = sum(rise.number for rise in found.values())
+    told = [f"{part}: {rise.number}" for part, rise in found.items() if rise.number and part]
+    told += [f"{part}: {rise.fell}".removeprefix(": ") for part, rise in found.items() if rise.fell]
+    return make_figure(
+        metric,
+        total / 1e9 if unit == "s" else total,
+        unit,
+        judged=metric in limited,
+        is_least=any(rise.fell for rise in found.values()),
+        detail="; ".join(first_few(told, _MOST_COUNTERS)),
+        labels=next((part.labels for part, rise in found.items() if rise.number and isinstance(part, PortName)), NONE),
+    )
 
 
-def _rises(name: str, before: CountersReading, after: CountersReading) -> Iterator[tuple[str, Answer[int]]]:
+def _rises(name: str, before: CountersReading, after: CountersReading) -> Iterator[tuple[str, Answer[_Rise]]]:
     """Yield rises by link or port if those were read, else their sum. A counter that is not in both readings is missing."""
     parts = {part: value for (one, part), value in after.values.items() if one == name and part}
     names = dict.fromkeys([*parts, *(part for one, part in before.values if one == name and part)]) if parts else [""]
     for part in names:
-        yield part, _rise(part, before.values.get((name, part)), after.values.get((name, part)))
+        yield part, _rise(name, part, before.values.get((name, part)), after.values.get((name, part)))
     counts, total = [value for value in parts.values() if not isinstance(value, Missing)], after.values.get((name, ""))
     if parts and isinstance(total, int) and len(counts) == len(parts) and sum(counts) != total:
         yield "", Missing(Why.UNREADABLE, f"the links add up to {sum(counts)}, but NVML reports a sum of {total}")
 
 
-def _rise(part: str, before: Answer[int] | None, after: Answer[int] | None) -> Answer[int]:
+def _rise(name: str, part: str, before: Answer[int] | None, after: Answer[int] | None) -> Answer[_Rise]:
     where = f"{part}: " if part else ""
     for answer in (before, after):
         if isinstance(answer, Missing):  # its reason is more specific than an absence in the other reading
@@ -96,9 +111,19 @@ def _rise(part: str, before: Answer[int] | None, after: Answer[int] | None) -> A
             return Missing(Why.NOT_THERE, f"{where}no counter {when} the validation")
     assert isinstance(before, int)
     assert isinstance(after, int)
-    if after < before:
-        return Missing(Why.UNREADABLE, f"{where}fell from {before} to {after}: it was reset, or began again")
-    return after - before
+    return _after_a_fall(name, part, before, after) if after < before else _Rise(after - before)
+
+
+def _after_a_fall(name: str, part: str, before: int, after: int) -> _Rise:
+    """Return what a counter that fell has counted since: all that it shows now, because it was reset or began again at 0.
+
+    A time shows nothing: NVML has corrected one without a reset (an H100, from 68.24 s to 68.19 s). Nor does a sum over links that were
+    not read, which may lack a link.
+    """
+    if name.startswith(_SECONDS):
+        return _Rise(0, f"fell from {before / 1e9:.2f} s to {after / 1e9:.2f} s, and what was added meanwhile is not known")
+    since = 0 if name in counters.LINK_NAMES and not part else after
+    return _Rise(since, f"fell from {before} to {after}: it was reset or began again, and what it counted before that is not known")
 
 
 def _xids(xids: Answer[tuple[int, ...]], is_judged: bool) -> Figure:

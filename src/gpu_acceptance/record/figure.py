@@ -49,6 +49,7 @@ class Figure:
     spread_percent: float | None = Field(default=None, exclude_if=_is_none)  # coefficient of variation of the blocks behind the value
     best: float | None = Field(default=None, exclude_if=_is_none)  # of these blocks
     is_cut: bool = Field(default=False, exclude_if=not_)  # they are a few operations: hopeless, or of a brief measurement
+    is_least: bool = Field(default=False, exclude_if=not_)  # the true value is this or more: a counter that fell began again in between
     detail: str = Field(default="", max_length=1_000, exclude_if=not_)  # the part of the machine, for people: links, ports, XIDs
     labels: dict[str, str | Whole] | None = Field(default=None, max_length=16, exclude_if=_is_none)  # for charts: bytes=4096
 
@@ -64,6 +65,7 @@ def make_figure(
     judged: bool,
     spread: Spread | None = None,
     anomaly: str = "",
+    is_least: bool = False,
     detail: str = "",
     labels: Labels = NONE,
 ) -> Figure:
@@ -85,6 +87,8 @@ def make_figure(
         about["labels"] = {name: _label(name, text) for name, text in labels.items()}
     if anomaly:
         return Figure(metric=metric, value=None, unit=unit, judged=judged, anomaly=anomaly, **about)
+    if is_least:
+        about["is_least"] = True
     if spread is not None:
         about["spread_percent"] = float(spread.percent)
         if spread.best is not None:

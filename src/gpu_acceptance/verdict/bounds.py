@@ -276,7 +276,8 @@ class Sorted(NamedTuple):
 def classify(readings: Sequence[Reading], bound: str, limit: Limit, job: Job) -> Sorted:
     """Sort readings. An unstable or brief one gives way to a later attempt of its rank.
 
-    Where even the best block of an unstable or brief reading misses the bound, it is usable: no steadier one would hold.
+    Where even the best block of an unstable or brief reading misses the bound, it is usable: no steadier one would hold. So is the least
+    that a counter rose, where more of it changes nothing; else a time is measured again, and an event that nobody counted is not made up for.
     """
     spread_at_most = bound_at(limit.spread_at_most, job.gpus_per_node, job.num_nodes)
     wanted = None if bound == "uniform" else "number"
@@ -293,6 +294,9 @@ def classify(readings: Sequence[Reading], bound: str, limit: Limit, job: Job) ->
             shown, allowed = show_apart(reading.figure.spread_percent, spread_at_most)
             text = f"= {quantity(reading.figure)} with a spread of {shown} %, above {allowed} %: too unstable to judge"
             unstable.append((reading, text))
+        elif reading.figure.is_least and not _is_decided_by_least(reading.figure, bound, limit, job):
+            text = f"= {quantity(reading.figure)}, which decides nothing: {reading.figure.detail}"
+            (unstable if reading.figure.unit == "s" else faulty).append((reading, text))
         elif impossible := _impossible(reading.figure, limit):
             faulty.append((reading, impossible))
         else:
@@ -305,6 +309,14 @@ def classify(readings: Sequence[Reading], bound: str, limit: Limit, job: Job) ->
 def is_unstable(figure: Figure, spread_at_most: float | None) -> bool:
     """Return True for a figure whose blocks lie further apart than a limit allows."""
     return figure.spread_percent is not None and spread_at_most is not None and not figure.spread_percent <= spread_at_most
+
+
+def _is_decided_by_least(figure: Figure, bound: str, limit: Limit, job: Job) -> bool:
+    """Return True where a value that may be larger than this misses an upper bound, or holds a lower one, all the same."""
+    asked = bound_at(limit.at_most if bound == "at_most" else limit.at_least, job.gpus_per_node, job.num_nodes)
+    if bound not in ("at_most", "at_least") or asked is None or not is_number(figure.value):
+        return False
+    return figure.value > asked if bound == "at_most" else figure.value >= asked
 
 
 def _misses_at_best(figure: Figure, bound: str, limit: Limit, job: Job) -> bool:
@@ -350,9 +362,10 @@ def of_blocks(figure: Figure, spread_at_most: float | None) -> str:
     unstable = ""
     if is_unstable(figure, spread_at_most) and figure.best is not None and figure.spread_percent is not None:
         unstable = f", spread {show(figure.spread_percent, 3)} %, and {with_unit(show(figure.best), figure.unit)} in its best block"
-    return f"{unstable}{', told from a few operations' if figure.is_cut else ''}"
+    return f"{unstable}{', told from a few operations' if figure.is_cut else ''}{', or more' if figure.is_least else ''}"
 
 
 def quantity(figure: Figure) -> str:
-    """Return `262.5 GB/s`, or the anomaly of a figure without a value."""
-    return with_unit(figure.anomaly or "nothing" if figure.value is None else show(figure.value), figure.unit)
+    """Return `262.5 GB/s`, `at least 3 count`, or the anomaly of a figure without a value."""
+    value = figure.anomaly or "nothing" if figure.value is None else show(figure.value)
+    return with_unit(f"{'at least ' if figure.is_least else ''}{value}", figure.unit)

@@ -172,7 +172,7 @@ def offenders(paths, *, directly=None, never=(), rooms_of=None):
                 yield f"{path.relative_to(ROOT)} reaches {sorted(strange)} by {source.relative_to(ROOT)}"
 
 
-COMPUTES = {"torch", "transformers", "peft", "gpu_acceptance"}
+COMPUTES = {"torch", "transformers", "peft", "gpu_acceptance", "jinja2"}
 ASKS_THE_MACHINE = {"torch", "pynvml", "psutil", "gpu_acceptance"}
 PYTEST = {"pytest", "_pytest"}
 

@@ -152,13 +152,16 @@ class Dry:
         if not settings.plan:
             return
         self._identity = read_identity(place)
-        self._trained = training_files.refuse_unusable_paths(settings.paths)
+        trained, tuned = training_files.refuse_unusable_paths(settings.paths)
+        self._trained = (trained, str(tuned or ""))
         self._own = read_own_files(settings.site, settings.contract)
         self._shape = planned_shape(place, self._identity.num_gpus, settings.declared_gpus)
         shape, network = self._shape, Job((self._identity,)).fabric_class
         self._profile = choose_profile(
             settings, self._identity.gpu, self._own, network, shape.num_nodes, num_gpus=shape.ranks_per_node * shape.num_nodes
         )
+        if unfit := training_files.find_unfit(tuned, self._profile.parameters):
+            raise RefusedError(unfit)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:

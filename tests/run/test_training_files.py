@@ -9,14 +9,12 @@ import sys
 import numpy as np
 import pytest
 from judging import make_job, make_limit, make_profile, make_record
-from made_checkpoints import make_checkpoint
 from needs import is_root
 from waiting import wait_until
 
 from fixtures.training import refuse_unlike
 from gpu_acceptance.base.guard import remove_checkpoint, remove_within
 from gpu_acceptance.control.rank import RefusedError
-from gpu_acceptance.inventory import needs
 from gpu_acceptance.record.figure import make_figure
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.row import Attempt
@@ -24,17 +22,14 @@ from gpu_acceptance.run.training_files import (
     OLD_S,
     are_evidence,
     folder_of,
-    look,
     make,
     make_anew,
     refuse_unusable_paths,
     remove_old,
     sees,
-    source_of,
 )
 from gpu_acceptance.verdict.rows import make_row
 from gpu_acceptance.worker.options import Paths
-from tools.made_dialogues import made
 
 WRITTEN = ("ddp/__0_0.distcp", "ddp/.metadata", "ddp/.metadata.tmp", "ddp/part-0.json", "ddp/manifest.json.tmp", "fsdp/losses.json")
 
@@ -79,13 +74,13 @@ def refusal(**paths):
 
 
 def test_without_paths_there_is_nothing_to_say():
-    assert refuse_unusable_paths(Paths()) == ("", "")
+    assert refuse_unusable_paths(Paths()) == ("", None)
 
 
 @pytest.mark.parametrize("option", ["--checkpoint-dir", "--shared-dir"])
 def test_a_folder_that_is_good_missing_or_a_file(tmp_path, option):
     key = option.strip("-").replace("-", "_")
-    assert refuse_unusable_paths(Paths(**{key: tmp_path})) == ("", "")
+    assert refuse_unusable_paths(Paths(**{key: tmp_path})) == ("", None)
     missing = f"{option}={tmp_path}/no: No such file or directory; name a folder that is there on every node"
     assert refusal(**{key: tmp_path / "no"}) == missing
     (tmp_path / "file").touch()
@@ -314,57 +309,3 @@ def test_ranks_that_would_train_on_different_data():
         refuse_unlike(["tokens.npy: 9 tokens", "tokens.npy: 9 tokens", "synthetic", "tokens.npy: 8 tokens"])
     seen = "tokens.npy: 9 tokens on rank 0, synthetic on rank 2"
     assert str(caught.value) == f"ranks have different training data: {seen}; --data-dir must name the same data on every node"
-
-
-@pytest.fixture
-def model(tmp_path):
-    return make_checkpoint(tmp_path / "model")
-
-
-@pytest.fixture
-def data(tmp_path):
-    path = tmp_path / "calls.jsonl"
-    path.write_text("".join(f"{json.dumps(line)}\n" for line in [{"a": 1}, *made(40, seed=0)]))
-    return path
-
-
-def test_checkpoint_and_data_of_a_fine_tuning_are_named(model, data):
-    num_calls = look(model, data).read.num_calls
-    of_model = "Qwen2ForCausalLM (44 parameters, 100 bytes in BF16 and F32, sequences to 512 tokens)"
-    of_data = f"40 dialogues with {num_calls} calls; dropped: neither messages, nor system and chat (1)"
-    assert refuse_unusable_paths(Paths(lora_model=model, lora_data=data))[1] == f"{model}: {of_model}; {data}: {of_data}"
-
-
-def test_a_source_is_the_same_wherever_the_same_lies(tmp_path, model, data):
-    found = source_of(look(model, data))
-    copy = tmp_path / "copy.jsonl"
-    copy.write_bytes(data.read_bytes())
-    elsewhere = make_checkpoint(tmp_path / "elsewhere")
-    assert source_of(look(elsewhere, copy)) == found
-    copy.write_bytes(data.read_bytes() + b"\n")
-    assert source_of(look(model, copy)) != found
-    (elsewhere / "tokenizer.json").write_text("{}")
-    assert source_of(look(elsewhere, data)) != found
-
-
-def test_each_is_refused_under_the_option_that_named_it(model, data):
-    (model / "config.json").unlink()
-    assert refusal(lora_model=model, lora_data=data).startswith(f"--lora-model: {model}: no config.json; wanted on every node: ")
-    make_checkpoint(model.parent / "other")
-    data.write_text('{"messages": [}')
-    assert refusal(lora_model=model.parent / "other", lora_data=data).startswith(
-        f"--lora-data: {data}, line 1: column 15: Expecting value; wanted: "
-    )
-
-
-@pytest.mark.parametrize(
-    ("package", "oldest", "version", "found"),
-    [("peft", "0.17", "0.16.dev0", "0.16.dev0"), ("transformers", "5.0", "0.16.dev0", "0.16.dev0"), ("peft", "0.17", "", "none")],
-)
-def test_packages_that_fine_tuning_needs(model, data, monkeypatch, package, oldest, version, found):
-    versions = {"numpy": "2.0.0", "peft": "0.17.0", "transformers": "5.0.0"}
-    monkeypatch.setattr(needs, "_version", lambda name: versions[name])
-    assert refuse_unusable_paths(Paths(lora_model=model, lora_data=data))[1]
-    versions[package] = version
-    install = f"{sys.executable} -m pip install '{package}>={oldest}'"
-    assert refusal(lora_model=model, lora_data=data) == f"--lora-model: needs {package} {oldest} or newer, and there is {found}: {install}"

@@ -5,6 +5,7 @@
 # lora        LoRA at the size of the profile, and its other ways: every limit of theirs must hold
 # fast        LoRA with ten times its learning rate: must be REJECTED, and by excess
 # checkpoint  a small checkpoint that learns to call functions: every limit of lora_model must hold
+# large       the same of 1.14e8 parameters, and the held-out loss before and after
 # failing     a job that dies beside this one: its limits must hold, and no XID be counted
 # competitor  another process takes 5 % of GPU 1's time while DDP trains: must be REJECTED and name rank 1 alone
 # memory      a batch that fits no GPU: the run is INCOMPLETE, and says what to lower
@@ -26,16 +27,23 @@ YAML
     run fast --limits=/tmp/fast.yaml -k test_lora_convergence.py
 }
 
-checkpoint() {
-    .venv/bin/python -m tools.make_chat_model /tmp/chat >"$out/make_chat_model.log" 2>&1
+checkpoint() { tuned checkpoint; }
+
+large() { tuned large --width=1024 --layers=12; }
+
+tuned() {
+    local name=$1
+    shift
+    .venv/bin/python -m tools.make_chat_model "/tmp/$name" "$@" >"$out/make_$name.log" 2>&1
     cat >/tmp/small.yaml <<YAML
-reason: "the small checkpoint takes 256 tokens, and names what is asked for in words before it is fine-tuned"
+reason: "the checkpoint takes 256 tokens, and names what is asked for in words before it is fine-tuned"
 parameters: {lora_model.sequence: 256, lora_model.batch_size: 8, lora_model.num_steps: 24, lora_model.warmup_steps: 3, lora_model.learning_rate: 0.002}
 limits:
   lora_model.held_out.loss: {at_most: 0.04, unit: nats, scope: job, source: "policy: half of what it begins with"}
   lora_model.right_arguments: {at_least: 0.8, unit: relative, scope: job, source: "policy: what this one must come to"}
 YAML
-    run checkpoint --level=health --limits=/tmp/small.yaml --lora-model=/tmp/chat/model --lora-data=/tmp/chat/dialogues.jsonl
+    run "$name" --level=health --limits=/tmp/small.yaml --lora-model="/tmp/$name/model" --lora-data="/tmp/$name/dialogues.jsonl"
+    grep -rho '[0-9.e-]* nats before, [0-9.e-]* after' "/tmp/runs-$name" --include=results.json | sort -u
 }
 
 failing() {

@@ -40,13 +40,13 @@ def start_run(settings: Settings, place: Rank, refusal: RefusedError | None, say
         stop.lose_launcher()
     become_subreaper()
     identity = read_identity(place)
-    own, refusal = _own_files(settings, place, refusal)
+    own, tuned, refusal = _own_files(settings, place, refusal)
     chosen: dict[str, Profile] = {}
     joined: list[RankIdentity] = []
 
     def welcome(identities: list[RankIdentity]) -> Welcome:
         joined.extend(identities)
-        chosen["profile"] = profile = _profile_for(settings, identities, own)
+        chosen["profile"] = profile = _profile_for(settings, identities, own, tuned)
         return Welcome(run_id=_fresh_run_id(settings), deadline_s=profile.deadline_s)
 
     named = settings.run_id
@@ -109,16 +109,18 @@ def _open_files(supervisor: Supervisor, files: RunFiles, identity: RankIdentity)
         yield RefusedError(f"no temporary folder could be made, or no process started: {error}; {todo}", INCOMPLETE)
 
 
-def _own_files(settings: Settings, place: Rank, refusal: RefusedError | None) -> tuple[OwnFiles, RefusedError | None]:
+def _own_files(
+    settings: Settings, place: Rank, refusal: RefusedError | None
+) -> tuple[OwnFiles, training_files.LoraFiles | None, RefusedError | None]:
     """Read this rank's copies. Where a file or folder that an option names cannot be used, all ranks hear on which node."""
     try:
-        training_files.refuse_unusable_paths(settings.paths)
-        return read_own_files(settings.site, settings.contract), refusal
+        _, tuned = training_files.refuse_unusable_paths(settings.paths)
+        return read_own_files(settings.site, settings.contract), tuned, refusal
     except RefusedError as error:
-        return NO_FILES, refusal or RefusedError(f"{error} [{place.node_name}]", error.exit_code)
+        return NO_FILES, None, refusal or RefusedError(f"{error} [{place.node_name}]", error.exit_code)
 
 
-def _profile_for(settings: Settings, identities: list[RankIdentity], own: OwnFiles) -> Profile:
+def _profile_for(settings: Settings, identities: list[RankIdentity], own: OwnFiles, tuned: training_files.LoraFiles | None) -> Profile:
     """Return the profile of rank 0's machine; a node that differs fails by name."""
     if mismatch := find_mismatch(identities, settings.declared_gpus):
         raise RefusedError(mismatch)
@@ -127,7 +129,7 @@ def _profile_for(settings: Settings, identities: list[RankIdentity], own: OwnFil
     wrong = (
         find_misfit(identities, profile, settings.expected_nodes, named=settings.hardware is not None)
         or find_nvlink_beside_cards(settings, job)
-        or training_files.find_too_long(settings.paths.lora_model, profile.parameters)
+        or training_files.find_unfit(tuned, profile.parameters)
         or (None if settings.allow_busy else find_busy(identities, profile))
     )
     if wrong:

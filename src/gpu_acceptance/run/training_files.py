@@ -15,7 +15,7 @@ from gpu_acceptance.base.guard import MARKER, PREFIX, ask, is_ours, marker_of, r
 from gpu_acceptance.control.rank import RefusedError
 from gpu_acceptance.folder.files import RUN_ID
 from gpu_acceptance.inventory.needs import OLDEST, lacking_packages
-from gpu_acceptance.measure.lora.calls import DialogueError
+from gpu_acceptance.measure.lora.calls import Dialogue, DialogueError, split
 from gpu_acceptance.measure.lora.model_folder import Checkpoint, CheckpointError, look_at
 from gpu_acceptance.measure.lora.reading import Read, read
 from gpu_acceptance.record.job import Job
@@ -30,6 +30,7 @@ _SOUND = {Outcome.PASSED, Outcome.NOT_APPLICABLE}
 _FINE = {Status.HELD, Status.NOT_APPLICABLE}
 OLD_S = 6 * 3600  # the rows that write and read one are done within minutes
 _PACKAGE = "Pillow"
+OF_SIDES = ("lora_model.held_out", "lora_model.num_held_out", "lora_model.num_prompts")  # parameters
 _SHOWN = 8  # digits of a hash
 
 
@@ -106,8 +107,8 @@ def _is_ours(folder: Path) -> bool:
     return bool(RUN_ID.fullmatch(folder.name.removeprefix(PREFIX))) and is_ours(folder)
 
 
-def refuse_unusable_paths(paths: Paths) -> tuple[str, str]:
-    """Return what is trained and what is fine-tuned, each on what, for people. Raises RefusedError over a path that cannot be used."""
+def refuse_unusable_paths(paths: Paths) -> tuple[str, "LoraFiles | None"]:
+    """Return what is trained on what, for people, and what is fine-tuned. Raises RefusedError over a path that cannot be used."""
     needed = OLDEST if paths.lora_model else {}
     for package, version in lacking_packages(needed).items():
         install = shlex.join([sys.executable, "-m", "pip", "install", f"{package}>={OLDEST[package]}"])
@@ -146,6 +147,12 @@ class LoraFiles:
 
     checkpoint: Checkpoint
     read: Read
+    data: Path
+
+    def __str__(self) -> str:
+        dropped = f"; dropped: {self.read.reasons}" if self.read.dropped else ""
+        dialogues = f"{len(self.read.dialogues):,} dialogues with {self.read.num_calls:,} calls{dropped}"
+        return f"{self.checkpoint.folder}: {self.checkpoint}; {self.data}: {dialogues}"
 
 
 def source_of(found: LoraFiles) -> str:
@@ -156,28 +163,44 @@ def source_of(found: LoraFiles) -> str:
 
 
 def look(model: Path, data: Path) -> LoraFiles:
-    """Read both. Raises CheckpointError, DialogueError."""
-    return LoraFiles(look_at(model), read(data))
+    """Read both, and have the chat template write each dialogue. Raises CheckpointError, DialogueError."""
+    checkpoint = look_at(model)
+    return LoraFiles(checkpoint, read(data, checkpoint.template.written), data)
 
 
-def _fine_tuning(model: Path | None, data: Path | None) -> str:
-    """Return checkpoint and data of a fine-tuning; empty without them."""
+def _fine_tuning(model: Path | None, data: Path | None) -> LoraFiles | None:
     if model is None or data is None:
-        return ""
+        return None
     try:
-        found = look(model, data)
+        return look(model, data)
     except CheckpointError as error:
         raise RefusedError(f"--lora-model: {error}") from None
     except DialogueError as error:
         raise RefusedError(f"--lora-data: {error}") from None
-    dropped = "".join(f"; dropped: {reason} ({number:,})" for reason, number in found.read.dropped.most_common())
-    dialogues = f"{len(found.read.dialogues):,} dialogues with {found.read.num_calls:,} calls{dropped}"
-    return f"{model}: {found.checkpoint}; {data}: {dialogues}"
 
 
-def find_too_long(model: Path | None, parameters: Mapping[str, Value]) -> str | None:
-    """Return why the profile's sequence is too long for this checkpoint, or None."""
-    sequence = parameters.get("lora_model.sequence", 0)
-    if model is None or not isinstance(sequence, int) or sequence <= (longest := look_at(model).longest):
+def sides(read: Read, parameters: Mapping[str, Value]) -> tuple[list[Dialogue], list[Dialogue]]:
+    """Return the dialogues to train and those held out. Raises DialogueError where a side has no call, or no prompt asks for one."""
+    part, num_held_out, num_prompts = (parameters[name] for name in OF_SIDES)
+    assert isinstance(part, float) and isinstance(num_held_out, int) and isinstance(num_prompts, int)
+    trained, held_out = split(read.dialogues, part)
+    held_out = held_out[:num_held_out]
+    if not any(dialogue.messages[dialogue.answers[0]].calls for dialogue in held_out[:num_prompts]):
+        asked = min(num_prompts, len(held_out))
+        raise DialogueError(f"the first answer to none of {asked:,} held-out prompts is a call; raise lora_model.held_out or num_prompts")
+    return trained, held_out
+
+
+def find_unfit(found: LoraFiles | None, parameters: Mapping[str, Value]) -> str | None:
+    """Return why checkpoint or dialogues do not fit the sizes of the profile, or None."""
+    if found is None:
         return None
-    return f"--lora-model: {model} takes up to {longest:,} tokens, and lora_model.sequence is {sequence:,}; lower that by --limits"
+    sequence, longest = parameters.get("lora_model.sequence", 0), found.checkpoint.longest
+    if isinstance(sequence, int) and sequence > longest:
+        taken = f"{found.checkpoint.folder} takes up to {longest:,} tokens"
+        return f"--lora-model: {taken}, and lora_model.sequence is {sequence:,}; lower that by --limits"
+    try:
+        sides(found.read, parameters)
+    except DialogueError as error:
+        return f"--lora-data: {found.data}: {error}"
+    return None

@@ -112,8 +112,8 @@ class Paths:
     lora_data: FilePath | None = _data(
         "--lora-data",
         "FILE",
-        "dialogues with function calls, JSON lines, the same on every node; with --lora-model",
-        "In chat format, or in that of glaive-function-calling-v2.",
+        "dialogues with function calls, JSON lines or one list, the same on every node; with --lora-model",
+        "In chat format, or as ShareGPT, xLAM and glaive-function-calling-v2 have them ([formats](fine-tuning.md#the-dialogues)).",
         read=path_of("a file with dialogues in JSON lines"),
     )
     checkpoints: FilePath | None = None  # this run's own folder for checkpoints; None on several nodes without --checkpoint-dir

@@ -21,8 +21,8 @@ from acceptance.test_lora_model import test_fine_tuning
 from fixtures import lora_model
 from gpu_acceptance.measure.collectives import texts_over_ranks
 from gpu_acceptance.measure.lora import chat, packing
-from gpu_acceptance.measure.lora.calls import ScoreError
 from gpu_acceptance.measure.lora.packing import IGNORED, Tokens
+from gpu_acceptance.measure.lora.scoring import ScoreError
 from gpu_acceptance.measure.train import adapters
 from gpu_acceptance.worker.options import Paths
 from tests.judging import shipped_profile

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_acceptance.measure.lora import calls
-from gpu_acceptance.measure.lora.calls import Call, Dialogue, DialogueError, Message, ScoreError, find_calls, for_template, score, tally
+from gpu_acceptance.measure.lora.calls import Call, Dialogue, DialogueError, Message, find_calls, for_template
+from gpu_acceptance.measure.lora.scoring import ScoreError, score, tally
 
 ADD = Call("add", {"a": 1, "b": [2.5, None, True]})
 ADD_TEXT = '{"name": "add", "arguments": {"a": 1, "b": [2.5, null, true]}}'
@@ -252,7 +253,7 @@ def test_a_side_without_a_call(dialogues, seen):
 
 def test_a_chat_template_takes_the_messages_of_a_dialogue():
     said = dialogue("three", more=(Message("tool", "4"), Message("assistant", "It is 4.")))
-    assert said.first_answer == 2
+    assert said.answers == [2, 4]
     assert for_template(said.messages) == [
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": "three"},

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 from gloo_ranks import ROOT, answers_of
+from made_checkpoints import TEMPLATE
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from gpu_acceptance.measure.lora.chat import MissingWeightsError, Sizes, load, refuse_too_large
 from gpu_acceptance.measure.lora.model_folder import Checkpoint
+from gpu_acceptance.measure.lora.template import Template
 from gpu_acceptance.measure.train.shapes import Adapter
 from gpu_acceptance.measure.train.step import Schedule, TrainingMemoryError
 from gpu_acceptance.record.outcome import Status
@@ -86,7 +88,7 @@ SIZES = {"hidden_size": 16, "num_attention_heads": 2, "num_key_value_heads": 1, 
 
 
 def checkpoint(folder, num_parameters, vocabulary, num_ends):
-    return Checkpoint(folder, "Qwen2ForCausalLM", num_parameters, 0, ("F32",), 64, vocabulary, num_ends, "")
+    return Checkpoint(folder, "Qwen2ForCausalLM", num_parameters, 0, ("F32",), 64, vocabulary, num_ends, Template(TEMPLATE, {}), "")
 
 
 @pytest.fixture

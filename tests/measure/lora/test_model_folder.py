@@ -71,7 +71,7 @@ QUANTISED = "quantization_config: its weights are quantised; wanted: weights in 
 NO_FILE = "cannot be read: No such file or directory"
 HALF = "no object in JSON from end to end; was it copied whole?"
 NO_TEMPLATE = "DIR: no chat template: neither chat_template.jinja, nor chat_template in tokenizer_config.json"
-NO_TOOLS = "DIR: its chat template takes no tools; wanted: one that offers functions"
+NO_ANSWER = "DIR: its chat template does not write an answer after the messages before it; wanted: one that writes a dialogue in order"
 PLAIN = "{{ messages[0].content }}"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
@@ -112,6 +112,10 @@ def no_model(model_type, architectures):
     return f"DIR/config.json: {named}: no causal language model of the transformers installed here"
 
 
+def multimodal(model_type, key):
+    return f"{key}: model_type {model_type!r} is a multimodal model; wanted: a causal language model of text alone"
+
+
 def in_files(folder):
     """Its weights in two files."""
     (folder / WEIGHTS).unlink()
@@ -123,6 +127,17 @@ def in_files(folder):
 FAULTS = [
     ("config.json", {"auto_map": {}}, f"DIR/config.json: {CODE}"),
     ("config.json", {"quantization_config": {"quant_method": "gptq"}}, f"DIR/config.json: {QUANTISED}"),
+    ("config.json", {"compression_config": {"format": "int4"}}, f"DIR/config.json: {QUANTISED.replace('quantization', 'compression')}"),
+    *(
+        ("config.json", {"model_type": kind, "architectures": [name], key: {"hidden_size": 8}}, f"DIR/config.json: {multimodal(kind, key)}")
+        for kind, name, key in (
+            ("gemma3", "Gemma3ForConditionalGeneration", "text_config"),
+            ("mistral3", "Mistral3ForConditionalGeneration", "text_config"),
+            ("qwen2_vl", "Qwen2VLForConditionalGeneration", "vision_config"),
+            ("llama4", "Llama4ForConditionalGeneration", "text_config"),
+            ("qwen2_audio", "Qwen2AudioForConditionalGeneration", "audio_config"),
+        )
+    ),
     ("config.json", {"model_type": "no such"}, no_model("'no such'", QWEN2)),
     ("config.json", {"model_type": ["qwen2"]}, no_model("['qwen2']", QWEN2)),
     ("config.json", {"architectures": ["Qwen2ForSequenceClassification"]}, no_model("'qwen2'", "['Qwen2ForSequenceClassification']")),
@@ -176,7 +191,7 @@ FAULTS = [
     ("tokenizer.json", b'{"version": ', f"DIR/tokenizer.json: {HALF}"),
     ("tokenizer.json", b"version https://git-lfs.github.com/spec/v1\n", f"DIR/tokenizer.json: {HALF}"),
     ("tokenizer_config.json", {"auto_map": {"AutoTokenizer": ["x.Y", None]}}, f"DIR/tokenizer_config.json: {CODE}"),
-    ("chat_template.jinja", PLAIN.encode(), NO_TOOLS),  # it comes before that in the config of the tokenizer
+    ("chat_template.jinja", PLAIN.encode(), NO_ANSWER),  # it comes before that in the config of the tokenizer
     ("chat_template.jinja", b"\xff", "DIR/chat_template.jinja: not UTF-8: byte 1 is 0xff"),
 ]
 
@@ -219,15 +234,27 @@ def test_weights_in_several_files_and_other_names_in_the_config(folder):
     assert str(look_at(folder)) == "GPT2LMHeadModel (7 parameters, 28 bytes in F32, sequences to 1,024 tokens)"
 
 
+@pytest.mark.parametrize("key", ["quantization_config", "text_config", "vision_config"])
+def test_a_key_without_a_value_says_nothing(folder, key):
+    change(folder / "config.json", **{key: None})
+    assert look_at(folder).num_parameters == 44
+
+
+def test_a_template_knows_the_tokens_of_the_tokenizer(folder):
+    change(folder / "tokenizer_config.json", bos_token={"content": "<s>"}, eos_token="</s>", pad_token=None)
+    (folder / "chat_template.jinja").write_text("{{ bos_token }}{{ pad_token }}" + TEMPLATE.replace("<|im_end|>", "{{ eos_token }}"))
+    assert look_at(folder).template.form.end == "</s>"
+
+
 @pytest.mark.parametrize(
     ("template", "said"),
     [
         (None, NO_TEMPLATE),
         (7, NO_TEMPLATE),
         ([7, {"name": "rag", "template": TEMPLATE}, {"name": 7, "template": TEMPLATE}], NO_TEMPLATE),
-        (PLAIN, NO_TOOLS),
-        ("{{ mytools }}", NO_TOOLS),
-        ([{"name": "default", "template": TEMPLATE}, {"name": "tool_use", "template": PLAIN}], NO_TOOLS),
+        (PLAIN, NO_ANSWER),
+        ("{{ mytools }}", NO_ANSWER),
+        ([{"name": "default", "template": TEMPLATE}, {"name": "tool_use", "template": PLAIN}], NO_ANSWER),
         (TEMPLATE, ""),
         ([{"name": "default", "template": TEMPLATE}], ""),
         ([{"name": "default", "template": PLAIN}, {"name": "tool_use", "template": TEMPLATE}], ""),
@@ -276,7 +303,7 @@ def test_what_its_template_makes_of_calls_is_found_again(tmp_path, saved):
     (tmp_path / "calls.jsonl").write_text("\n".join(map(json.dumps, made(20, seed=0))))
     tokenizer = AutoTokenizer.from_pretrained(saved[1][0], local_files_only=True)
     for dialogue in read(tmp_path / "calls.jsonl").dialogues:
-        prompt, answer = dialogue.messages[: dialogue.first_answer], dialogue.messages[dialogue.first_answer]
+        prompt, answer = dialogue.messages[: dialogue.answers[0]], dialogue.messages[dialogue.answers[0]]
         before, after = (
             tokenizer.apply_chat_template(for_template(messages), tools=list(dialogue.tools) or None, tokenize=False)
             for messages in (prompt, [*prompt, answer])

@@ -11,7 +11,7 @@ from gpu_acceptance.measure.lora.calls import Call, DialogueError, Message
 from gpu_acceptance.measure.lora.reading import read
 from tools.made_dialogues import made
 
-WANTED = 'wanted: one object a line, {"messages": [...], "tools": [...]} or {"system": ..., "chat": ...} of glaive-function-calling-v2'
+WANTED = f"wanted: {reading.WANTED}"
 ON_EVERY_NODE = WANTED.replace("wanted", "wanted on every node", 1)
 ADD = {"name": "add", "description": "Adds", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}}
 SUB = {"name": "sub", "parameters": {}}
@@ -85,7 +85,7 @@ def call_of(**function):
 
 
 DROPPED = {
-    "no messages": ({"text": "x"}, "neither messages, nor system and chat"),
+    "no messages": ({"text": "x"}, "an object of no known format"),
     "messages": ({"messages": "x"}, "messages that are no list of objects"),
     "message": ({"messages": ["x"]}, "messages that are no list of objects"),
     "none": ({"messages": []}, "no user who begins"),
@@ -104,12 +104,11 @@ DROPPED = {
     "two answers": ({"messages": [ASKED, SAID, SAID]}, "two answers, and nothing between them"),
     "not called": ({"messages": [ASKED, SAID, ANSWERED]}, "a function answers that was not called"),
     "not offered": ({"messages": [ASKED, CALLED]}, "a call of a function that is not offered"),
-    "calling user": ({**GOOD, "messages": [{**CALLED, "role": "user"}, SAID]}, "calls that are no list, or not of an assistant"),
-    "calls": ({**GOOD, "messages": [ASKED, {**CALLED, "tool_calls": {"name": "add"}}]}, "calls that are no list, or not of an assistant"),
+    "calling user": ({**GOOD, "messages": [{**CALLED, "role": "user"}, SAID]}, "calls that are not of an assistant"),
+    "calls": ({**GOOD, "messages": [ASKED, {**CALLED, "tool_calls": {"name": "add"}}]}, "calls that are no list"),
     "text as call": ({**GOOD, "messages": [ASKED, {**CALLED, "tool_calls": ["add"]}]}, "a call without a function's name"),
     "unnamed call": ({**GOOD, "messages": [ASKED, call_of(arguments={})]}, "a call without a function's name"),
     "list": ({**GOOD, "messages": [ASKED, call_of(name="add", arguments=[1])]}, "arguments that are no object"),
-    "no arguments": ({**GOOD, "messages": [ASKED, call_of(name="add")]}, "arguments that are no object"),
     "broken": ({**GOOD, "messages": [ASKED, call_of(name="add", arguments="{")]}, "arguments that are no object"),
     "no texts": ({"system": None, "chat": "x"}, "system or chat that is no text"),
 }
@@ -118,7 +117,7 @@ DROPPED = {
 @pytest.mark.parametrize(("line", "reason"), DROPPED.values(), ids=DROPPED)
 def test_what_is_dropped_is_counted_by_its_reason(read_lines, line, reason):
     found = read_lines(GOOD, line, line)
-    assert (len(found.dialogues), found.dropped, found.num_lines) == (1, {reason: 2}, 3)
+    assert (len(found.dialogues), found.dropped, found.num_lines) == (1, {reason: (2, 3)}, 3)
 
 
 # --- Glaive --------------------------------------------------------------------------------------------------------------------
@@ -176,7 +175,7 @@ def test_a_dialogue_of_glaive_without_functions(read_lines):
     [
         (SYSTEM, f"Hello {CHAT}", "a text before the first speaker"),
         (SYSTEM[:-10], CHAT, "functions that are no JSON"),
-        (SYSTEM, CHAT.replace("'{", "{"), "a call that is no JSON"),
+        (SYSTEM, CHAT.replace("'{", "{"), "a call in the text that cannot be read"),
         (SYSTEM, CHAT.replace("add", "multiply"), "a call of a function that is not offered"),
         ("", CHAT, "a call of a function that is not offered"),
         (SYSTEM, "", "no user who begins"),
@@ -184,7 +183,7 @@ def test_a_dialogue_of_glaive_without_functions(read_lines):
     ],
 )
 def test_what_is_dropped_of_glaive(read_lines, system, chat, reason):
-    assert read_lines(GOOD, {"system": system, "chat": chat}).dropped == {reason: 1}
+    assert read_lines(GOOD, {"system": system, "chat": chat}).dropped == {reason: (2,)}
 
 
 @given(st.text("{}[]\"',:a1\n\\ "), st.lists(st.sampled_from([*CHAT.split(" "), "USER:", "\nASSISTANT:", "\n"])).map(" ".join))
@@ -216,8 +215,27 @@ def test_a_malformed_line_is_an_error_with_its_number(error_of, line, said):
     assert error_of(GOOD, b"", GOOD, line, GOOD) == f"calls.jsonl, line 4: {said}; {WANTED}"
 
 
-def test_a_list_of_all_is_told_how_to_become_lines(error_of):
-    assert error_of(b"[", GOOD, b"]") == f"calls.jsonl, line 1: a list; {WANTED}; from one list: jq -c '.[]' calls.jsonl > lines.jsonl"
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ((b"[", GOOD), "object 1: neither a comma nor ] after it; was it copied whole?"),
+        ((b"[", GOOD, b","), "object 2: line 4, column 1: Expecting value"),
+        ((b"[", GOOD, b"]", GOOD), "object 1: more after the list"),
+        ((b"[", GOOD, b", 7]"), "object 2: no object"),
+        ((b"[",), "object 0: the list does not end; was it copied whole?"),
+        ((b"", b"[1, \xff"), "object 0: not UTF-8: byte 6 is 0xff"),
+    ],
+)
+def test_a_list_that_is_torn_is_an_error_with_the_number_of_its_object(error_of, lines, said):
+    assert error_of(*lines) == f"calls.jsonl, {said}; {WANTED}"
+
+
+def test_one_list_of_all_is_read_and_its_objects_are_counted(read_lines):
+    lines = [b"", b"[", GOOD, b",", ONLY, b",", GOOD, b"]", b""]
+    found = read_lines(*lines)
+    assert [dialogue.line for dialogue in found.dialogues] == [1, 3]
+    assert (found.num_lines, found.dropped, found.reasons) == (3, {"no answer": (2,)}, "no answer (1: object 2)")
+    assert read_lines(json.dumps([GOOD] * 3).encode()).num_lines == 3
 
 
 def test_a_line_and_a_file_that_is_too_long(error_of, monkeypatch):
@@ -237,12 +255,12 @@ ONLY, PLAIN = {"messages": [ASKED]}, {"messages": [ASKED, SAID]}
         ((), f"0 lines, and no dialogue to learn from; {WANTED}"),
         (
             ({"a": 1}, ONLY, ONLY),
-            f"3 lines, and no dialogue to learn from: no answer (2), neither messages, nor system and chat (1); {WANTED}",
+            f"3 lines, and no dialogue to learn from: no answer (2: lines 2, 3), an object of no known format (1: line 1); {WANTED}",
         ),
         ((PLAIN, PLAIN), "no call in 2 dialogues: nothing to learn about calling functions"),
         (
             (PLAIN, {**GOOD, "tools": []}),
-            "no call in 1 dialogues: a call of a function that is not offered (1): nothing to learn about calling functions",
+            "no call in 1 dialogues: a call of a function that is not offered (1: line 2): nothing to learn about calling functions",
         ),
     ],
 )

@@ -1,27 +1,45 @@
-"""Dialogues with function calls, the calls in generated text, and their score against the expected ones."""
+"""Dialogues with function calls, and the calls in generated text."""
 
+import ast
 import hashlib
 import json
 import re
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from gpu_acceptance.base.strict_json import StrictJsonError, parse
+from gpu_acceptance.base.strict_json import StrictJsonError, parse, parse_first
 
 Role = Literal["system", "user", "assistant", "tool"]
 _HASHES = 2**64
 MOST_TEXT = 2**17  # characters of an answer
 MOST_CALLS = 64
-_FENCES = (("<tool_call>", "</tool_call>"), ("<functioncall>", "</functioncall>"))
-_END = re.compile(r"<\|(?:im_end|endoftext|end_of_text|eot_id|eom_id)\|>|</s>")  # end marks that a tokenizer may show
+_FENCES = (
+    ("<tool_call>", "</tool_call>"),  # Hermes, Qwen
+    ("<functioncall>", "</functioncall>"),  # Glaive
+    ("<function_call>", "</function_call>"),
+    ("<|tool_call|>", "<|/tool_call|>"),  # Phi-4-mini; without its end: Granite 3
+    ("<TOOLCALL>", "</TOOLCALL>"),  # Nemotron
+    ("<|tool_call_start|>", "<|tool_call_end|>"),  # LFM2
+    ("<|fn_start|>", "<|fn_end|>"),  # StarfleetAI/function-calling
+)
+_MISTRAL, _ARGUMENTS, _ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
+_FUNCTION, _FUNCTION_END = "<function=", "</function>"  # Llama 3.1 for functions of one's own
+_THINK, _THOUGHT = "<think>", "</think>"
+_END = re.compile(r"<\|(?:im_end|endoftext|end_of_text|eot_id|eom_id|end)\|>|</s>|<end_of_turn>")  # end marks that a tokenizer may show
 _BEGIN = "<|python_tag|>"  # as Llama 3.1 marks a call
 _QUOTED = re.compile(r"""\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"arguments"\s*:\s*'(.*)'\s*\}""", re.DOTALL)
+_PYTHONIC = re.compile(r"\[[^\[\](){}=\"]+\(\s*(?:[A-Za-z_]\w*\s*=|\))")  # ToolACE, Llama 4: [name(key=value), ...]
+_WORDS = {"true": True, "false": False, "null": None}
 
 
 class DialogueError(ValueError):
     """A file, or a set of dialogues, that is not learnable: names the place, the fault, and what is allowed."""
+
+
+class DroppedError(ValueError):
+    """A dialogue of valid JSON that is not learnable; equal faults have equal texts."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +48,7 @@ class Call:
 
     name: str
     arguments: Mapping[str, Any]
+    id: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)
@@ -39,6 +58,10 @@ class Message:
     role: Role
     content: str
     calls: tuple[Call, ...] = ()
+    thought: str = ""  # of an assistant, beside its content
+    is_learned: bool = True  # an answer that its file gives the weight 0 is not
+    call_id: str = field(default="", compare=False)  # of the call whose result this is
+    name: str = field(default="", compare=False)  # of the function whose result this is, or of who speaks
 
 
 @dataclass(frozen=True)
@@ -48,12 +71,12 @@ class Dialogue:
     # {"type": "function", "function": {"name", "description", "parameters"}}, as chat templates take them
     tools: tuple[dict[str, Any], ...]
     messages: tuple[Message, ...]
-    line: int  # of the file, from 1 on
+    line: int  # of the file, or the number of the object in a list, from 1 on
 
     @property
-    def first_answer(self) -> int:
-        """The place of the first answer in `messages`; the prompt is before it."""
-        return next(place for place, message in enumerate(self.messages) if message.role == "assistant")
+    def answers(self) -> list[int]:
+        """The places of all answers in `messages` that are learned."""
+        return [place for place, message in enumerate(self.messages) if message.role == "assistant" and message.is_learned]
 
 
 def for_template(messages: Sequence[Message]) -> list[dict[str, Any]]:
@@ -61,9 +84,17 @@ def for_template(messages: Sequence[Message]) -> list[dict[str, Any]]:
     plain = []
     for message in messages:
         one: dict[str, Any] = {"role": message.role, "content": message.content}
+        more = {"reasoning_content": message.thought, "tool_call_id": message.call_id, "name": message.name}
+        one |= {key: text for key, text in more.items() if text}
         if message.calls:
-            functions = [{"name": call.name, "arguments": dict(call.arguments)} for call in message.calls]
-            one["tool_calls"] = [{"type": "function", "function": function} for function in functions]
+            one["tool_calls"] = [
+                {
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": dict(call.arguments)},
+                    **({"id": call.id} if call.id else {}),
+                }
+                for call in message.calls
+            ]
         plain.append(one)
     return plain
 
@@ -76,23 +107,33 @@ def split(dialogues: Sequence[Dialogue], part: float) -> tuple[list[Dialogue], l
     assert 0 < part < 1, part
     sides: tuple[list[Dialogue], list[Dialogue]] = ([], [])
     for dialogue in dialogues:
-        prompt = dialogue.messages[: dialogue.first_answer]
+        first = next(place for place, message in enumerate(dialogue.messages) if message.role == "assistant")
+        prompt = dialogue.messages[:first]
         words = "\n".join(" ".join(f"{message.role} {message.content}".split()) for message in prompt)
         number = int.from_bytes(hashlib.sha256(words.encode()).digest()[:8])
         sides[number < part * _HASHES].append(dialogue)
     for name, side in zip(("to train", "held out"), sides, strict=True):
-        if not any(message.calls for dialogue in side for message in dialogue.messages):
+        if not any(dialogue.messages[place].calls for dialogue in side for place in dialogue.answers):
             seen = f"{len(dialogues):,} dialogues, {len(side):,} of them {name}"
             raise DialogueError(f"{seen}, and no call in those: more dialogues are needed")
     return sides
 
 
 @dataclass(frozen=True)
+class Form:
+    """Marks of an answer, learned from one that a chat template wrote."""
+
+    begin: str = ""  # before the objects of its calls, where that is none of the known forms
+    end: str = ""  # after each answer
+
+
+@dataclass(frozen=True)
 class Found:
-    """The calls of one text, in their order; or the fault of a text that tries to call."""
+    """The calls of one text, in their order, and what else it says; or the fault of a text that tries to call."""
 
     calls: tuple[Call, ...] = ()
     problem: str = ""
+    content: str = ""  # before and after the calls
 
     @property
     def is_attempt(self) -> bool:
@@ -104,27 +145,159 @@ class _NoCallError(ValueError):
     """A text that tries to call, and is not a valid call."""
 
 
-def find_calls(text: str) -> Found:
+def find_calls(text: str, form: Form | None = None) -> Found:
     """Parse all calls of a text. If one of several cannot be parsed, the result has no calls but a problem. Never raises."""
     if len(text) > MOST_TEXT:
         return Found(problem=f"longer than {MOST_TEXT} characters")
-    text = _END.split(text, maxsplit=1)[0].strip().removeprefix(_BEGIN).strip()
-    fences = next(((begin, end) for begin, end in _FENCES if begin in text or end in text), None)
-    is_meant = text.startswith("{") and '"name"' in text and ('"arguments"' in text or '"parameters"' in text)
+    begin, end = (form.begin, form.end) if form else ("", "")
+    text = text.split(end, 1)[0] if end else text
+    thought, text = split_thought(_END.split(text, maxsplit=1)[0].strip())
+    text = text.removeprefix(_BEGIN).strip()
     try:
-        calls = tuple(map(_call, _fenced(text, *fences) if fences else [text] * is_meant))
+        calls, content = _found(text, begin)
     except _NoCallError as error:
         return Found(problem=str(error))
-    return Found(calls) if len(calls) <= MOST_CALLS else Found(problem=f"more than {MOST_CALLS} calls")
+    if len(calls) > MOST_CALLS:
+        return Found(problem=f"more than {MOST_CALLS} calls")
+    return Found(tuple(calls), content=f"{thought}{content}".strip())
 
 
-def _fenced(text: str, begin: str, end: str) -> list[str]:
-    """Return the texts between the fences. The last one may be open, where a special token ended the answer."""
+def split_thought(text: str) -> tuple[str, str]:
+    """Return the thought at the beginning of an answer, with its marks, and the rest. A prompt may have opened it already."""
+    thought, mark, rest = text.partition(_THOUGHT)
+    if not text.startswith(_THINK) and (not mark or any(begin in thought for begin, _ in _FENCES)):
+        return "", text
+    said = rest.lstrip()  # empty where the thought does not end
+    return text[: len(text) - len(said)], said
+
+
+def _found(text: str, begin: str) -> tuple[list[Call], str]:
+    """Return the calls of an answer, and its text beside them, which is all of it where it does not call."""
+    if begin and begin in text:
+        before, _, rest = text.partition(begin)
+        return list(_objects(rest)), before
+    if fences := next((fence for fence in _FENCES if fence[0] in text or fence[1] in text), None):
+        blocks, content = _fenced(text, *fences)
+        return [call for block in blocks for call in _block(block)], content
+    if _MISTRAL in text:
+        before, *blocks = text.split(_MISTRAL)
+        return [call for block in blocks for call in _after_mark(block)], before
+    if _FUNCTION in text:
+        before, *blocks = text.split(_FUNCTION)
+        return [_tagged(block) for block in blocks], before
+    is_meant = text.startswith(("{", "[")) and '"name"' in text and ('"arguments"' in text or '"parameters"' in text)
+    if is_meant or (_PYTHONIC.match(text) and text.endswith(")]")):
+        return _block(text), ""
+    return [], text
+
+
+def _fenced(text: str, begin: str, end: str) -> tuple[list[str], str]:
+    """Return the texts between the fences, and the rest. The last one may be open, where a special token ended the answer."""
     before, *parts = text.split(begin)
     blocks = [part.partition(end) for part in parts]
-    if any(end in outside for outside in (before, *(after for _, _, after in blocks))):
+    outside = [before, *(after for _, _, after in blocks)]
+    if any(end in one for one in outside):
         raise _NoCallError(f"{end} without {begin}")
-    return [inside for inside, _, _ in blocks]
+    return [inside for inside, _, _ in blocks], "\n".join(one.strip() for one in outside if one.strip())
+
+
+def _objects(text: str) -> Iterator[Call]:
+    """Yield a call for each object in the text, whatever stands between them."""
+    place = text.find("{")
+    if place < 0:
+        raise _NoCallError("a mark of calls, and no call after it")
+    while place >= 0:
+        try:
+            value, end = parse_first(text, place)
+        except StrictJsonError as error:
+            raise _NoCallError(f"no JSON: {error}") from None
+        yield _call_of(value)
+        place = text.find("{", end)
+
+
+def _block(text: str) -> list[Call]:
+    """Return the calls of an object, or of a list of them, in JSON or as Python would write them."""
+    text = text.strip()
+    if _PYTHONIC.match(text):
+        return list(_pythonic(text))
+    if not text.startswith("["):
+        return [_call(text)]
+    calls = [_call_of(one) for one in _parsed(text)]
+    if not calls:
+        raise _NoCallError("a list of no calls")
+    return calls
+
+
+def _after_mark(text: str) -> list[Call]:
+    """Return the calls after a mark of Mistral: a list, or since its version 11 a name, perhaps an identifier, and arguments."""
+    name, mark, arguments = text.partition(_ARGUMENTS)
+    if not mark:
+        return _block(text)
+    return [Call(name.partition(_ID)[0].strip(), arguments_of(arguments.strip()))]
+
+
+def _tagged(text: str) -> Call:
+    name, mark, rest = text.partition(">")
+    inside, _, after = rest.partition(_FUNCTION_END)
+    if not mark or after.strip():
+        raise _NoCallError("a call that does not end")
+    return Call(name.strip(), arguments_of(inside.strip()))
+
+
+def _pythonic(text: str) -> Iterator[Call]:
+    """Yield the calls of `[name(key=value), ...]`, in which a name may have blanks and values are literals."""
+    place, is_last = 1, False
+    while not is_last:
+        begin = text.find("(", place)
+        end = _closing(text, begin) if begin > 0 else -1
+        name, following = text[place:begin].strip(), text[end + 1 :].lstrip() if end > 0 else ""
+        if not name or not following or following[0] not in ",]":
+            raise _NoCallError("a list of calls that does not end, or a call in it without a name")
+        yield Call(name, _keywords(text[begin + 1 : end]))
+        is_last, place = following[0] == "]", len(text) - len(following) + 1
+    if text[place:].strip():
+        raise _NoCallError("more after the list of calls")
+
+
+def _closing(text: str, begin: int) -> int:
+    """Return the place of the bracket that closes the one at `begin`, or -1."""
+    depth, quote, place = 0, "", begin
+    while place < len(text):
+        char = text[place]
+        if quote:
+            place += char == "\\"
+            quote = "" if char == quote else quote
+        elif char in "\"'":
+            quote = char
+        else:
+            depth += (char in "([{") - (char in ")]}")
+            if depth == 0:
+                return place
+        place += 1
+    return -1
+
+
+def _keywords(text: str) -> dict[str, Any]:
+    try:
+        with warnings.catch_warnings():  # of an escape that Python does not know
+            warnings.simplefilter("ignore")
+            call = ast.parse(f"f({text})", mode="eval").body
+        if not isinstance(call, ast.Call) or call.args or not isinstance(call.func, ast.Name):
+            raise ValueError(text)
+        values = {str(keyword.arg): _literal(keyword.value) for keyword in call.keywords}
+        return dict(parse(json.dumps(values)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise _NoCallError("arguments that are no literals with names") from None
+
+
+def _literal(node: ast.expr) -> Any:
+    if isinstance(node, ast.Name) and node.id in _WORDS:
+        return _WORDS[node.id]
+    if isinstance(node, ast.List | ast.Tuple):
+        return [_literal(one) for one in node.elts]
+    if isinstance(node, ast.Dict):
+        return {_literal(key) if key else None: _literal(value) for key, value in zip(node.keys, node.values, strict=True)}
+    return ast.literal_eval(node)
 
 
 def _call(text: str) -> Call:
@@ -136,6 +309,10 @@ def _call(text: str) -> Call:
             value = {"name": _parsed(name), "arguments": _parsed(inner.replace("\\'", "'"))}
     else:
         value = _parsed(text.strip())
+    return _call_of(value)
+
+
+def _call_of(value: Any) -> Call:
     if not isinstance(value, dict):
         raise _NoCallError("a call that is no object")
     keys = value.keys() & {"arguments", "parameters"}
@@ -157,75 +334,3 @@ def _parsed(text: str) -> Any:
         return parse(text)
     except StrictJsonError as error:
         raise _NoCallError(f"no JSON: {error}") from None
-
-
-class ScoreError(ValueError):
-    """There is nothing to score: no call was expected, or none was generated."""
-
-
-@dataclass(frozen=True)
-class Tally:
-    """Counts of prompts. An answer calls if it tries to, well or badly; calls that cannot be parsed are counted apart."""
-
-    num_prompts: int
-    num_expected: int  # prompts whose right answer is a call; the next four count among them
-    num_rightly_called: int
-    num_parseable: int
-    num_right_function: int  # the expected functions, equally often, in any order
-    num_right_arguments: int  # the expected calls, with their arguments
-    num_called: int  # of all prompts, as the rest
-    num_parsed: int
-    num_right: int  # exactly the expected calls; or no attempt to call, where no call is expected
-
-
-def score(found: Tally) -> dict[str, float]:
-    """Return figures from 0 to 1 by name: the first three of prompts whose right answer is a call, `right` of all prompts.
-
-    Precision, recall and F1 are of the choice to call at all. Raises ScoreError where no call was expected, or none was generated.
-    """
-    if not found.num_expected:
-        raise ScoreError(f"none of {found.num_prompts:,} prompts expects a call: there is nothing to score")
-    if not found.num_parsed:
-        attempts = f"{found.num_called:,} of {found.num_prompts:,} answers try to call"
-        raise ScoreError(f"no call could be parsed, {attempts}; {found.num_expected:,} calls were expected: there is nothing to score")
-    return {
-        "parseable": found.num_parseable / found.num_expected,
-        "right_function": found.num_right_function / found.num_expected,
-        "right_arguments": found.num_right_arguments / found.num_expected,
-        "precision": found.num_rightly_called / found.num_called,
-        "recall": found.num_rightly_called / found.num_expected,
-        "f1": 2 * found.num_rightly_called / (found.num_called + found.num_expected),
-        "right": found.num_right / found.num_prompts,
-    }
-
-
-def tally(expected: Sequence[Message], generated: Sequence[str]) -> Tally:
-    """Count the answers `generated[i]`, where `expected[i]` is right. All counts may be 0, for a model that was not trained yet."""
-    counts: Counter[str] = Counter()
-    for message, text in zip(expected, generated, strict=True):
-        found = find_calls(text)
-        is_right = Counter(map(_canonical, message.calls)) == Counter(map(_canonical, found.calls))
-        counts["num_called"] += found.is_attempt
-        counts["num_parsed"] += bool(found.calls)
-        counts["num_right"] += is_right if message.calls else not found.is_attempt
-        if message.calls:
-            counts["num_expected"] += 1
-            counts["num_rightly_called"] += found.is_attempt
-            counts["num_parseable"] += bool(found.calls)
-            counts["num_right_function"] += Counter(call.name for call in message.calls) == Counter(call.name for call in found.calls)
-            counts["num_right_arguments"] += is_right
-    counts["num_prompts"] = len(generated)
-    return Tally(*(counts[field.name] for field in fields(Tally)))
-
-
-def _canonical(call: Call) -> str:
-    """Return an equal text for equal calls, in any order of arguments; 2.0 equals 2, but true does not equal 1."""
-    return json.dumps([call.name, _plain(dict(call.arguments))], sort_keys=True)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_plain(inner) for inner in value]
-    return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -136,7 +136,7 @@ def measure(
 ) -> ChatResult:
     """Train with DDP, and save the adapters of each rank into `folder`, which must be empty. Collective.
 
-    Raises TemplateError, TrainingMemoryError, MissingWeightsError.
+    Raises FitError, TrainingMemoryError, MissingWeightsError.
     """
     refuse_too_large(checkpoint, sizes, device)
     wanted = f"{checkpoint.folder} with a batch of {sizes.batch_size} sequences of {sizes.sequence} tokens on each rank"
@@ -188,13 +188,18 @@ class _Exam:
         # As tokenizer.json is: AutoTokenizer of transformers 5 replaces the word splitting of that file for a model of type qwen2.
         tokenizer = PreTrainedTokenizerFast.from_pretrained(str(checkpoint.folder), local_files_only=True)
         self._tokenizer = cast(PreTrainedTokenizerBase, tokenizer)
-        self.scribe, self.sizes, self.device = Scribe(self._tokenizer, checkpoint.vocabulary, sizes.sequence), sizes, device
+        self.scribe, self.sizes, self.device = (
+            Scribe(self._tokenizer, checkpoint.template, checkpoint.vocabulary, sizes.sequence),
+            sizes,
+            device,
+        )
         self._alone = list(self.scribe.fitting(held_out, range(len(held_out))))
         rank, world_size = dist.get_rank(), dist.get_world_size()
         self._prompts = [self.scribe.prompt(dialogue) for dialogue in held_out[: sizes.num_prompts][rank::world_size]]
-        last = {[target for target in tokens.targets if target != IGNORED][-1] for tokens in self._alone}  # ends an answer
-        self._ends = last | {self._tokenizer.eos_token_id} - {None}
-        self.padding: int = min(self._ends)
+        last = {[target for target in tokens.targets if target != IGNORED][-1] for tokens in self._alone}
+        # A mark of several tokens ends no generation: its last one may stand anywhere in an answer.
+        self._ends = (last & self._tokenizer.added_tokens_decoder.keys()) | {self._tokenizer.eos_token_id} - {None}
+        self.padding: int = min(self._ends, default=0)
         rows = list(packing.pack(self._alone, sizes.sequence))[rank::world_size]
         self._together = packing.batches(rows, sizes.batch_size, sizes.sequence, self.padding)
 
@@ -202,7 +207,11 @@ class _Exam:
     def answered(self, module: TokenLoss) -> Answered:
         """Return the loss, and a generated answer to each prompt of this rank, up to the first token that ends one."""
         config = GenerationConfig(
-            do_sample=False, num_beams=1, max_new_tokens=self.sizes.num_new, eos_token_id=sorted(self._ends), pad_token_id=self.padding
+            do_sample=False,
+            num_beams=1,
+            max_new_tokens=self.sizes.num_new,
+            eos_token_id=sorted(self._ends) or None,
+            pad_token_id=self.padding,
         )
         was_training = module.model.training
         module.model.eval()

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_acceptance.base.strict_json import StrictJsonError, parse, text_of
+from gpu_acceptance.measure.lora.template import Template, TemplateError
 from gpu_acceptance.measure.train.shapes import PROJECTIONS
 
 MOST_HEADER_BYTES = 100_000_000  # the limit of the library
@@ -32,11 +33,12 @@ MOST_BYTES = 2**27  # a large model's index has some MB, and tokenizer.json 10 t
 WANTED = "a checkpoint in Hugging Face format, as save_pretrained writes it"
 TOKENIZER, TOKENIZER_CONFIG, TEMPLATE = "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
 MORE_TEMPLATES = "additional_chat_templates"
-_TOOLS = re.compile(r"\btools\b")
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 _TABLE = "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"
 _PICKLED = ("pytorch_model*.bin", "*.pt", "*.pth", "*.ckpt")
 _SHARD = re.compile(r"[\w.-]{1,200}\.safetensors")
+_QUANTISED = ("quantization_config", "compression_config")
+_MULTIMODAL = ("text_config", "vision_config", "audio_config", "thinker_config", "llm_config")
 _FLOATS = ("F64", "F32", "F16", "BF16")
 
 
@@ -146,20 +148,29 @@ def shown(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:80]}..."
 
 
-def look_at_tokenizer(seen: Reader) -> None:
-    """Raise CheckpointError for a folder without a fast tokenizer, or without a chat template that takes tools. Raises OSError."""
+def look_at_tokenizer(seen: Reader) -> Template:
+    """Return the chat template. Raises CheckpointError for a folder without a fast tokenizer or without a template, and OSError."""
     for name in (TOKENIZER, TOKENIZER_CONFIG):
         if not seen.has(name):
             raise CheckpointError(f"{seen.folder}: no {name}: wanted: the files of a fast tokenizer, as its save_pretrained writes them")
     content = seen.content(TOKENIZER).strip()
     if not (content.startswith(b"{") and content.endswith(b"}")):  # its vocabulary is not parsed here
         raise CheckpointError(f"{seen.folder / TOKENIZER}: no object in JSON from end to end; was it copied whole?")
-    templates = _templates(seen, seen.object(TOKENIZER_CONFIG).get("chat_template"))
+    config = seen.object(TOKENIZER_CONFIG)
+    templates = _templates(seen, config.get("chat_template"))
     template = templates.get("tool_use", templates.get("default"))  # as `get_chat_template` of transformers chooses where there are tools
     if template is None:
         raise CheckpointError(f"{seen.folder}: no chat template: neither {TEMPLATE}, nor chat_template in {TOKENIZER_CONFIG}")
-    if not _TOOLS.search(template):
-        raise CheckpointError(f"{seen.folder}: its chat template takes no tools; wanted: one that offers functions")
+    try:
+        return Template(template, _special_tokens(config))
+    except TemplateError as error:
+        raise CheckpointError(f"{seen.folder}: its chat template {error}; wanted: one that writes a dialogue in order") from None
+
+
+def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return the tokens that a template may name, as `special_tokens_map` of transformers has them."""
+    told = {name: value.get("content") if isinstance(value, dict) else value for name, value in config.items() if name.endswith("_token")}
+    return {name: value for name, value in told.items() if isinstance(value, str)}
 
 
 def _templates(seen: Reader, told: object) -> dict[str, str]:
@@ -185,6 +196,7 @@ class Checkpoint:
     longest: int  # tokens of the longest sequence
     vocabulary: int
     num_ends: int  # rows and columns of all matrices that get adapters; adapters of rank r have r times as many parameters
+    template: Template
     fingerprint: str  # of all that was read: equal on two nodes if everything except the weights themselves is equal
 
     def __str__(self) -> str:
@@ -198,7 +210,7 @@ def look_at(folder: Path) -> Checkpoint:
     try:
         config = _config(seen)
         tensors = _weights(seen)
-        look_at_tokenizer(seen)
+        template = look_at_tokenizer(seen)
     except OSError as error:
         raise CheckpointError(f"{error.filename or folder}: cannot be read: {error.strerror}; wanted on every node: {WANTED}") from None
     counts: Counter[str] = Counter()
@@ -217,6 +229,7 @@ def look_at(folder: Path) -> Checkpoint:
         longest=_positive(longest, f"{folder / CONFIG}: max_position_embeddings", "no longest sequence"),
         vocabulary=_positive(config.get("vocab_size"), f"{folder / CONFIG}: vocab_size", "no number of tokens"),
         num_ends=_ends(seen, tensors),
+        template=template,
         fingerprint=seen.digest.hexdigest(),
     )
 
@@ -226,8 +239,11 @@ def _config(seen: Reader) -> dict[str, Any]:
     if not seen.has(CONFIG):
         raise CheckpointError(f"{seen.folder}: no {CONFIG}; wanted on every node: {WANTED} (in the cache of a hub: a folder in snapshots)")
     config, path = seen.object(CONFIG), seen.folder / CONFIG
-    if "quantization_config" in config:
-        raise CheckpointError(f"{path}: quantization_config: its weights are quantised; wanted: weights in bf16, fp16 or fp32")
+    if key := next((key for key in _QUANTISED if config.get(key) is not None), None):
+        raise CheckpointError(f"{path}: {key}: its weights are quantised; wanted: weights in bf16, fp16 or fp32")
+    if key := next((key for key in _MULTIMODAL if isinstance(config.get(key), dict)), None):
+        named = f"model_type {shown(config.get('model_type'))}"
+        raise CheckpointError(f"{path}: {key}: {named} is a multimodal model; wanted: a causal language model of text alone")
     model_type, architectures = config.get("model_type"), config.get("architectures")
     known = _known_architectures().get(model_type) if isinstance(model_type, str) else None
     if known is None or architectures != [known]:

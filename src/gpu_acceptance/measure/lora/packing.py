@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gpu_acceptance.measure.lora.calls import Dialogue, for_template
+from gpu_acceptance.measure.lora.calls import Dialogue
+from gpu_acceptance.measure.lora.template import Template, Written
 from gpu_acceptance.measure.lora.tuning import Share
 from gpu_acceptance.measure.train.data import Batch
 from gpu_acceptance.measure.train.step import Part
@@ -19,13 +20,13 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-class TemplateError(ValueError):
-    """A chat template by which the assistant's part of a text cannot be found."""
+class FitError(ValueError):
+    """Dialogues, or a tokenizer, that do not fit the model."""
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """A whole dialogue."""
+    """A whole dialogue, or a part of it that has a prompt of its own."""
 
     ids: list[int]
     targets: list[int]  # the next token, where that is of the assistant's part, up to its end mark
@@ -33,63 +34,48 @@ class Tokens:
 
 
 class Scribe:
-    """Writes dialogues by the template of this tokenizer, which must be a fast one: only those give the place of a token in a text.
+    """Writes dialogues by the template, with this tokenizer, a fast one: only those give the place of a token in a text.
 
     `vocabulary`: of the model. A larger token would fail in its embedding, which costs a GPU the whole process. `sequence`: most tokens.
     """
 
-    def __init__(self, tokenizer: "PreTrainedTokenizerBase", vocabulary: int, sequence: int) -> None:
-        self.tokenizer, self._vocabulary, self._sequence = tokenizer, vocabulary, sequence
-        self._known: dict[int, Tokens] = {}  # by line: a dialogue is trained once in each epoch
+    def __init__(self, tokenizer: "PreTrainedTokenizerBase", template: Template, vocabulary: int, sequence: int) -> None:
+        self.tokenizer, self._template, self._vocabulary, self._sequence = tokenizer, template, vocabulary, sequence
+        self._known: dict[int, list[Tokens]] = {}  # by line: a dialogue is trained once in each epoch
         self.num_seen = self.num_too_long = 0  # dialogues
 
     def fitting(self, dialogues: Sequence[Dialogue], order: Iterable[int]) -> Iterator[Tokens]:
-        """Yield the tokens of dialogues that fit, in this order; others are counted. Raises TemplateError, also where none of them fits."""
+        """Yield the tokens of dialogues that fit, in this order; others are counted. Raises FitError, also where none of them fits."""
         is_any = False
         for num_seen, number in enumerate(order, start=1):
             dialogue = dialogues[number]
             if dialogue.line not in self._known:
                 self._known[dialogue.line] = self.tokens(dialogue)
-            tokens = self._known[dialogue.line]
-            fits = len(tokens.ids) <= self._sequence
+            parts = self._known[dialogue.line]
+            fits = all(len(part.ids) <= self._sequence for part in parts)
             is_any, self.num_seen, self.num_too_long = is_any or fits, self.num_seen + 1, self.num_too_long + (not fits)
             if fits:
-                yield tokens
+                yield from parts
             elif not is_any and num_seen >= len(dialogues):
-                raise TemplateError(f"none of {len(dialogues):,} dialogues fits into {self._sequence:,} tokens; raise lora_model.sequence")
+                raise FitError(f"none of {len(dialogues):,} dialogues fits into {self._sequence:,} tokens; raise lora_model.sequence")
 
     def prompt(self, dialogue: Dialogue) -> list[int]:
-        """Return the tokens of a dialogue up to its first answer."""
-        return self._ids(self._text(dialogue, dialogue.first_answer, is_asked=True))
+        """Return the tokens of a dialogue up to its first answer that is learned."""
+        return self._ids(self._template.prompt(dialogue))
 
-    def tokens(self, dialogue: Dialogue) -> Tokens:
-        """Return the tokens of a whole dialogue. Raises TemplateError."""
-        text = self._text(dialogue, len(dialogue.messages))
-        spans = [self._span(dialogue, place, text) for place, message in enumerate(dialogue.messages) if message.role == "assistant"]
-        found = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+    def tokens(self, dialogue: Dialogue) -> list[Tokens]:
+        """Return the tokens of each part of a dialogue. Raises FitError."""
+        return [self._tokens(part, dialogue.line) for part in self._template.written(dialogue)]
+
+    def _tokens(self, part: Written, line: int) -> Tokens:
+        found = self.tokenizer(part.text, add_special_tokens=False, return_offsets_mapping=True)
         ids = list(found["input_ids"])
-        are_learned = [any(begin <= first < end for begin, end in spans) for first, _ in found["offset_mapping"]]
-        if not any(are_learned):
-            raise TemplateError(f"line {dialogue.line}: the chat template writes no text of its assistant")
+        are_learned = [any(begin <= first < end for begin, end in part.spans) for first, _ in found["offset_mapping"]]
         if (largest := max(ids)) >= self._vocabulary:
             seen = f"token {largest:,}, and the model has {self._vocabulary:,}"
-            raise TemplateError(f"line {dialogue.line}: {seen}: the tokenizer is of another model")
+            raise FitError(f"line {line}: {seen}: the tokenizer is of another model")
         targets = [token if is_learned else IGNORED for token, is_learned in zip(ids[1:], are_learned[1:], strict=True)]
-        return Tokens(ids, [*targets, IGNORED], sum(len(self._ids(text[begin:end])) for begin, end in spans))
-
-    def _span(self, dialogue: Dialogue, place: int, text: str) -> tuple[int, int]:
-        """Return begin and end, in the text, of the answer at this place."""
-        asked, answered = self._text(dialogue, place, is_asked=True), self._text(dialogue, place + 1).rstrip()
-        if not (answered.startswith(asked) and text.startswith(answered)):
-            raise TemplateError(
-                f"line {dialogue.line}: the chat template does not write message {place + 1}, an answer, after the messages before it: "
-                "the answer cannot be told from its prompt; wanted: a template that writes a dialogue in order"
-            )
-        return len(asked), len(answered)
-
-    def _text(self, dialogue: Dialogue, num_messages: int, *, is_asked: bool = False) -> str:
-        messages, tools = for_template(dialogue.messages[:num_messages]), list(dialogue.tools) or None
-        return str(self.tokenizer.apply_chat_template(messages, tools=tools, tokenize=False, add_generation_prompt=is_asked))
+        return Tokens(ids, [*targets, IGNORED], sum(len(self._ids(part.text[begin:end])) for begin, end in part.spans))
 
     def _ids(self, text: str) -> list[int]:
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])

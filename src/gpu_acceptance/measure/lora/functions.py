@@ -1,0 +1,111 @@
+"""Functions that a dialogue offers, as chat templates take them, and the nulls that stand for nothing.
+
+Sources, read 2026-11: https://huggingface.co/datasets/Salesforce/xlam-function-calling-60k (flat parameters), and of Team-ACE/ToolACE and
+NousResearch/hermes-function-calling-v1 there (functions in a system's text); modelscope/ms-swift#6467 (null properties by Arrow).
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from gpu_acceptance.base.strict_json import StrictJsonError, parse_first
+from gpu_acceptance.measure.lora.calls import DroppedError
+
+_OFFERED = re.compile(r"\[\s*\{")  # where a list of functions begins in a text
+_TOOLS_MARK, _TOOLS_END = "<tools>", "</tools>"
+_TYPES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean", "list": "array", "dict": "object"}
+_KEEPS_NULL = {"default", "const", "enum", "examples"}
+
+
+def tools_of(offered: Sequence[Any]) -> list[dict[str, Any]]:
+    """Return the offered functions as chat templates take them, from that form or from its inner object. Raises DroppedError."""
+    found: list[dict[str, Any]] = []
+    for one in offered:
+        function = one.get("function", one) if isinstance(one, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str) or not function["name"]:
+            raise DroppedError("a function without a name is offered")
+        names = {"input_schema": "parameters"}  # in some chat APIs
+        told = {names.get(key, key): value for key, value in function.items() if (key, value) != ("type", "function")}
+        found.append({"type": "function", "function": _declared(told)})
+    if len({one["function"]["name"] for one in found}) < len(found):
+        raise DroppedError("two functions of one name are offered")
+    return found
+
+
+def _declared(told: Any) -> Any:
+    """Return a declaration without the nulls that Arrow fills structs up with."""
+    if isinstance(told, list):
+        return [_declared(one) for one in told]
+    if not isinstance(told, dict):
+        return told
+    return {
+        key: value if key in _KEEPS_NULL else _declared(value) for key, value in told.items() if value is not None or key in _KEEPS_NULL
+    }
+
+
+def offered_in(system: str) -> tuple[list[Any], str]:
+    """Return the functions that stand in a system's text, as Hermes and ToolACE have them, and the text without them."""
+    before, mark, rest = system.partition(_TOOLS_MARK)
+    inside, end, after = rest.partition(_TOOLS_END)
+    if mark and end:
+        try:
+            return _in_a_row(inside), f"{before.rstrip()}\n{after.lstrip()}".strip()
+        except StrictJsonError:
+            raise DroppedError("functions that are no JSON") from None
+    if not (begin := _OFFERED.search(system)):
+        return [], system
+    try:
+        value, place = parse_first(system, begin.start())
+    except StrictJsonError:
+        return [], system
+    is_offer = all(isinstance(one, dict) and isinstance(one.get("name"), str) for one in value)
+    return (value, f"{system[: begin.start()].rstrip()}\n{system[place:].lstrip()}".strip()) if is_offer else ([], system)
+
+
+def _in_a_row(text: str) -> list[Any]:
+    """Parse a list, or objects one after the other. Raises StrictJsonError."""
+    found, place, text = [], 0, text.strip()
+    while place < len(text):
+        value, place = parse_first(text, place)
+        found += value if isinstance(value, list) else [value]
+    return found
+
+
+def schema_of(parameters: Any) -> Any:
+    """Return the JSON schema of the flat parameters of xLAM: {name: {"description", "type": "int, optional", "default"}}."""
+    if not isinstance(parameters, dict) or "properties" in parameters or not all(isinstance(one, dict) for one in parameters.values()):
+        return parameters
+    properties = {}
+    for name, told in parameters.items():
+        kind = re.split(r"[\[,\s]", str(told.get("type", "")).strip().lower(), maxsplit=1)[0]
+        properties[name] = (
+            {**told, "type": _TYPES[kind]} if kind in _TYPES else {key: value for key, value in told.items() if key != "type"}
+        )
+    needed = [name for name, told in parameters.items() if "default" not in told and "optional" not in str(told.get("type", ""))]
+    return {"type": "object", "properties": properties, "required": needed}
+
+
+def without_nulls(value: Any, schema: Any) -> Any:
+    """Leave out each null that the schema does not allow: Arrow gives all structs of a column the same keys."""
+    schema = schema if isinstance(schema, dict) else {}
+    if isinstance(value, list):
+        return [without_nulls(one, schema.get("items")) for one in value]
+    if not isinstance(value, dict):
+        return value
+    inner = schema.get("properties") if isinstance(schema.get("properties"), dict) else {}
+    return {key: without_nulls(one, inner.get(key)) for key, one in value.items() if one is not None or _takes_null(inner.get(key))}
+
+
+def _takes_null(schema: Any) -> bool:
+    if not isinstance(schema, dict):
+        return False
+    kinds = schema.get("type")
+    some = [one for key in ("anyOf", "oneOf") if isinstance(schema.get(key), list) for one in schema[key]]
+    enumerated = schema.get("enum")
+    return (
+        kinds == "null"
+        or (isinstance(kinds, list) and "null" in kinds)
+        or schema.get("nullable") is True
+        or (isinstance(enumerated, list) and None in enumerated)
+        or any(map(_takes_null, some))
+    )

@@ -1,0 +1,296 @@
+"""One dialogue from one JSON object: in chat format, or as public data sets have it (ShareGPT, ToolACE, APIGen, xLAM, Glaive).
+
+Sources, read 2026-11: messages and weights: learn.microsoft.com, "Fine-tuning and tool calling"; roles of
+ShareGPT and ms-swift, and calls in a row as one answer: agent_chat of NeMo AutoModel; arguments that are null or missing: langfuse#10452,
+OpenRouterTeam/ai-sdk-provider#310; identifiers of nine characters: ml-explore/mlx-lm#1375.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+from gpu_acceptance.base.strict_json import StrictJsonError, parse, parse_first
+from gpu_acceptance.measure.lora.calls import Call, Dialogue, DroppedError, Message, Role, arguments_of, find_calls
+from gpu_acceptance.measure.lora.functions import offered_in, schema_of, tools_of, without_nulls
+
+_ROLES: dict[str, Role] = {
+    **dict.fromkeys(("system", "developer"), "system"),
+    **dict.fromkeys(("user", "human"), "user"),
+    **dict.fromkeys(("assistant", "gpt", "model", "function_call", "tool_call"), "assistant"),
+    **dict.fromkeys(("tool", "function", "ipython", "observation", "function_response", "tool_response"), "tool"),
+}
+_CALLING = ("function_call", "tool_call")  # roles whose whole content is a call
+_MESSAGES, _TOOLS = ("messages", "conversations", "conversation"), ("tools", "functions", "tools_json")
+_THOUGHTS, _WEIGHTS = ("reasoning_content", "reasoning", "thinking"), ("weight", "train", "loss")
+_SPEAKERS: dict[str, Role] = {"USER": "user", "ASSISTANT": "assistant", "FUNCTION RESPONSE": "tool"}
+_SPEAKER = re.compile(rf"(?:^|<\|endoftext\|>)[ \t]*({'|'.join(_SPEAKERS)}):", re.MULTILINE)
+_SYSTEM, _END = "SYSTEM:", "<|endoftext|>"
+_RESPONSE = ("<tool_response>", "</tool_response>")
+
+
+def dialogue_of(record: dict[str, Any], line: int) -> Dialogue:
+    """Parse one object by the format that its keys tell. Raises DroppedError."""
+    if any(record.get(key) is not None for key in _MESSAGES):
+        return from_chat(record, line)
+    if record.keys() >= {"system", "chat"}:
+        return from_glaive(record, line)
+    if record.keys() >= {"query", "answers", "tools"}:
+        return from_xlam(record, line)
+    raise DroppedError("an object of no known format")
+
+
+def from_chat(record: dict[str, Any], line: int) -> Dialogue:
+    """Parse messages with roles, in the format of chat APIs or of ShareGPT. Raises DroppedError."""
+    listed = _value(_first(record, _MESSAGES), "messages that are no list of objects")
+    if not isinstance(listed, list) or not all(isinstance(message, dict) for message in listed):
+        raise DroppedError("messages that are no list of objects")
+    messages = [message for told in listed for message in _chat_messages(told)]
+    system = record.get("system")
+    if isinstance(system, str) and system.strip() and not any(message.role == "system" for message in messages):
+        messages.insert(0, Message("system", system))
+    offered = _value(_first(record, _TOOLS), "tools that are no list")
+    if not offered and messages and messages[0].role == "system":
+        offered, content = offered_in(messages[0].content)
+        messages[:1] = [Message("system", content)] if content else []
+    if not isinstance(offered or [], list):
+        raise DroppedError("tools that are no list")
+    return _learnable(tools_of(offered or []), messages, line)
+
+
+def from_xlam(record: dict[str, Any], line: int) -> Dialogue:
+    """Parse a question, the right calls, and the functions, whose parameters are no JSON schema. Raises DroppedError."""
+    offered, calls = (_value(record[key], f"{key} that are no list") for key in ("tools", "answers"))
+    for key, value in (("tools", offered), ("answers", calls)):
+        if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
+            raise DroppedError(f"{key} that are no list")
+    tools = [{**one, "parameters": schema_of(one.get("parameters"))} for one in offered]
+    answer = {"role": "assistant", "tool_calls": [{"function": call} for call in calls]}
+    return from_chat({"messages": [{"role": "user", "content": record["query"]}, answer], "tools": tools}, line)
+
+
+def from_glaive(record: dict[str, Any], line: int) -> Dialogue:
+    """Parse an object of glaive-function-calling-v2. Raises DroppedError."""
+    system, chat = record["system"], record["chat"]
+    if not isinstance(system, str) or not isinstance(chat, str):
+        raise DroppedError("system or chat that is no text")
+    words, brace, functions = system.strip().removeprefix(_SYSTEM).partition("{")
+    text, place, offered = (brace + functions).rstrip(), 0, []
+    while place < len(text):  # objects that follow one another
+        try:
+            value, place = parse_first(text, place)
+        except StrictJsonError:
+            raise DroppedError("functions that are no JSON") from None
+        offered.append(value)
+    content = words.strip(" \t\r\n-")
+    messages = [Message("system", content)] if content else []
+    before, *parts = _SPEAKER.split(chat)
+    if before.strip():
+        raise DroppedError("a text before the first speaker")
+    for name, said in zip(parts[::2], parts[1::2], strict=True):
+        role, content = _SPEAKERS[name], said.strip().removesuffix(_END).strip()
+        messages.append(_with_calls(Message(role, content)) if role == "assistant" else Message(role, content))
+    return _learnable(tools_of(offered), messages, line)
+
+
+def _first(record: Mapping[str, Any], keys: Sequence[str]) -> Any:
+    """Return the value of the first of these keys that has one."""
+    return next((record[key] for key in keys if record.get(key) is not None), None)
+
+
+def _value(told: Any, fault: str) -> Any:
+    """Return a value, also from its text in JSON; a blank text has none."""
+    if not isinstance(told, str):
+        return told
+    try:
+        return parse(told) if told.strip() else None
+    except StrictJsonError:
+        raise DroppedError(fault) from None
+
+
+# --- messages ------------------------------------------------------------------------------------------------------------------
+
+
+def _chat_messages(told: dict[str, Any]) -> Iterator[Message]:
+    """Yield the message of one object; an object whose content has results of functions is several."""
+    name = _first(told, ("role", "from"))
+    role = _ROLES.get(name) if isinstance(name, str) else None
+    if role is None:
+        raise DroppedError("a role other than system, user, assistant, tool")
+    content, parts = _content(_first(told, ("content", "value")), role)
+    yield from (_result(part) for part in parts if part["type"] == "tool_result")
+    calls = tuple(
+        Call(*_function(part.get("name"), part.get("input")), _text(part.get("id"))) for part in parts if part["type"] == "tool_use"
+    )
+    calls += tuple(map(_chat_call, _listed_calls(told)))
+    if calls and role != "assistant":
+        raise DroppedError("calls that are not of an assistant")
+    message = Message(
+        role,
+        content,
+        calls,
+        thought=_text(_first(told, _THOUGHTS)),
+        is_learned=_is_learned(_first(told, _WEIGHTS)),
+        call_id=_text(told.get("tool_call_id")),
+        name=_text(told.get("name")),
+    )
+    if role == "assistant":
+        message = _with_calls(message)
+        if name in _CALLING and not message.calls:
+            raise DroppedError("a call that is no JSON")
+    if role == "tool":
+        message = replace(message, content=_without_marks(content))
+    if content or not any(part["type"] == "tool_result" for part in parts):
+        yield message
+
+
+def _content(told: Any, role: Role) -> tuple[str, list[dict[str, Any]]]:
+    """Return the text of a content, and its parts that are calls or results. Raises DroppedError."""
+    if isinstance(told, str | None):
+        return told or "", []
+    is_parts = isinstance(told, list) and all(isinstance(part, dict) and isinstance(part.get("type"), str) for part in told)
+    if role == "tool" and not (is_parts and told):
+        return json.dumps(told, ensure_ascii=False), []
+    allowed = {"assistant": {"text", "tool_use"}, "user": {"text", "tool_result"}}.get(role, {"text"})
+    if not is_parts or not all(part["type"] in allowed for part in told):
+        raise DroppedError("content that is no text")
+    texts = [part.get("text") for part in told if part["type"] == "text"]
+    if not all(isinstance(text, str) for text in texts):
+        raise DroppedError("content that is no text")
+    return "\n".join(texts), [part for part in told if part["type"] != "text"]
+
+
+def _result(part: dict[str, Any]) -> Message:
+    content, _ = _content(part.get("content"), "tool")
+    return Message("tool", content, call_id=_text(part.get("tool_use_id")))
+
+
+def _text(told: Any) -> str:
+    return told if isinstance(told, str) else ""
+
+
+def _is_learned(weight: Any) -> bool:
+    if weight is None or (isinstance(weight, bool | int | float) and weight in (0, 1)):
+        return weight is None or bool(weight)
+    raise DroppedError("a weight other than 0 and 1")
+
+
+def _without_marks(content: str) -> str:
+    begin, end = _RESPONSE
+    inside = content.strip()
+    is_marked = inside.startswith(begin) and inside.endswith(end) and inside.count(begin) == 1
+    return inside.removeprefix(begin).removesuffix(end).strip() if is_marked else content
+
+
+def _with_calls(message: Message) -> Message:
+    """Return the message with the calls that its text makes. Raises DroppedError."""
+    found = find_calls(message.content)
+    if found.problem:
+        raise DroppedError("a call in the text that cannot be read")
+    if not found.calls:
+        return message
+    if message.calls and message.calls != found.calls:
+        raise DroppedError("calls in the text and others beside it")
+    return replace(message, content=found.content, calls=message.calls or found.calls)
+
+
+# --- calls ---------------------------------------------------------------------------------------------------------------------
+
+
+def _listed_calls(told: dict[str, Any]) -> list[Any]:
+    calls = _value(told.get("tool_calls"), "calls that are no list") or []
+    if not isinstance(calls, list):
+        raise DroppedError("calls that are no list")
+    single = told.get("function_call")
+    if single and calls:
+        raise DroppedError("calls in tool_calls and in function_call")
+    return [{"function": single}] if single else calls
+
+
+def _chat_call(told: Any) -> Call:
+    function = told.get("function", told) if isinstance(told, dict) else None
+    if not isinstance(function, dict):
+        raise DroppedError("a call without a function's name")
+    return Call(*_function(function.get("name"), function.get("arguments")), _text(told.get("id")))
+
+
+def _function(name: Any, told: Any) -> tuple[str, dict[str, Any]]:
+    """Return a call's name and its arguments, of which there may be none."""
+    if not isinstance(name, str) or not name:
+        raise DroppedError("a call without a function's name")
+    if told is None or (isinstance(told, str) and told.strip() in {"", "null"}):
+        return name, {}
+    try:
+        return name, arguments_of(told)
+    except ValueError:
+        raise DroppedError("arguments that are no object") from None
+
+
+# --- a whole dialogue ----------------------------------------------------------------------------------------------------------
+
+
+def _learnable(tools: Sequence[dict[str, Any]], messages: Sequence[Message], line: int) -> Dialogue:
+    """Check a dialogue. Raises DroppedError."""
+    messages = _joined(messages)
+    spoken = [message for message in messages if message.role != "system"]
+    offered, pairs = {tool["function"]["name"] for tool in tools}, list(pairwise(spoken))
+    faults = {
+        "a system message that is not the first": any(message.role == "system" for message in messages[1:]),
+        "no user who begins": not spoken or spoken[0].role != "user",
+        "no answer": all(message.role != "assistant" for message in spoken),
+        "no answer with a weight": not any(message.role == "assistant" and message.is_learned for message in spoken),
+        "an empty message": any(not one.content.strip() and not one.calls and one.role != "tool" for one in spoken),
+        "two answers, and nothing between them": any(before.role == after.role == "assistant" for before, after in pairs),
+        "a function answers that was not called": any(
+            after.role == "tool" and before.role != "tool" and not before.calls for before, after in pairs
+        ),
+        "a call of a function that is not offered": any(call.name not in offered for message in messages for call in message.calls),
+    }
+    for reason, is_faulty in faults.items():
+        if is_faulty:
+            raise DroppedError(reason)
+    return Dialogue(tuple(tools), tuple(_identified(messages, tools)), line)
+
+
+def _joined(messages: Sequence[Message]) -> list[Message]:
+    """Return the messages, of which calls in a row, with nothing said, are one answer."""
+    found: list[Message] = []
+    for message in messages:
+        last = found[-1] if found else None
+        if (
+            last
+            and last.calls
+            and message.calls
+            and last.role == message.role
+            and not message.content
+            and last.is_learned == message.is_learned
+        ):
+            found[-1] = replace(last, calls=last.calls + message.calls)
+        else:
+            found.append(message)
+    return found
+
+
+def _identified(messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> Iterator[Message]:
+    """Yield the messages with a name and an identifier for each call and its result, and without nulls that stand for nothing.
+
+    An identifier that the file does not give is nine letters and digits, which templates of Mistral ask for.
+    """
+    schemas = {tool["function"]["name"]: tool["function"].get("parameters") for tool in tools}
+    number, waiting = 0, list[Call]()
+    for message in messages:
+        if message.role == "assistant":
+            calls = []
+            for call in message.calls:
+                arguments = without_nulls(dict(call.arguments), schemas.get(call.name))
+                calls.append(replace(call, arguments=arguments, id=call.id or f"call{number:05d}"))
+                number += 1
+            waiting = list(calls)
+            yield replace(message, calls=tuple(calls))
+        elif message.role == "tool" and waiting:
+            of = waiting.pop(next((place for place, call in enumerate(waiting) if call.id == message.call_id), 0))
+            yield replace(message, call_id=message.call_id or of.id, name=message.name or of.name)
+        else:
+            yield message

@@ -1,0 +1,189 @@
+"""A chat template: what it writes of a dialogue, tried before any GPU is touched, and the same text that is trained.
+
+It is compiled as transformers does it (5.23, utils/chat_template_utils.py), without importing that, which takes seconds and torch. Two
+differences: a date in a prompt is always the same one, so that all ranks and all runs train on the same text; and a template that takes no
+functions, or writes no calls, gets both as text, in the form of Hermes.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, NoReturn
+
+from jinja2 import TemplateError as JinjaError
+from jinja2.ext import Extension, loopcontrols
+from jinja2.nodes import Node
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from gpu_acceptance.measure.lora.calls import Call, Dialogue, DroppedError, Form, Message, find_calls, for_template, split_thought
+
+_TODAY = datetime(2024, 7, 26, tzinfo=UTC)  # the date that Llama 3.1 writes where it is given none
+_MOST_SHOWN = 120  # characters of a template's words
+_NAME, _QUESTION, _ANSWER = "find_city", "Where is it?", "It is there."
+_TOOL = {
+    "type": "function",
+    "function": {
+        "name": _NAME,
+        "description": "Finds a city",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string", "description": "a name"}}, "required": ["city"]},
+    },
+}
+_CALL = Call(_NAME, {"city": "Oslo"}, "call00000")
+_OFFER = """\
+You can call these functions:
+<tools>
+{}
+</tools>
+To call one, answer with its name and its arguments, once for each call:
+<tool_call>
+{{"name": ..., "arguments": {{...}}}}
+</tool_call>
+
+"""
+
+
+class TemplateError(ValueError):
+    """A chat template by which no answer, or no call, could be trained."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """A text that is trained: one prompt and its answer, or several of which each continues the one before."""
+
+    text: str
+    spans: tuple[tuple[int, int], ...]  # begin and end of each answer that is learned
+
+
+class Template:
+    """Writes dialogues. `special`: the tokenizer's tokens by their names, such as bos_token. Raises TemplateError."""
+
+    def __init__(self, source: str, special: Mapping[str, str]) -> None:
+        self._special = dict(special)
+        try:
+            self._compiled = _environment().from_string(source)
+        except (JinjaError, RecursionError) as error:
+            raise TemplateError(f"cannot be compiled: {_shown(error)}") from None
+        self.is_native, self.form = self._tried()
+
+    def written(self, dialogue: Dialogue) -> list[Written]:
+        """Return texts in which each learned answer has its own prompt.
+
+        Raises DroppedError where the template refuses the dialogue, or writes an answer whose calls would not be found again.
+        """
+        found: list[Written] = []
+        for place in dialogue.answers:
+            prompt, answer = self._cut(dialogue, place)
+            read = find_calls(answer, self.form)
+            if read.problem or read.calls != dialogue.messages[place].calls:
+                raise DroppedError("the chat template does not write an answer so that its calls can be read again")
+            before = found.pop() if found and prompt.startswith(found[-1].text) else Written("", ())
+            found.append(Written(prompt + answer, (*before.spans, (len(prompt), len(prompt) + len(answer)))))
+        return found
+
+    def prompt(self, dialogue: Dialogue) -> str:
+        """Return the text before the first learned answer."""
+        return self._cut(dialogue, dialogue.answers[0])[0]
+
+    def _cut(self, dialogue: Dialogue, place: int) -> tuple[str, str]:
+        """Return the text before an answer, and the answer up to its end mark."""
+        answered = self._text(dialogue, place + 1, is_asked=False).rstrip()
+        opened = self._text(dialogue, place, is_asked=True)
+        if answered.startswith(opened) and len(answered) > len(opened):
+            return opened, answered[len(opened) :]
+        before = self._text(dialogue, place, is_asked=False)
+        for asked in (before, before.rstrip()):  # some open a thought for a model, and write none for an answer that is given
+            if answered.startswith(asked) and len(answered) > len(asked):
+                return asked, answered[len(asked) :]
+        last = dialogue.messages[place - 1].content.strip()
+        tail = opened[opened.rfind(last) :] if last in opened else ""
+        if tail and (answer := answered.rpartition(tail)[2]) and tail in answered:
+            return opened, answer  # Mistral's write the system's text for a prompt alone
+        raise DroppedError("the chat template does not write an answer after the messages before it")
+
+    def _text(self, dialogue: Dialogue, num_messages: int, *, is_asked: bool) -> str:
+        messages: Sequence[Message] = dialogue.messages[:num_messages]
+        tools = list(dialogue.tools) or None
+        if not self.is_native:
+            messages, tools = _in_words(messages, dialogue.tools), None
+        try:
+            return self._compiled.render(
+                messages=for_template(messages), tools=tools, documents=None, add_generation_prompt=is_asked, **self._special
+            )
+        except Exception as error:  # a program from elsewhere may raise any
+            raise DroppedError(f"the chat template refuses it: {_shown(error)}") from None
+
+    def _tried(self) -> tuple[bool, Form]:
+        """Return True if the template itself writes functions and calls, and its form of an answer."""
+        asked, problems = Message("user", _QUESTION), []
+        for self.is_native in (True, False):
+            try:
+                _, plain = self._cut(Dialogue((_TOOL,), (asked, Message("assistant", _ANSWER)), 0), 1)
+                prompt, called = self._cut(Dialogue((_TOOL,), (asked, Message("assistant", "", (_CALL,))), 0), 1)
+            except DroppedError as error:
+                problems.append(str(error))
+                continue
+            _, is_said, end = plain.partition(_ANSWER)
+            for begin in ("", split_thought(called)[1].partition("{")[0].strip()):
+                form = Form(begin, end.strip())
+                if is_said and _QUESTION in prompt and _NAME in prompt and find_calls(called, form).calls == (_CALL,):
+                    return self.is_native, form
+            problems.append("does not write all of a question, an answer, and a call that can be read again")
+        raise TemplateError(problems[-1].removeprefix("the chat template "))
+
+
+def _in_words(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[Message]:
+    """Return the messages with functions, calls and results as text, of roles that alternate."""
+    found: list[Message] = []
+    offer = _OFFER.format("\n".join(map(_json, tools))) if tools else ""
+    for message in messages:
+        role, content = message.role, message.content
+        if role == "tool":
+            role, content = "user", f"<tool_response>\n{content}\n</tool_response>"
+        elif role == "user":
+            content, offer = offer + content, ""
+        calls = [f"<tool_call>\n{_json({'name': call.name, 'arguments': call.arguments})}\n</tool_call>" for call in message.calls]
+        content = "\n".join([content, *calls] if content else calls)
+        if found and found[-1].role == role == "user":
+            content = f"{found.pop().content}\n{content}"
+        found.append(Message(role, content, thought=message.thought))
+    return found
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _shown(error: BaseException) -> str:
+    """Return the words of a template, or of what failed in it: on one line, escaped, short."""
+    words = str(error) if isinstance(error, _RefusedError) else f"{type(error).__name__}: {error}"
+    text = repr(words)
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+
+
+class _RefusedError(JinjaError):
+    """The words of a template that refuses a dialogue."""
+
+
+def _refuse(words: object) -> NoReturn:
+    raise _RefusedError(str(words))
+
+
+class _Generation(Extension):
+    """Marks of the assistant's part, which are not needed here: `{% generation %}...{% endgeneration %}`."""
+
+    tags = {"generation"}  # noqa: RUF012 - as the base class has it
+
+    def parse(self, parser: Parser) -> list[Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    found = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
+    found.filters["tojson"] = lambda value, ensure_ascii=False, indent=None, separators=None, sort_keys=False: json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+    found.globals |= {"raise_exception": _refuse, "strftime_now": _TODAY.strftime}
+    return found

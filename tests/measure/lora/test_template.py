@@ -1,0 +1,201 @@
+"""Chat templates: functions, calls, each answer after its own prompt, and refusals."""
+
+import json
+
+import pytest
+from chat_templates import NATIVE, SPECIAL, TEMPLATES, tokenizer_of
+
+from gpu_acceptance.measure.lora.calls import DialogueError, DroppedError, find_calls, for_template
+from gpu_acceptance.measure.lora.packing import IGNORED, Scribe
+from gpu_acceptance.measure.lora.reading import read
+from gpu_acceptance.measure.lora.scoring import tally
+from gpu_acceptance.measure.lora.template import Template, TemplateError
+
+WEATHER = {"name": "weather", "description": "Tells it", "parameters": {"type": "object", "properties": {"town": {"type": "string"}}}}
+HERE = {"role": "user", "content": "And here?"}
+ASKED, THANKS = {"role": "user", "content": "How is Oslo?"}, {"role": "user", "content": "Thank you"}
+COLD, WELCOME = {"role": "assistant", "content": "It is cold."}, {"role": "assistant", "content": "You are welcome."}
+SYSTEM = {"role": "system", "content": "Be brief."}
+
+
+def calls(*towns, content="", **more):
+    listed = [{"id": f"id{number:07d}", "function": {"name": "weather", "arguments": {"town": town}}} for number, town in enumerate(towns)]
+    return {"role": "assistant", "content": content, "tool_calls": listed, **more}
+
+
+def result(number=0):
+    return {"role": "tool", "content": '{"degrees": 3}', "tool_call_id": f"id{number:07d}"}
+
+
+TALKS = {
+    "call": [ASKED, calls("Oslo")],
+    "answer": [ASKED, COLD],
+    "result": [ASKED, calls("Oslo"), result(), COLD],
+    "system": [SYSTEM, ASKED, calls("Oslo"), result(), COLD],
+    "goes on": [ASKED, calls("Oslo"), result(), COLD, THANKS, WELCOME, HERE, calls("Rome")],
+    "parallel": [ASKED, calls("Oslo", "Rome"), result(0), result(1), COLD],
+    "unlearned": [ASKED, {**COLD, "weight": 0}, HERE, calls("Rome")],
+    "thought": [ASKED, calls("Oslo", reasoning_content="I must look."), result(), COLD],
+    "thought in text": [ASKED, {"role": "assistant", "content": "<think>\nEasy.\n</think>\n\nIt is cold."}, THANKS, WELCOME],
+}
+REFUSED = {
+    ("Llama 3.1", "parallel"): "only one call at once",
+    ("Llama 3.2", "parallel"): "only one call at once",
+    ("Gemma 2", "system"): "no system",
+}
+ALL = [pytest.param(name, talk, id=f"{name}, {talk}") for name in TEMPLATES for talk in TALKS if (name, talk) not in REFUSED]
+
+
+def dialogue_of(folder, messages):
+    call = {"messages": [ASKED, calls("Oslo")], "tools": [WEATHER]}
+    path = folder / "calls.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in ({"messages": messages, "tools": [WEATHER]}, call)))
+    return read(path).dialogues[0]
+
+
+def template_of(name):
+    return Template(TEMPLATES[name], SPECIAL)
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_functions_and_calls_stand_in_the_text_by_the_template_or_as_text(name, tmp_path):
+    template = template_of(name)
+    assert template.is_native == (name in NATIVE)
+    (written,) = template.written(dialogue_of(tmp_path, TALKS["call"]))
+    ((begin, end),) = written.spans
+    assert "Tells it" in written.text[:begin]
+    assert '"town": "Oslo"' in written.text[begin:end]
+    assert end == len(written.text)
+
+
+@pytest.mark.parametrize(("name", "talk"), ALL)
+def test_each_answer_is_learned_after_the_prompt_that_a_user_would_send(name, talk, tmp_path):
+    """Its calls are read again from the very text that is learned, and count as right."""
+    template, dialogue = template_of(name), dialogue_of(tmp_path, TALKS[talk])
+    found = [(one.text[:begin], one.text[begin:end]) for one in template.written(dialogue) for begin, end in one.spans]
+    assert len(found) == len(dialogue.answers)
+    for (prompt, answer), place in zip(found, dialogue.answers, strict=True):
+        message = dialogue.messages[place]
+        assert find_calls(answer, template.form).calls == message.calls
+        assert tally([message], [answer], template.form).num_right == 1
+        if template.is_native and name != "Llama 3.2":  # whose prompts have a date
+            sent = tokenizer_of(TEMPLATES[name]).apply_chat_template(
+                for_template(dialogue.messages[:place]), tools=list(dialogue.tools), tokenize=False, add_generation_prompt=True
+            )
+            assert prompt == sent
+    assert found[0][0] == template.prompt(dialogue)
+
+
+@pytest.mark.parametrize(("name", "talk"), ALL)
+def test_a_text_is_one_sequence_where_each_answer_continues_the_one_before(name, talk, tmp_path):
+    """Qwen3 leaves thoughts out of earlier answers, and Mistral moves functions to the last user: these need a text for each answer."""
+    dialogue = dialogue_of(tmp_path, TALKS[talk])
+    num_texts = len(template_of(name).written(dialogue))
+    if name.startswith(("Qwen3", "Mistral")):
+        assert num_texts > 1 or talk != "goes on"
+    elif name != "Phi-4-mini" and talk != "thought in text":
+        assert num_texts == 1
+
+
+@pytest.mark.parametrize(("pair", "words"), REFUSED.items())
+def test_what_a_template_refuses_is_dropped_with_its_words_and_its_line(pair, words, tmp_path):
+    name, talk = pair
+    template = template_of(name)
+    lines = [{"messages": TALKS[kind], "tools": [WEATHER]} for kind in ("call", talk, "result", talk)]
+    (tmp_path / "calls.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    found = read(tmp_path / "calls.jsonl", template.written)
+    assert [dialogue.line for dialogue in found.dialogues] == [1, 3]
+    assert found.dropped == {f"the chat template refuses it: '{words}'": (2, 4)}
+    assert found.reasons == f"the chat template refuses it: '{words}' (2: lines 2, 4)"
+
+
+@pytest.mark.parametrize("name", [name for name in TEMPLATES if name.startswith("Mistral")])
+def test_identifiers_are_passed_on_and_made_where_there_are_none(name, tmp_path):
+    without = [
+        ASKED,
+        {"role": "assistant", "tool_calls": [{"function": {"name": "weather", "arguments": {}}}]},
+        {"role": "tool", "content": "3"},
+    ]
+    lines = [{"messages": messages, "tools": [WEATHER]} for messages in ([*without, COLD], [ASKED, calls("Oslo"), result(), COLD])]
+    too_short = calls("Oslo")
+    too_short["tool_calls"][0]["id"] = "call_1"
+    lines.append({"messages": [ASKED, too_short], "tools": [WEATHER]})
+    (tmp_path / "calls.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    template = template_of(name)
+    found = read(tmp_path / "calls.jsonl", template.written)
+    assert found.dropped == {"the chat template refuses it: 'ids have a length of 9!'": (3,)}
+    made, given = ("".join(one.text for one in template.written(dialogue)) for dialogue in found.dialogues)
+    assert made.count("call00000") == given.count("id0000000") >= 2
+
+
+def test_a_file_that_a_template_refuses_as_a_whole_is_an_error_with_its_words(tmp_path):
+    (tmp_path / "calls.jsonl").write_text(json.dumps({"messages": TALKS["parallel"], "tools": [WEATHER]}))
+    said = r"1 lines, and no dialogue to learn from: the chat template refuses it: 'only one call at once' \(1: line 1\); wanted: "
+    with pytest.raises(DialogueError, match=said):
+        read(tmp_path / "calls.jsonl", template_of("Llama 3.1").written)
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_only_answers_are_learned_up_to_their_end_mark(name, tmp_path):
+    template, tokenizer, dialogue = template_of(name), tokenizer_of(TEMPLATES[name]), dialogue_of(tmp_path, TALKS["unlearned"])
+    (tokens,) = Scribe(tokenizer, template, len(tokenizer), 4096).tokens(dialogue)
+    learned = tokenizer.decode([target for target in tokens.targets if target != IGNORED])
+    assert "It is cold" in tokenizer.decode(tokens.ids)
+    assert "It is cold" not in learned
+    assert find_calls(learned, template.form).calls == dialogue.messages[3].calls
+    assert learned.endswith(template.form.end)
+    assert tokens.num_said == sum(target != IGNORED for target in tokens.targets)
+
+
+# --- templates that cannot be used, or write calls in a form that nobody else has ------------------------------------------------
+
+LOOP = "{% for m in messages %}[{{ m.role }}]{{ m.content }}|{% endfor %}"
+OWN = "{{ tools | tojson if tools }}{% for m in messages %}[{{ m.role }}]{{ m.content }}CALLS|{% endfor %}"
+OWN = OWN.replace("CALLS", "{% for c in m.tool_calls or [] %}CALL {{ c.function | tojson }}#{{ c.id }} {% endfor %}")
+
+
+def test_a_form_of_its_own_is_learned_from_what_the_template_writes(tmp_path):
+    template, dialogue = Template(OWN, {}), dialogue_of(tmp_path, TALKS["parallel"])
+    assert (template.is_native, template.form.begin, template.form.end) == (True, "[assistant]CALL", "|")
+    right = dialogue.messages[1]
+    assert tally([right], ['[assistant]CALL {"name": "weather", "arguments": {"town": "Rome"}}#a '], template.form).num_right == 0
+    rome_first = (
+        '[assistant]CALL {"name": "weather", "arguments": {"town": "Rome"}}#a CALL {"name": "weather", "arguments": {"town": "Oslo"}}#b |x'
+    )
+    assert tally([right], [rome_first], template.form).num_right == 1
+    assert find_calls("[assistant]CALL nothing", template.form).problem == "a mark of calls, and no call after it"
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("{% for m in messages %}", "cannot be compiled: .TemplateSyntaxError: Unexpected end of template"),
+        ("{{ messages[0].content }}", "does not write an answer after the messages before it"),
+        (LOOP.replace("messages", "messages | reverse"), "does not write an answer after the messages before it"),
+        (LOOP.replace("m.content", "m.content | upper"), "does not write all of a question, an answer, and a call that can be read again"),
+        ("{{ raise_exception('never') }}", "refuses it: 'never'"),
+        ("{{ raise_exception('x' * 999) }}", "refuses it: 'x{119}...$"),
+        ("{{ messages.append(1) }}", "refuses it: .SecurityError: "),
+        ("{{ ''.__class__.__mro__ }}", "refuses it: .SecurityError: "),
+        ("{{ 1 // 0 }}", "refuses it: 'ZeroDivisionError: "),
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "refuses it: 'RecursionError: "),
+        ("{{ undefined.x }}", "refuses it: .UndefinedError: 'undefined' is undefined"),
+    ],
+)
+def test_a_template_that_nothing_can_be_trained_by(source, said):
+    with pytest.raises(TemplateError, match=f"^{said}"):
+        Template(source, {})
+
+
+def test_marks_of_the_assistants_part_and_breaks_of_loops_are_known():
+    source = LOOP.replace(
+        "{{ m.content }}", "{% generation %}{{ m.content }}{% endgeneration %}{% if loop.index > 9 %}{% break %}{% endif %}"
+    )
+    assert Template(source, {}).form.end == "|"
+
+
+def test_a_call_that_would_not_be_found_again_is_dropped(tmp_path):
+    """Its argument has the mark that ends an answer."""
+    template = template_of("Qwen2.5")
+    with pytest.raises(DroppedError, match=r"^the chat template does not write an answer so that its calls can be read again$"):
+        template.written(dialogue_of(tmp_path, [ASKED, calls("<|im_end|>")]))

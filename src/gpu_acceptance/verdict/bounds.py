@@ -277,7 +277,7 @@ def classify(readings: Sequence[Reading], bound: str, limit: Limit, job: Job) ->
     """Sort readings. An unstable or brief one gives way to a later attempt of its rank.
 
     Where even the best block of an unstable or brief reading misses the bound, it is usable: no steadier one would hold. So is the least
-    that a counter rose, where more of it changes nothing; else a time is measured again, and an event that nobody counted is not made up for.
+    that a counter rose, where more of it changes nothing; else a time is measured again, and no repeat makes up for an uncounted event.
     """
     spread_at_most = bound_at(limit.spread_at_most, job.gpus_per_node, job.num_nodes)
     wanted = None if bound == "uniform" else "number"

@@ -1,9 +1,15 @@
 """The kernel's log of a snapshot, where a site requires it: one message more, and exactly that row fails, and names GPU, XID and remedy."""
 
+import json
+from dataclasses import replace
+
 import pytest
+from kernel_logs import BLOCKS, CARD, DOUBT, PATH, write_log
+from kernel_logs import GPU as RIGHT
 from snapshots import changed, real, snapshot_of
 
-from gpu_acceptance.cli.snapshot_file import judge_snapshot
+from gpu_acceptance.cli.snapshot_file import encode, judge_snapshot
+from gpu_acceptance.inventory import kernel_log
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
 from tests.judging import shipped_profile
@@ -16,6 +22,7 @@ LOG = "node.kernel_log"
 NOT_PERMITTED = {"missing": "not permitted", "detail": "/dev/kmsg"}
 NOBODY = {"missing": "not there", "detail": "the line names none"}
 NO_SEVERITY = {"missing": "not there", "detail": "the line names no severity"}
+ALL = {"errors", "elsewhere", "host", "nics"}
 FINE = {Outcome.PASSED, Outcome.NOT_APPLICABLE}
 GPU = f"on rank {BAD} (node-00, GPU {BAD}, serial 1650000000003)"
 
@@ -23,7 +30,7 @@ GPU = f"on rank {BAD} (node-00, GPU {BAD}, serial 1650000000003)"
 @pytest.fixture(scope="module")
 def profile(tmp_path_factory):
     path = tmp_path_factory.mktemp("site") / "site-log.yaml"
-    path.write_text("requires: [kernel_log]\n")
+    path.write_text("requires: [kernel_log]\nparameters: {infiniband.devices: mlx5_0}\n")
     return load_profile("h200-sxm", shipped_dir(), [path])
 
 
@@ -43,6 +50,10 @@ def xid(number, text="", address=ADDRESS):
 
 def pcie(severity, address=ADDRESS):
     return {"pci_bus_id": address, "severity": severity, "at_s": 71.5, "text": "a line"}
+
+
+def host_error(kind, severity, text):
+    return {"at_s": 71.5, "text": text, "kind": kind, "severity": severity}
 
 
 def sxid(number, is_fatal):
@@ -89,6 +100,18 @@ DAMAGES = {
     "a fatal error of a switch": (
         *("sxids", [sxid(20034, True), sxid(12028, False)], "elsewhere"),
         *("elsewhere.sxids = 1 count (SXid 20034 of nvidia-nvswitch0), need <= 0 count", "on node 0 (node-00)"),
+    ),
+    "memory of the host": (
+        *(
+            "host_errors",
+            [host_error("memory", "uncorrected", "EDAC MC1: 1 UE"), host_error("memory", "corrected", "1 CE")],
+            "host",
+        ),
+        *("host.memory = 1 count (EDAC MC1: 1 UE), need <= 0 count", "on node 0 (node-00)"),
+    ),
+    "a machine check": (
+        *("host_errors", [host_error("machine check", "fatal", "Bank 5")], "host"),
+        *("host.machine_checks = 1 count (machine check, fatal: Bank 5), need <= 0 count", "on node 0 (node-00)"),
     ),
 }
 
@@ -180,7 +203,7 @@ def test_a_log_that_does_not_reach_back_to_boot_proves_nothing_good(judged):
     reach = IDLE["node"]["kernel_log"]["reach"] | {"first_sequence": 900, "first_s": 86400.4, "is_since_boot": False}
     plain = changed(IDLE, f"{LOG}.reach", reach)
     said = "has no value: not there (not all of the kernel log since boot is there: it begins 86400 s after it), need <= 0 count"
-    incomplete(judged, plain, {"errors", "elsewhere"}, f"kernel_log.errors.xids {said}", f"kernel_log.elsewhere.sxids {said}")
+    incomplete(judged, plain, ALL, f"kernel_log.errors.xids {said}", f"kernel_log.elsewhere.sxids {said}")
 
 
 def test_a_message_in_a_log_that_does_not_reach_back_counts(judged):
@@ -192,7 +215,7 @@ def test_a_message_in_a_log_that_does_not_reach_back_counts(judged):
 
 def test_a_log_that_may_not_be_read_is_not_measured(judged):
     plain = changed(IDLE, LOG, dict.fromkeys(IDLE["node"]["kernel_log"], NOT_PERMITTED))
-    incomplete(judged, plain, {"errors", "elsewhere"}, "kernel_log.errors.lost has no value: not permitted (/dev/kmsg), need <= 0 count")
+    incomplete(judged, plain, ALL, "kernel_log.errors.lost has no value: not permitted (/dev/kmsg), need <= 0 count")
 
 
 def test_a_gpu_without_an_address_has_no_messages_and_is_not_fine(judged):
@@ -209,3 +232,23 @@ def test_the_log_is_judged_only_where_a_site_requires_it():
     _, rows, conclusion = judge_snapshot(snapshot_of(changed(IDLE, f"{LOG}.xids", [xid(79)])), profile)
     assert {row.subject for row in rows} == {"gpu_health"}
     assert conclusion.verdict == "ACCEPTED"
+
+
+def test_an_error_of_the_host_in_a_snapshot_of_an_older_version_is_in_doubt(judged):
+    plain = changed(IDLE, f"{LOG}.host_errors", [{"at_s": 1.0, "text": "EDAC MC1: 1 CE"}])
+    incomplete(judged, plain, {"host"}, "kernel_log.host.memory has no value: unreadable (not there (the snapshot is of an older version)")
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_real_lines_on_a_real_node_have_their_verdict(name, judged, tmp_path):
+    """The lines as the device gives them, on a node whose GPU and card have the addresses of the lines."""
+    wanted, lines = BLOCKS[name]
+    write_log(tmp_path, lines)
+    plain = changed(with_path(IDLE, PATH), f"node.gpus.gpus.{BAD}.pci_bus_id", RIGHT)
+    index = next(index for index, place in enumerate(plain["node"]["gpu_places"]) if place["pci_bus_id"] == ADDRESS)
+    plain = changed(changed(plain, f"node.gpu_places.{index}.pci_bus_id", RIGHT), "node.infiniband.devices", [CARD])
+    snapshot = snapshot_of(plain)
+    snapshot = replace(snapshot, node=replace(snapshot.node, kernel_log=kernel_log.read(tmp_path)))
+    _, bad, conclusion = judged(json.loads(encode(snapshot)))
+    assert conclusion.exit_code == (0 if not wanted else 1 if set(wanted.values()) != {DOUBT} else 6)
+    assert bad == {metric.split(".")[0] for metric in wanted}

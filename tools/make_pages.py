@@ -22,6 +22,7 @@ from gpu_acceptance.thresholds.limit import ByNodes
 from gpu_acceptance.thresholds.profile import BASE, fabrics, load_profile, shipped_dir
 from gpu_acceptance.thresholds.schema import Match
 from tools.conditions_page import conditions_page
+from tools.kernel_log_page import kernel_log_page
 from tools.limits_page import limits_page
 from tools.markdown import MADE_BY, cell, escaped, with_block
 from tools.nfs_block import nfs_block
@@ -217,6 +218,7 @@ PAGES: dict[Path, Callable[[], str]] = {
     Path("docs/support.md"): support_page,
     Path("docs/remedies.md"): remedies_page,
     Path("docs/node-conditions.md"): conditions_page,
+    Path("docs/kernel-log.md"): kernel_log_page,
     RESULTS_SCHEMA: results_schema,
     **{Path("thresholds", name): partial(schema_text, make) for name, make in SCHEMAS.items()},
     **{path: partial(page_with_blocks, path, blocks) for path, blocks in WITH_BLOCKS.items()},

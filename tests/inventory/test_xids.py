@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_acceptance.inventory.xids import Remedy, meaning_of, meanings
+from gpu_acceptance.inventory.xids import Remedy, catalogue, links, meaning_of, meanings
 
 MEANINGS = meanings()
 APPLICATION = {13, 25, 31, 43, 45, 137}
@@ -94,3 +94,47 @@ def test_the_text_of_another_xid_changes_nothing():
 @given(st.integers(), st.text())
 def test_every_number_and_text_has_a_meaning(number, text):
     assert meaning_of(number, text).number == number
+
+
+ROWS = [
+    (number, unit, status, remedy)
+    for number, units in links().items()
+    for unit, rules in units.items()
+    for remedy in (Remedy.IGNORE, Remedy.RESTART_APPLICATION, Remedy.RESET_GPU)
+    for status in getattr(rules, remedy.name)
+]
+
+
+def link_event(number, unit, severity, status, information="0x00000000"):
+    return meaning_of(number, f"{unit} {severity} XC0 i0 Link 13 ({information} {status} 0x00000000 0x00000000)")
+
+
+@pytest.mark.parametrize(("number", "unit", "status", "remedy"), ROWS)
+def test_a_link_event_that_is_not_fatal_has_the_remedy_of_its_row(number, unit, status, remedy):
+    assert link_event(number, unit, "Nonfatal", status).remedy == remedy
+    assert link_event(number, f"{unit}_PIPE0/x", "Nonfatal", status).remedy == remedy  # drivers write a unit in two ways
+    assert link_event(number, unit, "Fatal", status) is MEANINGS[number]
+
+
+@pytest.mark.parametrize("number", range(144, 150))
+def test_a_link_event_without_a_row_has_the_remedy_of_its_severity(number):
+    assert link_event(number, "NEW_UNIT", "Nonfatal", "0x40000000").remedy == Remedy.IGNORE
+    assert meaning_of(number, "NEW_UNIT Nonfatal XC0 i0 Link 02").remedy == Remedy.IGNORE
+    for text in ("", "NEW_UNIT XC0", "NEW_UNIT Fatal XC0 i0 Link 02", "a Nonfatal, NEW_UNIT Fatal XC0"):
+        assert meaning_of(number, text) is MEANINGS[number]
+
+
+@pytest.mark.parametrize(
+    ("information", "remedy"), [("0x000004c2", Remedy.RESET_GPU), ("0x00000086", Remedy.RESET_GPU), ("0x000000c2", Remedy.IGNORE)]
+)
+def test_a_link_event_that_left_its_containment_resets_the_gpu(information, remedy):
+    assert link_event(145, "RLW_RXPIPE", "Nonfatal", "0x00000001", information).remedy == remedy
+
+
+def test_150_is_a_fault_whatever_its_line_says():
+    assert meaning_of(150, "MSE_WATCHDOG Nonfatal XC0 i0 Link -1 (0x00000000 0x00000000)").remedy == Remedy.RESET_GPU
+
+
+def test_the_table_names_its_source():
+    assert catalogue().url.startswith("https://docs.nvidia.com/deploy/xid-errors/")
+    assert catalogue().version

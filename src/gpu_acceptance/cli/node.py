@@ -21,10 +21,10 @@ from gpu_acceptance.cli.devices import (
     topology_lines,
 )
 from gpu_acceptance.cli.snapshot_file import Snapshot
-from gpu_acceptance.inventory.answer import Answer, Missing, Unlimited, then
+from gpu_acceptance.inventory.answer import Answer, Missing, Unlimited, known, then
 from gpu_acceptance.inventory.cgroup import Allowance, Allowances
 from gpu_acceptance.inventory.cpu import Cpu
-from gpu_acceptance.inventory.kernel_log import Xid
+from gpu_acceptance.inventory.kernel_records import Xid
 from gpu_acceptance.inventory.mounts import Mount, Mounts
 from gpu_acceptance.inventory.node import NodeReading
 from gpu_acceptance.inventory.system import Memory
@@ -61,7 +61,8 @@ def kernel_log_lines(node: NodeReading) -> list[str]:
         f"SXids {say(log.sxids, lambda found: _number(found, (str(one.number) for one in found)))}",
         f"lost GPUs {say(log.lost_gpus, lambda lost: ' '.join(one.pci_bus_id for one in lost) or '0')}",
         f"PCIe errors {say(log.pcie_errors, lambda found: _number(found, (say(one.severity) for one in found)))}",
-        f"errors of the host {say(log.host_errors, _number)}",
+        f"errors of the host {say(log.host_errors, lambda found: _number(found, (say(one.severity) for one in found)))}",
+        *([f"fatal errors of devices {len(found)}"] if (found := known(log.device_errors)) else []),
         f"in no known form {say(log.unreadable, _number)}",
         f"not listed {say(log.num_left_out)}",
     )

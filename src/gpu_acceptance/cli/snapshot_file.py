@@ -24,7 +24,7 @@ from gpu_acceptance.inventory.answer import Missing
 from gpu_acceptance.inventory.declared import DeclaredNode
 from gpu_acceptance.inventory.fabric import NodeFabric
 from gpu_acceptance.inventory.gpu import Gpu, GpuReading
-from gpu_acceptance.inventory.infiniband import globs_of_job, place_of
+from gpu_acceptance.inventory.infiniband import InfiniBand, globs_of_job, place_of
 from gpu_acceptance.inventory.node import NodeReading
 from gpu_acceptance.record.figure import make_figure, parts_of
 from gpu_acceptance.record.job import Job, RankIdentity
@@ -280,9 +280,7 @@ def _topics(snapshot: Snapshot, gpus: tuple[GpuReading, ...], profile: Profile, 
     yield GPUS, "processes", [gpu_health.processes(gpu) for gpu in gpus]
     places = [place_of(gpu, node.gpu_places) for gpu in gpus]
     if NETWORK in subjects:
-        ports = fabric_reader.of_devices(node.infiniband.devices, node.gpu_places)
-        near = None if isinstance(ports, Missing) else NodeFabric(ports=ports).devices
-        used = infiniband_health.chosen(node.infiniband, globs_of_job(str(profile.parameters["infiniband.devices"]), near))
+        used = _used_network(node, profile)
         yield NETWORK, "devices", [infiniband_health.devices(used, gpus, place) for place in places]
         for topic, of_node in infiniband_health.PER_NODE.items():
             yield NETWORK, topic, [list(of_node(used))] * len(gpus)
@@ -290,6 +288,15 @@ def _topics(snapshot: Snapshot, gpus: tuple[GpuReading, ...], profile: Profile, 
         log = node.kernel_log
         yield LOG, "errors", [kernel_log.errors(log, gpu, place) for gpu, place in zip(gpus, places, strict=True)]
         yield LOG, "elsewhere", [list(kernel_log.elsewhere(log, gpus))] * len(gpus)
+        yield LOG, "host", [list(kernel_log.host(log))] * len(gpus)
+        yield LOG, "nics", [list(kernel_log.nics(log, _used_network(node, profile).devices, node.infiniband.devices))] * len(gpus)
+
+
+def _used_network(node: NodeReading, profile: Profile) -> InfiniBand:
+    """Return the network with the devices alone that a job would use."""
+    ports = fabric_reader.of_devices(node.infiniband.devices, node.gpu_places)
+    near = None if isinstance(ports, Missing) else NodeFabric(ports=ports).devices
+    return infiniband_health.chosen(node.infiniband, globs_of_job(str(profile.parameters["infiniband.devices"]), near))
 
 
 def _row(subject: str, topic: str, profile: Profile, job: Job, findings: Sequence[_Findings], waivers: Mapping[str, str]) -> Row:

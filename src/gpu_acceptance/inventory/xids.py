@@ -1,5 +1,6 @@
 """Meaning and remedy of each XID. The table and its sources are in xids.yaml."""
 
+import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -33,6 +34,7 @@ class Remedy(StrEnum):
     REPLACE = "replace the GPU (RMA)"
 
 
+NO_REPAIR = frozenset({Remedy.IGNORE, Remedy.RESTART_APPLICATION})
 _ACTIONS = {  # in the words of the catalogue, and of newer drivers' logs
     "None": Remedy.IGNORE,
     "Drain and Reset": Remedy.RESET_GPU,
@@ -47,6 +49,51 @@ class _Entry(Model):
     name: str
     advice: str
     application: bool = False
+
+
+class Catalogue(Model):
+    """Source of the table."""
+
+    title: str
+    url: str
+    version: str
+
+
+class ResetIf(Model):
+    """A test of the interrupt information beside an error status."""
+
+    statuses: tuple[str, ...]
+    mask: str
+    value: str
+
+    def holds(self, status: int, information: int) -> bool:
+        return status in _hexadecimal(self.statuses) and information & int(self.mask, 16) == int(self.value, 16)
+
+
+class UnitRules(Model):
+    """Error statuses of one unit of an NVLink by the catalogue's immediate action, in hexadecimal as the driver writes them."""
+
+    IGNORE: tuple[str, ...] = ()
+    RESTART_APPLICATION: tuple[str, ...] = ()
+    RESET_GPU: tuple[str, ...] = ()
+    reset_if: tuple[ResetIf, ...] = ()
+
+    def remedy(self, status: int, information: int) -> Remedy | None:
+        """Return the action for an error status; None where the catalogue has no row."""
+        if any(test.holds(status, information) for test in self.reset_if):
+            return Remedy.RESET_GPU
+        rows = {Remedy.RESET_GPU: self.RESET_GPU, Remedy.RESTART_APPLICATION: self.RESTART_APPLICATION, Remedy.IGNORE: self.IGNORE}
+        return next((remedy for remedy, statuses in rows.items() if status in _hexadecimal(statuses)), None)
+
+
+def _hexadecimal(texts: Iterable[str]) -> set[int]:
+    return {int(text, 16) for text in texts}
+
+
+class _Table(Model):
+    catalogue: Catalogue
+    remedies: dict[str, dict[str, _Entry]]
+    links: dict[int, dict[str, UnitRules]]
 
 
 @dataclass(frozen=True)
@@ -64,26 +111,62 @@ class XidMeaning:
 
 
 @cache
+def _table() -> _Table:
+    data = parse(XIDS_FILE.read_bytes()).data
+    remedies = {remedy: {str(numbers): row for numbers, row in rows.items()} for remedy, rows in data["remedies"].items()}
+    return _Table.model_validate_json(json.dumps({**data, "remedies": remedies}))
+
+
+def catalogue() -> Catalogue:
+    """Return the source of the table."""
+    return _table().catalogue
+
+
+def links() -> Mapping[int, Mapping[str, UnitRules]]:
+    """Return what XIDs of an NVLink mean by unit and error status."""
+    return _table().links
+
+
+@cache
 def meanings() -> Mapping[int, XidMeaning]:
     """Return the table by number."""
     found: dict[int, XidMeaning] = {}
-    for remedy, rows in parse(XIDS_FILE.read_bytes()).data.items():
-        for numbers, row in rows.items():
-            entry = _Entry.model_validate(row)
-            for number in parse_ranges(str(numbers)):
+    for remedy, rows in _table().remedies.items():
+        for numbers, entry in rows.items():
+            for number in parse_ranges(numbers):
                 assert number not in found, f"{XIDS_FILE.name}: XID {number} stands there twice"
-                found[number] = XidMeaning(number, entry.name, Remedy[str(remedy)], entry.application, entry.advice)
+                found[number] = XidMeaning(number, entry.name, Remedy[remedy], entry.application, entry.advice)
     return found
 
 
 def meaning_of(number: int, text: str = "") -> XidMeaning:
-    """Return the meaning of an XID. `text` is the rest of its log line: that of XID 154 names the action."""
+    """Return the meaning of an XID. `text` is the rest of its log line: that of XID 154 names the action, that of a link its severity."""
     meaning = meanings().get(number)
     if meaning is None:
         return XidMeaning(number, "not in the table", Remedy.CONTACT_SUPPORT, is_application=False, advice=_UNKNOWN)
     if number == _RECOVERY_ACTION and (action := _NEW_ACTION.fullmatch(text)) and action[1] in _ACTIONS:
         return replace(meaning, remedy=_ACTIONS[action[1]], advice="It sums up the XIDs beside it, which give the cause.")
+    if number in links() and (remedy := _remedy_of_link(number, text)):
+        return replace(meaning, remedy=remedy)
     return meaning
+
+
+# <sub component> <fatal or nonfatal> <crosscontain> <injected> <link> (<intrInfo> <errorStatus> <errorDebugData...>)
+_LINK_EVENT = re.compile(
+    r"(?:.*, )?(?P<unit>[^ ,]+) (?i:Non-?fatal)\b(?:.*?[(\[](?P<information>0x[0-9a-fA-F]{1,8})(?: (?P<status>0x[0-9a-fA-F]{1,8}))?)?.*"
+)
+_FATAL = re.compile(r"(?i)(?<!non)(?<!non-)\bfatal\b")
+
+
+def _remedy_of_link(number: int, text: str) -> Remedy | None:
+    """Return the remedy of an NVLink event that its line calls non-fatal; None where that of its number holds."""
+    event = _LINK_EVENT.fullmatch(text)
+    if event is None or _FATAL.search(text):  # a process may call itself anything; the driver prints its name before the event
+        return None
+    rules = next((its for unit, its in links()[number].items() if any(part.startswith(unit) for part in event["unit"].split("/"))), None)
+    if rules is None or event["status"] is None:
+        return Remedy.IGNORE
+    return rules.remedy(int(event["status"], 16), int(event["information"], 16)) or Remedy.IGNORE
 
 
 def labels_of(found: Iterable[XidMeaning]) -> dict[str, int]:

@@ -215,5 +215,5 @@ def test_a_gpu_without_a_uuid_has_a_line(monkeypatch, tmp_path):
     paper = io.StringIO()
     watch(paper, interval_s=0.1, most_frames=1, root=tmp_path)
     assert re.search(r"^  0 +NVIDIA H200 +\? +\? ", paper.getvalue(), re.MULTILINE)
-    assert "? (not supported): SM MHz" in paper.getvalue()
+    assert "? (not supported: nvmlDeviceGetUUID: Function Not Found): SM MHz" in paper.getvalue()
     assert isinstance(watch_module._boards()[0].uuid, Missing)

@@ -167,7 +167,7 @@ def test_a_miss_against_peers_is_not_confirmed_by_a_repeat_that_was_disturbed():
     found = row(values(), disturbed(values(number=2)), profile=make_profile(limit))
     assert [one.status for one in found.judgements] == [Status.UNSTABLE]
     assert found.outcome is Outcome.DISTURBED
-    assert found.judgements[0].message.startswith("not confirmed, because a foreign process disturbed the last attempt: ")
+    assert found.judgements[0].message.startswith("not confirmed, because the last attempt was disturbed: ")
 
 
 def test_workers_that_formed_beside_it_have_formed():

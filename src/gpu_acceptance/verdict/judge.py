@@ -311,7 +311,7 @@ def settle(
     """
     whole = busy.undisturbed(attempts, waivers)
     if attempts and attempts[-1] not in whole:
-        return _unconfirmed(judgements, "not confirmed, because a foreign process disturbed the last attempt: ")
+        return _unconfirmed(judgements, "not confirmed, because the last attempt was disturbed: ")
     outcomes = {record.outcome for attempt in attempts for record in attempt.ranks}
     if not rebuilt:
         return judgements

@@ -101,7 +101,8 @@ def test_a_path_after_a_blank_that_moves_the_root_is_refused(tmp_path):
 
 
 def test_the_plan_names_validations_limits_and_seconds_and_runs_nothing(suite):
-    asked = "parameters: {lora_model.asked: false, lora_model.expected_s: 5}\n"
+    sides = "lora_model.held_out: 0.3, lora_model.num_held_out: 4, lora_model.num_prompts: 4"
+    asked = f"parameters: {{lora_model.asked: false, lora_model.expected_s: 5, {sides}}}\n"
     limit = 'limits: {lora_model.held_out.loss: {at_most: 1, unit: nats, scope: job, source: "policy: what this test asks for"}}\n'
     (suite / "thresholds" / "base.yaml").write_text(f"deadline_s: 60\nlevels: {{full: {{two_metrics: 7}}}}\n{PHASES}{asked}{limit}")
     np.save(suite / "tokens.npy", np.zeros(9, np.uint16))

@@ -19,10 +19,12 @@ OTHERS_TOO = {  # phrases of others that our own sentences have as well -> who w
     "error: ": "gcc, clang",
     "Skipped: ": "pytest",
     "fallen off the bus": "the driver of NVIDIA",
+    **dict.fromkeys(("Hardware Error", "Internal error detected", "Memory failure", "PCIe Bus Error", "bad device here"), "the kernel"),
+    **dict.fromkeys(("containment event", "health compromised", "event severity", "serial number"), "the kernel"),
     "cannot find": "ld",
     "frozen ": "Python",
 }
-PATTERNS_OF_OTHERS_TOO = {"[Bb]us error", "NCCL error"}  # libc, torch
+PATTERNS_OF_OTHERS_TOO = {"[Bb]us error", "NCCL error", "fallen off the bus"}  # libc, torch, the driver in an example of its lines
 
 
 @cache

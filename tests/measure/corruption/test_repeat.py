@@ -3,6 +3,7 @@
 import weakref
 from contextlib import nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -172,8 +173,9 @@ def test_a_pulsing_load_rests_as_long_as_it_works_but_only_after_it_was_steady(p
         now[0] += 1.0
         return work.run()
 
-    monkeypatch.setattr(repeat.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(repeat.time, "sleep", lambda seconds: seen.append(now[0]) or slept.append(seconds))
+    clock = SimpleNamespace(monotonic=lambda: now[0], perf_counter=repeat.time.perf_counter)
+    clock.sleep = lambda seconds: seen.append(now[0]) or slept.append(seconds)
+    monkeypatch.setattr(repeat, "time", clock)  # of this module alone: threads of other tests sleep, too
     result = repeat.repeat(replace(work, run=run), num_repetitions=16, pulse_s=pulse_s, steady_s=steady_s)
     assert (seen, set(slept)) == (rests, {pulse_s} if rests else set())
     assert (result.num_repetitions, result.mismatches) == (16, ())

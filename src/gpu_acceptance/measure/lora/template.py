@@ -44,6 +44,14 @@ To call one, answer with its name and its arguments, once for each call:
 """
 
 
+class _UnwrittenError(DroppedError):
+    """The template does not write a dialogue, and why."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"the chat template {why}")
+        self.why = why
+
+
 class TemplateError(ValueError):
     """A chat template by which no answer, or no call, could be trained."""
 
@@ -77,7 +85,7 @@ class Template:
             prompt, answer = self._cut(dialogue, place)
             read = find_calls(answer, self.form)
             if read.problem or read.calls != dialogue.messages[place].calls:
-                raise DroppedError("the chat template does not write an answer so that its calls can be read again")
+                raise _UnwrittenError("does not write an answer so that its calls can be read again")
             before = found.pop() if found and prompt.startswith(found[-1].text) else Written("", ())
             found.append(Written(prompt + answer, (*before.spans, (len(prompt), len(prompt) + len(answer)))))
         return found
@@ -100,7 +108,7 @@ class Template:
         tail = opened[opened.rfind(last) :] if last in opened else ""
         if tail and (answer := answered.rpartition(tail)[2]) and tail in answered:
             return opened, answer  # Mistral's write the system's text for a prompt alone
-        raise DroppedError("the chat template does not write an answer after the messages before it")
+        raise _UnwrittenError("does not write an answer after the messages before it")
 
     def _text(self, dialogue: Dialogue, num_messages: int, *, is_asked: bool) -> str:
         messages: Sequence[Message] = dialogue.messages[:num_messages]
@@ -112,7 +120,7 @@ class Template:
                 messages=for_template(messages), tools=tools, documents=None, add_generation_prompt=is_asked, **self._special
             )
         except Exception as error:  # a program from elsewhere may raise any
-            raise DroppedError(f"the chat template refuses it: {_shown(error)}") from None
+            raise _UnwrittenError(f"refuses it: {_shown(error)}") from None
 
     def _tried(self) -> tuple[bool, Form]:
         """Return True if the template itself writes functions and calls, and its form of an answer."""
@@ -121,8 +129,8 @@ class Template:
             try:
                 _, plain = self._cut(Dialogue((_TOOL,), (asked, Message("assistant", _ANSWER)), 0), 1)
                 prompt, called = self._cut(Dialogue((_TOOL,), (asked, Message("assistant", "", (_CALL,))), 0), 1)
-            except DroppedError as error:
-                problems.append(str(error))
+            except _UnwrittenError as error:
+                problems.append(error.why)
                 continue
             _, is_said, end = plain.partition(_ANSWER)
             for begin in ("", split_thought(called)[1].partition("{")[0].strip()):
@@ -130,7 +138,7 @@ class Template:
                 if is_said and _QUESTION in prompt and _NAME in prompt and find_calls(called, form).calls == (_CALL,):
                     return self.is_native, form
             problems.append("does not write all of a question, an answer, and a call that can be read again")
-        raise TemplateError(problems[-1].removeprefix("the chat template "))
+        raise TemplateError(problems[-1])
 
 
 def _in_words(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[Message]:

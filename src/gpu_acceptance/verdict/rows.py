@@ -122,8 +122,9 @@ def _beside(attempts: Sequence[Attempt], job: Job, shown: Collection[str]) -> It
     """Yield foreign processes that decided nothing: of an attempt that was repeated, or allowed. Likewise where nobody knew of any."""
     for attempt in attempts:
         told = [_foreign(record, job) for record in attempt.ranks if record.foreign]
-        unknown = {f"{job.who([record.rank])}: {record.unwatched}" for record in attempt.ranks if record.unwatched}
-        for text in [*told, *(sorted(unknown) if attempt is not attempts[-1] else ())]:
+        if attempt is not attempts[-1]:
+            told += [_unwatched(record, job) for record in attempt.ranks if record.unwatched]
+        for text in told:
             if text not in shown:
                 yield f"{text}, during attempt {attempt.number}"
 
@@ -143,6 +144,11 @@ def _host_load(attempt: Attempt, job: Job) -> Iterator[str]:
 def _foreign(record: RankRecord, job: Job) -> str:
     """Return `rank 3 (...): GPU 3 was used by another process (...) from +12.3 s to +40.1 s`, for each process."""
     return f"{job.who([record.rank])}: {'; '.join(map(busy.foreign_text, record.foreign))}"
+
+
+def _unwatched(record: RankRecord, job: Job) -> str:
+    """Return `rank 3 (...): nothing told in time who uses GPU 3`."""
+    return f"{job.who([record.rank])}: {record.unwatched}"
 
 
 def declared_reason(nodeid: str, not_applicable: Mapping[str, str]) -> str | None:
@@ -209,7 +215,7 @@ def _causes_of_disturbed(attempt: Attempt, job: Job) -> Iterator[_Cause]:
         if record.foreign:
             yield Outcome.DISTURBED, _foreign(record, job)
         if record.unwatched:
-            yield Outcome.NOT_MEASURED, f"{job.who([record.rank])}: {record.unwatched}"
+            yield Outcome.NOT_MEASURED, _unwatched(record, job)
         if record.outcome is Outcome.LOST or record.outcome is Outcome.INTERRUPTED:
             yield record.outcome, f"{job.who([record.rank])}: {_describe(record, '')}"
         elif record.outcome is not Outcome.PASSED:

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from waiting import HANG_S
 from warm import Forked, Server
 
 ROOT = Path(__file__).parents[1]
@@ -22,7 +23,7 @@ def answers_of(script: str, num_ranks: int, folder: Path, *arguments: str) -> li
         for rank, files in enumerate(said)
     ]
     try:
-        codes = [rank.wait(timeout=240) for rank in ranks]
+        codes = [rank.wait(timeout=HANG_S) for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 from clean_environment import clean_environment
-from suite import HANG_S, PYTHON, Finished, finished, make_suite
-from waiting import wait_until
+from suite import PYTHON, Finished, finished, make_suite
+from waiting import HANG_S, wait_until
 from warm import Forked, fork
 
 from tools.system_packages import faketime_library
@@ -100,7 +100,7 @@ class Host:
     def wait_for(self, name: str) -> None:
         """Until a validation on this host has made this file."""
         assert self.launcher
-        wait_until(lambda: (self.suite / name).exists() or self.launcher.poll() is not None, HANG_S)
+        wait_until(lambda: (self.suite / name).exists() or self.launcher.poll() is not None)
         assert (self.suite / name).exists(), self.output
 
     def wait(self) -> Finished:

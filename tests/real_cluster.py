@@ -70,7 +70,7 @@ class RealCluster:
         numbers = {**_DEVICES, "nvidia.com/gpu": str(gpus)}
         self.report_node(name, capacity=numbers, allocatable=numbers)
         self.alive.add(name)
-        assert wait_until(lambda: len(self.taints(name)) == len(taints), 60), self.taints(name)
+        assert wait_until(lambda: len(self.taints(name)) == len(taints)), self.taints(name)
         return name
 
     def taints(self, name: str) -> list[str]:

@@ -101,7 +101,7 @@ class Slurm:
         (self.folder / "gres.conf").write_text(f"Name=gpu File={self.folder}/gpu[0-1]\n")
         self._daemons.append(self._daemon("slurmctld", "-D", "-f", str(self._conf)))
         self._daemons += [self._daemon("slurmd", "-D", "-N", node, "-f", str(self._conf)) for node in ("node1", "node2")]
-        assert wait_until(lambda: "idle 2" in self.ask("sinfo", "-h", "-o", "%T %D").splitlines(), 60), self._logs()
+        assert wait_until(lambda: "idle 2" in self.ask("sinfo", "-h", "-o", "%T %D").splitlines()), self._logs()
 
     def _start_munge(self) -> None:
         """With a key and a socket of its own; munged wants its folders to be its user's."""
@@ -152,7 +152,7 @@ class Slurm:
         """Requeue a job that has ended and return its state; the second attempt must print something."""
         said = job.text
         self.ask("scontrol", "requeue", str(job.number))
-        assert wait_until(lambda: self.state_of(job).startswith("PENDING"), 60), self.state_of(job)
+        assert wait_until(lambda: self.state_of(job).startswith("PENDING")), self.state_of(job)
         # slurmctld would leave it for two minutes, and slurmd refuses it in the second in which the first attempt ended.
         self.ask("scontrol", "update", f"JobId={job.number}", "StartTime=now+3")
         assert wait_until(lambda: job.text != said, 240), self.state_of(job)

@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 import yaml
 from clean_environment import NO_KEY, clean_environment
+from waiting import HANG_S
 from warm import Forked, fork
 
 from gpu_acceptance.folder.files import read_results
@@ -30,7 +31,6 @@ from gpu_acceptance.verdict.verdict import conclude
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "tests" / "examples"
 PYTHON = sys.executable
-HANG_S = 240  # far beyond any run; only to end a test of a run that does not end
 _SUITE = "EXAMPLE_SUITE"  # in the environment of all that a run starts, wherever it goes from there
 _NEXT = """
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from hosts import NO_NAME
 from sshd import CLIENT, free_port, make_key, start_sshd
-from suite import HANG_S, PYTHON, finished, make_suite, start
+from suite import PYTHON, finished, make_suite, start
+from waiting import HANG_S
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "deploy" / "bare-metal" / "acceptance.sh"

@@ -7,7 +7,7 @@ import pytest
 from hosts import ADDRESSES, connected, faketime, needs_hosts
 from suite import shipped_suite
 
-pytestmark = [pytest.mark.launcher, pytest.mark.timeout(400), needs_hosts]
+pytestmark = [pytest.mark.launcher, needs_hosts]
 
 SITE = """
 reason: a test

@@ -8,7 +8,7 @@ import pytest
 from faults import Fault, assert_nothing_left, assert_whole, left_in
 from report.pages import parse
 from suite import PYTHON, extend_conftest, finished, make_suite, plain_pytest, processes_in, start, torchrun, torchrun_command
-from waiting import wait_for, wait_until
+from waiting import HANG_S, wait_for, wait_until
 
 from gpu_acceptance.cli import verbs as cli
 from gpu_acceptance.folder.files import read_results, write_results
@@ -204,7 +204,7 @@ def test_signals_that_a_module_took_at_its_import_still_end_the_run(tmp_path):
     process = start([PYTHON, "-m", "pytest", "acceptance/"], suite)
     wait_for(suite / "begun-0", process)
     process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=180)
+    output, _ = process.communicate(timeout=HANG_S)
     stopped = finished(process.returncode, output, suite)
     assert stopped.returncode == 2, output
     assert "interrupted by SIGTERM" in stopped.row("test_long").message
@@ -217,7 +217,7 @@ def test_when_the_launcher_is_killed_with_the_store_in_it_rank_0_still_writes_wh
         wait_for(suite / f"begun-{rank}", process)
     process.kill()
     before = time.monotonic()
-    output, _ = process.communicate(timeout=120)
+    output, _ = process.communicate(timeout=HANG_S)
     took_s = time.monotonic() - before
     assert_nothing_left(suite)
     killed = finished(process.returncode, output, suite)
@@ -233,8 +233,8 @@ def test_when_the_launcher_is_killed_with_the_store_in_it_rank_0_still_writes_wh
 def test_ranks_whose_launcher_is_killed_before_they_are_up_end_and_leave_nothing(tmp_path):
     suite = make_suite(tmp_path, "passes")
     process = start(torchrun_command("acceptance/"), suite)
-    assert wait_until(lambda: len(processes_in(suite)) == 3 or process.poll() is not None, 120)  # it and two ranks
+    assert wait_until(lambda: len(processes_in(suite)) == 3 or process.poll() is not None)  # it and two ranks
     process.kill()
-    process.communicate(timeout=120)
+    process.communicate(timeout=HANG_S)
     assert left_in(suite) == []
     assert not list((suite / "reports").glob("*/results.json"))

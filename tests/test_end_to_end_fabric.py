@@ -6,7 +6,7 @@ import pytest
 from hosts import connected, needs_hosts
 from suite import ROOT, shipped_suite
 
-pytestmark = [pytest.mark.launcher, pytest.mark.timeout(400), needs_hosts]
+pytestmark = [pytest.mark.launcher, needs_hosts]
 
 SITE = """
 reason: a test

@@ -12,7 +12,8 @@ import pytest
 from clean_environment import clean_environment
 from faults import Fault, assert_nothing_left
 from launching import Ranks
-from suite import HANG_S, PYTHON, Finished, make_suite, plain_pytest
+from suite import PYTHON, Finished, make_suite, plain_pytest
+from waiting import HANG_S
 
 from gpu_acceptance.cli import verbs as cli
 from gpu_acceptance.folder.journal import read_journal
@@ -122,7 +123,7 @@ import launching, warm
 warm._server = lambda: None
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 with launching.Ranks(Path(sys.argv[1]), 2, "--join-timeout=1", "--run-id=second") as ranks:
-    ranks.start(0).processes[0].wait(timeout=180)
+    ranks.start(0).processes[0].wait(timeout=HANG_S)
 print(ranks.exit_codes, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 """
 ABSENT = "rank 1 (node 0) did not arrive within 1 s; see what torchrun said there"
@@ -137,7 +138,7 @@ def wait_in_vain(suite, *arguments) -> str:
     """The output of rank 0 of two, which is alone."""
     with Ranks(suite, 2, "--join-timeout=1", *arguments) as ranks:
         for process in ranks.start(0).processes.values():
-            process.wait(timeout=180)
+            process.wait(timeout=HANG_S)
         assert ranks.exit_codes == {0: 6}, ranks.outputs
         return ranks.outputs
 
@@ -185,6 +186,6 @@ def test_a_second_process_of_one_rank_is_refused_and_the_run_goes_on(tmp_path):
         ranks.start(0, 1).wait_for("sleeps-1")
         first = ranks.processes[1]
         ranks.start(1)
-        assert ranks.processes[1].wait(timeout=180) == 6, ranks.outputs
-        assert first.wait(timeout=180) == ranks.processes[0].wait(timeout=180) == 0, ranks.outputs
+        assert ranks.processes[1].wait(timeout=HANG_S) == 6, ranks.outputs
+        assert first.wait(timeout=HANG_S) == ranks.processes[0].wait(timeout=HANG_S) == 0, ranks.outputs
     assert "it has given it to another process that is rank 1" in ranks.outputs

@@ -23,7 +23,7 @@ from gpu_acceptance.folder.journal import read_journal
 from gpu_acceptance.verdict.reasons import FORMATION
 
 # The first test that asks may wait for all scenarios.
-pytestmark = [pytest.mark.launcher, pytest.mark.timeout(900), needs_hosts]
+pytestmark = [pytest.mark.launcher, needs_hosts]
 
 CUT_S = 5.0
 _SAY_BYE_S = 20.0  # the last handshake, and three threads that wait in the store, 5 s each

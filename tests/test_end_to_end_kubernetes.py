@@ -16,7 +16,7 @@ from clean_environment import clean_environment
 from hosts import NO_NAME, connected, needs_hosts
 from pods import built, environment_of, in_pod, resized
 from suite import PYTHON, make_suite, shipped_suite
-from waiting import wait_until
+from waiting import HANG_S, wait_until
 
 from gpu_acceptance.folder.files import read_results
 
@@ -71,7 +71,7 @@ def test_two_pods_are_accepted_and_a_second_try_is_not_this_run(job, tmp_path):
         second.names.write_text("127.0.0.1 localhost\n")
         start_pod(job, second, reports)
         awaited = f"node 0 does not answer yet at gpu-acceptance-0.gpu-acceptance:29500: {NO_NAME}; "
-        assert wait_until(lambda: re.match(awaited, second.output), 60), second.output
+        assert wait_until(lambda: re.match(awaited, second.output)), second.output
         second.names.write_text(known)
         start_pod(job, first, reports)
         ended = [pod.wait() for pod in (first, second)]
@@ -101,7 +101,7 @@ def test_a_pod_that_is_deleted_leaves_a_report_and_the_verdicts_code(tmp_path):
         pod.wait_for("begun-0")
         os.kill(pod.launcher.pid, signal.SIGTERM)  # as the kubelet does, to the first process of the container
         ended = pod.wait()
-        assert wait_until(lambda: not pod.pids(), 60)
+        assert wait_until(lambda: not pod.pids())
     assert ended.returncode == 2, ended.output
     record = read_results(reports / RUN_ID)
     assert (record.conclusion.verdict, record.conclusion.reasons[0]) == ("INCOMPLETE", "interrupted: SIGTERM")
@@ -200,7 +200,7 @@ def test_a_pod_that_stays_pending_ends_with_the_schedulers_reason(tmp_path, over
     with cluster(tmp_path / "account") as api:
         api.pods = [ours(pod("gpu-acceptance-0-x7f2q", "uid-0"), overlay), ours(unscheduled("gpu-acceptance-1-k2m9d", FULL), overlay)]
         with waiting_pod(api, tmp_path, overlay, JOIN_TIMEOUT="1s") as process:
-            said = process.communicate(timeout=120)[0].splitlines()
+            said = process.communicate(timeout=HANG_S)[0].splitlines()
     assert process.returncode == 6
     assert said[0].startswith("waiting for gpu-acceptance-1-k2m9d (Pending, PodScheduled: Unschedulable), ")
     assert said[1] == f"pod gpu-acceptance-1-k2m9d is Pending: {FULL} (PodScheduled: Unschedulable)"
@@ -217,7 +217,7 @@ def test_torchrun_starts_once_all_pods_run(tmp_path):
             [[first, ours(pod("gpu-acceptance-1-k2m9d", "uid-1"))]],
         )
         with waiting_pod(api, tmp_path, JOIN_TIMEOUT="20m") as process:
-            said = process.communicate(timeout=120)[0].splitlines()
+            said = process.communicate(timeout=HANG_S)[0].splitlines()
     waits = r"waiting for gpu-acceptance-1-k2m9d \(Pending, PodScheduled: Unschedulable\), (20 min 0|19 min 5\d) s more at most"
     assert re.fullmatch(waits, said[0])
     assert said[1] == "2 of 2 pods of this run running"
@@ -232,7 +232,7 @@ def test_what_the_pod_may_not_ask_is_said_and_torchrun_starts(tmp_path):
     with cluster(tmp_path / "account") as api:
         api.answer = (403, "{}")
         with waiting_pod(api, tmp_path) as process:
-            said = process.communicate(timeout=120)[0].splitlines()
+            said = process.communicate(timeout=HANG_S)[0].splitlines()
     assert said[0].startswith(
         "the pods of this run are not awaited before torchrun starts: not permitted (GET /api/v1/namespaces/default/pods"
     )
@@ -242,7 +242,7 @@ def test_what_the_pod_may_not_ask_is_said_and_torchrun_starts(tmp_path):
 
 def test_another_pod_than_the_first_does_not_ask_the_api(tmp_path):
     with cluster(tmp_path / "account") as api, waiting_pod(api, tmp_path, PET_NODE_RANK="1") as process:
-        said = process.communicate(timeout=120)[0]
+        said = process.communicate(timeout=HANG_S)[0]
     assert said.startswith("-m gpu_acceptance meet ")
     assert "\n-m torch.distributed.run " in said
     assert api.asked == []
@@ -252,16 +252,16 @@ def test_a_pod_that_is_deleted_while_it_waits_says_so(tmp_path):
     with cluster(tmp_path / "account") as api:
         api.pods = [ours(pod("gpu-acceptance-0-x7f2q", "uid-0"))]
         with waiting_pod(api, tmp_path) as process:
-            assert wait_until(lambda: len(api.asked) == 1, 60)
+            assert wait_until(lambda: len(api.asked) == 1)
             assert process.stdout.readline() == "waiting for 1 pod not created yet, 15 min 0 s more at most\n"
             process.send_signal(signal.SIGTERM)
-            said = process.communicate(timeout=60)[0]
+            said = process.communicate(timeout=HANG_S)[0]
     assert (process.returncode, said) == (2, "INCOMPLETE: interrupted while the pods of this run were awaited: SIGTERM\n")
 
 
 def test_an_invalid_timeout_is_a_usage_error(tmp_path):
     with cluster(tmp_path / "account") as api, waiting_pod(api, tmp_path, JOIN_TIMEOUT="soon") as process:
-        said = process.communicate(timeout=120)[0]
+        said = process.communicate(timeout=HANG_S)[0]
     assert process.returncode == 4
     assert "--timeout: 'soon' is not allowed; allowed: more than 0 seconds, as 90, 90s, 15m or 2h" in said
     assert "torch.distributed.run" not in said

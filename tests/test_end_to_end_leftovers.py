@@ -164,7 +164,7 @@ def test_tmp_path_is_the_validations_own(tmp_path):
     assert wait_until(lambda: [path.name for path in temporary.glob("gpu-acceptance-*")] == ["gpu-acceptance-of-another-run"])
     assert wait_until(lambda: {path for path in left if path.exists()} <= in_use())  # that of a test beside this one
     made = [path for path in set(Path("/dev/shm").iterdir()) - shared if re.match(r"psm_|sem\.|torch_", path.name)]
-    assert wait_until(lambda: not any(path.exists() for path in made), 120), made  # those of a test beside this one go with it
+    assert wait_until(lambda: not any(path.exists() for path in made)), made  # those of a test beside this one go with it
 
 
 def in_use():

@@ -8,7 +8,7 @@ from sshfs import exported, needs_sshfs
 from suite import shipped_suite
 from waiting import wait_until
 
-pytestmark = [pytest.mark.launcher, pytest.mark.timeout(400), needs_hosts, needs_sshfs]
+pytestmark = [pytest.mark.launcher, needs_hosts, needs_sshfs]
 
 CACHED_S = 4
 MiB = 2**20
@@ -47,7 +47,7 @@ def shorten(file, before, after):
 
 def stop_while_written(export, stop):
     """Once all ranks write."""
-    assert wait_until(lambda: len([*export.served.glob("*/data-*")]) == 2, 120)
+    assert wait_until(lambda: len([*export.served.glob("*/data-*")]) == 2)
     stop()
 
 

@@ -9,7 +9,7 @@ import pytest
 from clean_environment import clean_environment
 from faults import assert_nothing_left
 from suite import PYTHON, finished, make_suite, run, start
-from waiting import wait_for, wait_until
+from waiting import HANG_S, wait_for, wait_until
 
 pytestmark = pytest.mark.launcher
 
@@ -57,7 +57,7 @@ def test_a_torchrun_that_does_not_start_is_no_verdict(tmp_path):
 def test_ranks_whose_torchrun_was_killed_are_waited_for_and_their_verdict_stands_once(long_run):
     process, torchrun, suite = long_run
     torchrun.kill()
-    output, _ = process.communicate(timeout=180)
+    output, _ = process.communicate(timeout=HANG_S)
     done = finished(process.returncode, output, suite)
     assert done.returncode == done.record.conclusion.exit_code != 0, output
     assert done.verdict_line.startswith("INCOMPLETE: ")
@@ -73,7 +73,7 @@ def test_one_ctrl_c_ends_with_the_report_and_a_second_one_at_once_without(long_r
     process.send_signal(signal.SIGINT)
     assert wait_until(lambda: signal.SIGINT in pending(torchrun.pid))
     process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=HANG_S)
     assert process.returncode == 2
     stopping = "gpu-acceptance: stopping: the report is being written; a second Ctrl-C ends at once, without a report"
     assert output.count(stopping) == 1
@@ -84,7 +84,7 @@ def test_one_ctrl_c_ends_with_the_report_and_a_second_one_at_once_without(long_r
 def test_a_program_that_is_killed_takes_its_run_along(long_run):
     process, _, suite = long_run
     process.kill()
-    process.communicate(timeout=180)
+    process.communicate(timeout=HANG_S)
     assert_nothing_left(suite)
 
 
@@ -94,7 +94,7 @@ def test_ctrl_c_is_answered_before_the_imports_have_ended(tmp_path):
     process = subprocess.Popen(PROGRAM, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     wait_for(mark, process)
     process.send_signal(signal.SIGINT)
-    assert process.communicate(timeout=60)[0] == ""
+    assert process.communicate(timeout=HANG_S)[0] == ""
     assert process.returncode == 2
 
 

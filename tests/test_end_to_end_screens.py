@@ -13,7 +13,7 @@ import pytest
 from clean_environment import clean_environment
 from faults import assert_nothing_left
 from suite import PYTHON, ROOT, Finished, finished, make_suite, run, start, torchrun_command
-from waiting import wait_for
+from waiting import HANG_S, wait_for
 from warm import fork
 
 from gpu_acceptance.folder.manifest import read_manifest
@@ -45,7 +45,7 @@ def on_a_terminal(command: list[str], cwd: Path, **env: str) -> tuple[int, str]:
             break
         said += more
     os.close(lead)
-    return process.wait(timeout=60), said.decode().replace("\r\n", "\n")
+    return process.wait(timeout=HANG_S), said.decode().replace("\r\n", "\n")
 
 
 @pytest.fixture(scope="module")
@@ -203,7 +203,7 @@ def test_sigterm_ends_the_run_with_its_verdict_and_leaves_nothing(tmp_path):
     wait_for(suite / "begun-0", process)
     process.send_signal(signal.SIGTERM)
     begun = time.monotonic()
-    output, _ = process.communicate(timeout=120)
+    output, _ = process.communicate(timeout=HANG_S)
     stopped: Finished = finished(process.returncode, output, suite)
     assert stopped.returncode == 2, (output, time.monotonic() - begun)
     assert stopped.verdict_line.startswith("INCOMPLETE: interrupted")

@@ -10,7 +10,7 @@ import pytest
 from hosts import connected, needs_hosts
 from suite import plain_pytest, shipped_suite
 
-pytestmark = [pytest.mark.launcher, pytest.mark.timeout(400), needs_hosts]
+pytestmark = [pytest.mark.launcher, needs_hosts]
 
 LATE_S = 3
 

@@ -85,7 +85,7 @@ def sleeping(slurm, tmp_path):
     def submit(*options, **env):
         job = slurm.submit(suite, options=options, env=env)
         jobs.append(job)
-        assert wait_until(lambda: all((suite / f"begun-{rank}").exists() for rank in (0, 1)), 120), job.text
+        assert wait_until(lambda: all((suite / f"begun-{rank}").exists() for rank in (0, 1))), job.text
         return suite, job
 
     yield submit
@@ -174,7 +174,7 @@ def test_a_node_drained_gpus_and_cpus_asked_and_not_bound_are_each_rejected_by_t
     base.write_text(base.read_text().replace("\n  inventory: [", "\n  before: [before]\n  inventory: [", 1))
     options = ("--oversubscribe", "--cpus-per-task=1", "--gpus-per-node=2")
     job = slurm.submit(suite, *ASKED, options=options)
-    assert wait_until(lambda: (suite / "begun").exists(), 120), job.text
+    assert wait_until(lambda: (suite / "begun").exists()), job.text
     slurm.ask("scontrol", "update", "NodeName=node2", "State=DRAIN", "Reason=fan")
     (suite / "go").touch()
     assert slurm.wait(job) == "FAILED 1:0", job.text
@@ -219,7 +219,7 @@ def test_scancel_leaves_a_report(slurm, sleeping, seen):
     assert record.conclusion.verdict == "INCOMPLETE"
     assert (record.conclusion.reasons[0], record.conclusion.exit_code) == ("interrupted: SIGTERM", 2)
     assert (suite / "reports" / f"slurm-{job.number}" / "report.html").exists()
-    assert wait_until(lambda: not processes_in(suite), 60), processes_in(suite)
+    assert wait_until(lambda: not processes_in(suite)), processes_in(suite)
     seen.told(CANCELLED, record.conclusion.line, time.monotonic() - before)
 
 
@@ -250,7 +250,7 @@ def test_what_is_older_than_a_job_and_not_on_the_list_of_the_node_was_left(slurm
     options = ("--nodes=1", "--nodelist=node1", "--chdir=/", "--output=/dev/null")
     job = slurm.ask("sbatch", "--parsable", *options, "--wrap=exec sleep 601")
     try:
-        assert wait_until(lambda: job in slurm_pids(slurm).values(), 60), slurm.ask("scontrol", "show", "job", job)
+        assert wait_until(lambda: job in slurm_pids(slurm).values()), slurm.ask("scontrol", "show", "job", job)
         time.sleep(0.05)  # two ticks of the clock by which the kernel dates processes
         sleeping.append(subprocess.Popen(["sleep", "600"], user="nobody"))
         listed = slurm_pids(slurm)
@@ -278,7 +278,7 @@ def test_a_task_for_each_rank_is_accepted(slurm, tmp_path):
     assert job.text.splitlines()[-1].startswith("ACCEPTED (cpu profile: no GPU was tested, "), job.text
     coverage = record_of(suite, job).conclusion.coverage
     assert (coverage.nodes, coverage.ranks) == (2, 4)
-    assert wait_until(lambda: not processes_in(suite), 60), processes_in(suite)
+    assert wait_until(lambda: not processes_in(suite)), processes_in(suite)
 
 
 def test_a_task_that_is_killed_is_named_by_the_others_though_it_was_rank_0(slurm, sleeping, seen):
@@ -290,7 +290,7 @@ def test_a_task_that_is_killed_is_named_by_the_others_though_it_was_rank_0(slurm
     assert record.conclusion.verdict == "INCOMPLETE"
     assert "rank 0 lost: no heartbeat for 15 s" in "\n".join(record.conclusion.reasons)
     assert job.text.splitlines()[-1].startswith("INCOMPLETE: ")
-    assert wait_until(lambda: not processes_in(suite), 60), processes_in(suite)
+    assert wait_until(lambda: not processes_in(suite)), processes_in(suite)
     seen.told(TASK_KILLED, record.conclusion.line, time.monotonic() - before)
 
 
@@ -305,7 +305,7 @@ def test_a_store_that_is_killed_is_named_with_its_address_and_ends_the_run(slurm
     assert re.match(r"the control store at 127\.0\.0\.1:\d+ is gone: ", record.conclusion.reasons[0])
     second = (suite / "reports" / f"slurm-{job.number}" / "logs" / "rank-00001.pytest.txt").read_text()
     assert re.search(r"the control store at 127\.0\.0\.1:\d+ is gone: ", second), second
-    assert wait_until(lambda: not processes_in(suite), 60), processes_in(suite)
+    assert wait_until(lambda: not processes_in(suite)), processes_in(suite)
     seen.told(STORE_KILLED, record.conclusion.line, time.monotonic() - before)
 
 

@@ -7,7 +7,7 @@ import time
 import pytest
 from faults import Fault, assert_nothing_left, assert_whole
 from suite import PYTHON, finished, make_suite, run, start, torchrun, torchrun_command
-from waiting import wait_for
+from waiting import HANG_S, wait_for
 
 pytestmark = pytest.mark.launcher
 
@@ -45,7 +45,7 @@ def test_sigterm_to_the_launcher_interrupts_the_validation_and_the_report_is_wri
         wait_for(suite / f"begun-{rank}", process)
     process.send_signal(signal.SIGTERM)
     before = time.monotonic()
-    output, _ = process.communicate(timeout=120)
+    output, _ = process.communicate(timeout=HANG_S)
     stopped = finished(process.returncode, output, suite)
     took_s = time.monotonic() - before
     assert took_s < TORCHRUN_KILLS_AFTER_S
@@ -104,7 +104,7 @@ def test_two_agents_agree_and_both_end(tmp_path):
     )
     agent = [PYTHON, "-m", "torch.distributed.run", *rendezvous, "--nproc-per-node=1", "-m", "pytest", "acceptance/"]
     agents = [start(agent, suite) for _ in range(2)]
-    outputs = [agent.communicate(timeout=180)[0] for agent in agents]
+    outputs = [agent.communicate(timeout=HANG_S)[0] for agent in agents]
     both = [finished(agent.returncode, output, suite) for agent, output in zip(agents, outputs, strict=True)]
     assert [one.returncode for one in both] == [1, 1], outputs
     told = [one for one in both if MEETING_GONE not in one.output]

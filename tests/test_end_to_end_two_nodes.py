@@ -12,7 +12,7 @@ from gpu_acceptance.record.job import Job
 from gpu_acceptance.thresholds.limit import COUNTERS, matching_reason
 from gpu_acceptance.verdict.coverage import applying_limits
 
-pytestmark = [pytest.mark.launcher, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.launcher]
 
 RANKS = 2  # of a node
 # The readers alone give them, for a run with NCCL, RDMA devices, or three GPUs in a node: see recorded_cluster.py.

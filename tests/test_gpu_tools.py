@@ -26,12 +26,12 @@ for path in sys.argv[1:]:
 
 
 def test_each_script_finds_what_it_imports():
-    ended = subprocess.run([PYTHON, "-c", STARTS, *map(str, SCRIPTS)], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    ended = subprocess.run([PYTHON, "-c", STARTS, *map(str, SCRIPTS)], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout) == (0, ""), ended.stderr
 
 
 def test_copies_are_read_in_rounds_and_pair_by_pair_and_the_planted_bit_is_found():
     script = ROOT / "tools" / "gpu" / "p2p_readings.py"
     options = ["--device=cpu", "--num-gpus=3", "--num-bytes=4096", "--runs=1", "--alone"]
-    ended = subprocess.run([PYTHON, str(script), *options], capture_output=True, text=True, timeout=300, check=False)
+    ended = subprocess.run([PYTHON, str(script), *options], capture_output=True, text=True, check=False)
     assert (ended.returncode, '"what": "alone"' in ended.stdout) == (0, True), ended.stderr

@@ -10,6 +10,7 @@ import venv
 import pytest
 from bundles import write_wheel
 from clean_environment import clean_environment
+from waiting import HANG_S
 
 from tools.make_venv import OWN, ROOT, install, make_venv
 
@@ -74,7 +75,7 @@ def test_a_run_that_is_asked_to_end_ends_before_make(checkout, to):
         process.terminate()
     else:
         os.killpg(process.pid, signal.SIGINT)
-    assert process.communicate(timeout=60)[0] == "the run was told\nthe run has ended\n"
+    assert process.communicate(timeout=HANG_S)[0] == "the run was told\nthe run has ended\n"
     assert process.returncode == (-signal.SIGTERM if to == "make" else -signal.SIGINT)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from clean_environment import clean_environment
+from waiting import HANG_S
 from warm import Forked, Server, fork
 
 pytestmark = pytest.mark.slow
@@ -38,7 +39,7 @@ def test_it_cannot_be_told_from_one_that_was_started(tmp_path):
     started = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     forked = fork(command, tmp_path, environment, None)
     assert isinstance(forked, Forked)
-    output, _ = forked.communicate(timeout=120)
+    output, _ = forked.communicate(timeout=HANG_S)
     assert said(output) == said(started.stdout) != []
     assert forked.poll() == forked.returncode == started.returncode
 
@@ -48,7 +49,7 @@ def test_what_it_imported_is_there(tmp_path):
     command = [sys.executable, "-m", "pytest", "-s", "-p", "no:cacheprovider", "test_shown.py"]
     output = tmp_path / "output"
     forked = fork(command, tmp_path, {**clean_environment(), "WARM": "yes"}, output)
-    assert forked.wait(timeout=120) == 1
+    assert forked.wait(timeout=HANG_S) == 1
     assert "AssertionError: meant" in output.read_text()
 
 
@@ -70,7 +71,7 @@ def test_it_ends_as_python_does(tmp_path, end):
     request = {"script": str(script), "arguments": [], "cwd": str(tmp_path), "environment": clean_environment()}
     output, errors = tmp_path / "output", tmp_path / "errors"
     forked = Forked(server, request, output, errors)
-    assert forked.wait(timeout=120) == started.returncode
+    assert forked.wait(timeout=HANG_S) == started.returncode
     server.close()
     assert output.read_text() == started.stdout
     assert errors.read_text().splitlines()[-1:] == started.stderr.splitlines()[-1:]
@@ -81,7 +82,7 @@ def test_a_signal_is_its_end(tmp_path):
     forked = fork([sys.executable, "-m", "pytest", "test_long.py"], tmp_path, clean_environment(), tmp_path / "output")
     assert forked.poll() is None
     forked.kill()
-    assert forked.wait(timeout=60) == -9
+    assert forked.wait(timeout=HANG_S) == -9
 
 
 def test_what_is_read_once_has_it_started_anew(tmp_path):
@@ -119,5 +120,5 @@ def test_the_package_is_found_where_the_suite_has_it(tmp_path, is_ours):
             (tmp_path / "src" / "gpu_acceptance" / name).touch()
     command = [sys.executable, "-m", "pytest", "-s", "-p", "no:cacheprovider", "test_shown.py"]
     forked = fork(command, tmp_path, clean_environment(), None)
-    output, _ = forked.communicate(timeout=120)
+    output, _ = forked.communicate(timeout=HANG_S)
     assert [Path(line.split()[1]) for line in said(output)] == [tmp_path / "src" / "gpu_acceptance" / "run" / "suite.py"]

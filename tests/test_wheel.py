@@ -29,7 +29,7 @@ def wheel(tmp_path_factory):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, folder / name)
     (folder / "stray.py").touch()
-    done = subprocess.run([PYTHON, "-c", BUILD, str(out)], cwd=folder, capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run([PYTHON, "-c", BUILD, str(out)], cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return out / done.stdout.splitlines()[-1]
 

@@ -22,6 +22,7 @@ from clean_environment import clean_environment
 from warm_nest import read_once
 
 from gpu_acceptance.base import process as process_title
+from gpu_acceptance.inventory.needs import OLDEST, imported_for
 
 _SERVER = Path(__file__).parent / "warm_server.py"
 _MODULES = ("pytest", "torch.distributed.run", "gpu_acceptance")
@@ -145,7 +146,9 @@ def fork(
 
 @functools.cache
 def _server() -> Server | None:
-    return Server(clean_environment(), ("pytest", "torch.distributed.run")) if process_title.can_be_shown() else None
+    """With the libraries that a fork server imports ahead for trainings, too."""
+    imported = ("pytest", "torch.distributed.run", *(name for name in imported_for(OLDEST) if not name.startswith("gpu_acceptance.")))
+    return Server(clean_environment(), imported) if process_title.can_be_shown() else None
 
 
 def _opened(path: Path) -> int:

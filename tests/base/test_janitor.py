@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from waiting import wait_until
+from waiting import HANG_S, wait_until
 
 from gpu_acceptance.base import janitor
 from gpu_acceptance.base.janitor import MARK, find_unusable, kill_marked, marked, pidfd_open, pidfd_send_signal, remove_folder
@@ -319,5 +319,5 @@ def test_the_janitor_waits_in_a_python_without_them(tmp_path):
             assert (tmp_path / "stem-1").exists()
             supervisor.kill()
             supervisor.wait()
-            assert cleaner.wait(timeout=60) == 0
+            assert cleaner.wait(timeout=HANG_S) == 0
     assert not (tmp_path / "stem-1").exists()

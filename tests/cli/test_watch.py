@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from inventory.fake_nvml import install
 from inventory.rdma_trees import NDR_PORT, add_device
-from waiting import wait_until
+from waiting import HANG_S, wait_until
 
 from gpu_acceptance.cli import machine as watch_module
 from gpu_acceptance.cli.machine import watch
@@ -147,7 +147,7 @@ def test_ctrl_c_ends_it(environment):
     ) as process:
         assert process.stdout.readline()
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=HANG_S)
     assert (process.returncode, errors) == (2, "")
 
 

@@ -198,7 +198,7 @@ def test_a_client_of_another_protocol_is_no_node_of_the_run(nodes, port):
 def test_all_nodes_may_come_though_a_process_may_open_fewer_files(port):
     few = f"ulimit -S -n 40 && exec {PYTHON} -m gpu_acceptance meet 127.0.0.1:{port} --nodes=80 --node=0 --run=a-run"
     with contextlib.ExitStack() as open_ones, subprocess.Popen(["sh", "-c", few]) as host:
-        assert wait_until(lambda: is_there(port), 60)
+        assert wait_until(lambda: is_there(port))
         others = [open_ones.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60)) for _ in range(79)]
         for node, other in enumerate(others, start=1):
             hello = Hello(run="a-run", num_nodes=80, node=node, host=f"host-{node}", token=str(node))

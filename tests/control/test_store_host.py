@@ -96,7 +96,7 @@ def test_it_ends_without_heartbeats(place, monkeypatch):
         assert hosts_of(place.store_port), f"gone before beat {beat}"
         store.set("beat/1", SESSION.sign("beat/1", 1, beat, "null"))
         wait_until(lambda: False, 1)
-    assert wait_until(lambda: not hosts_of(place.store_port), 120)
+    assert wait_until(lambda: not hosts_of(place.store_port))
 
 
 def test_a_port_that_is_taken_is_one_line(place):

@@ -163,7 +163,7 @@ def answers(worker: WorkerProcess) -> HangDiagnosis:
 
 
 def ended(diagnosis: HangDiagnosis) -> HangDiagnosis:
-    assert wait_until(diagnosis.poll, 120)
+    assert wait_until(diagnosis.poll)
     diagnosis.close()
     return diagnosis
 

@@ -57,7 +57,7 @@ class Starter:
 
     def fork(self, code: str = "", **environment: str) -> WorkerProcess:
         worker = self.ask(self.server, GPU_ACCEPTANCE_CODE=code, **environment)
-        assert wait_until(worker.is_up, 120), self.log
+        assert wait_until(worker.is_up), self.log
         return worker
 
     @property

@@ -90,7 +90,7 @@ def found(tmp_path_factory):
     try:
         for server in (None, starter.server, starter.server):
             worker = starter.ask(server, NCCL_ALGO="Ring", GPU_ACCEPTANCE_MARK="a-mark")
-            assert wait_until(worker.is_up, 120)
+            assert wait_until(worker.is_up)
             assert select.select([worker.reader.fd], [], [], 120)[0], starter.log
             ((ready, *_),) = [worker.reader.read()]
             assert (type(ready), ready.pid) == (Ready, worker.pid)

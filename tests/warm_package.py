@@ -4,10 +4,12 @@ What they are made of is the same for each suite whose `src` leads to this check
 them: those that look where they themselves are find its files.
 """
 
+import functools
 import importlib
 import importlib.metadata
 import re
 import sys
+import types
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -27,6 +29,8 @@ def import_package() -> None:
     _read_once()
     is_ours = Path(str(sys.modules[_PACKAGE].__file__)).resolve().parent == _FOLDER
     _forget(_PROGRAMS if is_ours else _ours())
+    _paths()
+    importlib.import_module(f"{_PACKAGE}.worker.leftovers").Leftovers()
 
 
 def _read_once() -> None:
@@ -70,18 +74,20 @@ def be_found_in(folders: Iterable[Path]) -> None:
 def _move(to: Path) -> None:
     """With all paths into the package that its modules keep."""
     was = Path(str(sys.modules[_PACKAGE].__file__)).parent
-
-    def moved(path: Path) -> Path:
-        return to / path.relative_to(was)
-
-    for name in _ours():
-        module = sys.modules[name]
-        for variable, value in vars(module).items():
-            if isinstance(value, Path) and value.is_relative_to(was):
-                setattr(module, variable, moved(value))
-        module.__file__ = str(moved(Path(str(module.__file__))))
+    for module, variables in _paths():
+        for variable in variables:
+            setattr(module, variable, to / getattr(module, variable).relative_to(was))
+        module.__file__ = f"{to}{str(module.__file__).removeprefix(str(was))}"
         if hasattr(module, "__path__"):
             module.__path__ = [str(Path(module.__file__).parent)]
+
+
+@functools.cache
+def _paths() -> list[tuple[types.ModuleType, list[str]]]:
+    """The modules of the package, each with the names of its variables that are such paths. Of a server: a fork has the same."""
+    was = Path(str(sys.modules[_PACKAGE].__file__)).parent
+    modules = [sys.modules[name] for name in _ours()]
+    return [(one, [name for name, value in vars(one).items() if isinstance(value, Path) and value.is_relative_to(was)]) for one in modules]
 
 
 def _ours() -> list[str]:

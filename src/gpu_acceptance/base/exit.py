@@ -3,15 +3,18 @@
 import atexit
 import contextlib
 import ctypes
+import fcntl
 import gc
 import io
 import os
 import signal
 import socket
+import stat
 import sys
 import time
 from dataclasses import dataclass
 from types import FrameType
+from typing import Any
 
 from gpu_acceptance.base.text import plural
 
@@ -67,19 +70,19 @@ class ProcessExit:
 
     def __init__(self) -> None:
         self.code = _UNSET  # the exit code of a process that never sets one
-        self._pid = os.getpid()
+        self.belong_to_this_process()
         atexit.register(self._leave)
 
     def belong_to_this_process(self) -> None:
-        """Move the exit to a fork that goes on as a process of its own."""
+        """Move the exit to a fork that goes on as a process of its own. Files that are open now have no output of Python."""
         self._pid = os.getpid()
+        self._given = _files_to_write()
 
     def _leave(self) -> None:
         if os.getpid() != self._pid:
             return  # a copy, which a test forked
-        gc.unfreeze()  # else files that were open then are not found
         lost_output = False
-        for stream in [*(one for one in gc.get_objects() if type(one) in _FILES), sys.stdout, sys.stderr]:
+        for stream in [*self._open_files(), sys.stdout, sys.stderr]:
             try:
                 stream.flush()
             except OSError:
@@ -89,6 +92,24 @@ class ProcessExit:
         libc = ctypes.CDLL(None)
         libc.fflush(ctypes.c_void_p.in_dll(libc, "stdout"))  # a thread of C may hold the lock of any other file for ever
         os._exit(self.code or _LOST_OUTPUT if lost_output else self.code)
+
+    def _open_files(self) -> list[Any]:
+        """Return Python's files, where one can have text that is not written: to go through all objects copies all that a fork shares."""
+        if _files_to_write() <= self._given:
+            return []
+        gc.unfreeze()  # else files that were open then are not found
+        return [one for one in gc.get_objects() if type(one) in _FILES]
+
+
+def _files_to_write() -> set[tuple[int, int, int]]:
+    """Return descriptor, device and inode of each regular file that is open for writing. Not the standard streams."""
+    found = set()
+    for number in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208 - names
+        with contextlib.suppress(OSError):  # the descriptor of that folder
+            status = os.fstat(number)
+            if number > 2 and stat.S_ISREG(status.st_mode) and fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY:
+                found.add((number, status.st_dev, status.st_ino))
+    return found
 
 
 class _Event(ctypes.Structure):

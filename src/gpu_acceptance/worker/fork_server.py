@@ -43,14 +43,13 @@ def main(channel: socket.socket) -> None:
     with gc_spared():  # in the forks as well: a collection would copy all pages of these modules
         for name in _IMPORTED:
             importlib.import_module(name)
+        sys.modules["gpu_acceptance.worker.leftovers"].Leftovers()  # what is watched is looked up once, for all workers
     sys.stdout.flush()
     ctypes.CDLL(None).fflush(None)  # else each fork would write it again
     if not (trial := os.fork()):
         os._exit(0)
     os.waitpid(trial, 0)  # OpenBLAS ends its threads before a fork; threads that are there now do not end
-    arguments = _serve(channel)
-    ended.belong_to_this_process()
-    run(ended, arguments)
+    run(ended, _serve(channel))
 
 
 def _serve(channel: socket.socket) -> list[str]:

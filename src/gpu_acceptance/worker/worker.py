@@ -89,7 +89,6 @@ def main(arguments: list[str]) -> int:
     for fd in (read_fd, write_fd, bell_fd):
         os.set_inheritable(fd, False)  # a child of a test must not hold the channel open
     write_whole_lines()
-    tell_stack_when_asked(Path(os.environ["GPU_ACCEPTANCE_STACK_FILE"]))
     faulthandler.enable(all_threads=False)  # a crash (SIGSEGV, SIGABRT) writes the frames of its thread into the log of the worker
 
     with gc_spared():  # torch as well
@@ -116,6 +115,8 @@ def run(ended: ProcessExit, arguments: list[str]) -> NoReturn:
     """Be a worker from here on to the end of this process."""
     die_with_parent(int(os.environ["GPU_ACCEPTANCE_SUPERVISOR"]))
     become_subreaper()  # a daemon that a validation leaves becomes our child, where leftovers.py finds it
+    tell_stack_when_asked(Path(os.environ["GPU_ACCEPTANCE_STACK_FILE"]))
+    ended.belong_to_this_process()
     ended.code = main(arguments)
     sys.exit(ended.code)
 

@@ -95,7 +95,7 @@ FINDINGS = {  # subject -> the modules that find its figures
     "kubernetes": ("inventory/kubernetes_health",),
     "nccl": ("inventory/nccl_physics",),
     "nic": ("inventory/nccl_physics",),
-    "slurm": ("inventory/slurm",),
+    "slurm": ("inventory/slurm", "inventory/slurm_health"),
     "soak": ("record/gpu_telemetry",),
 }
 

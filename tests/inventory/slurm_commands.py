@@ -2,7 +2,7 @@
 
 import os
 
-from gpu_acceptance.inventory import slurm
+from gpu_acceptance.inventory import slurm, slurm_health
 
 # `scontrol --details --oneliner show job`; of a job of its own, on two nodes of 8 GPUs.
 JOB = (
@@ -128,15 +128,15 @@ class Commands:
         nodes = self.nodes(job)
         given = slurm.promise(job, slurm.own_node(self.environ), self.environ)
         topics = (
-            slurm.controller(slurm.controllers(self.environ)),
-            slurm.allocation(nodes, "7", self.homes),
-            slurm.partition(slurm.partition_of(job, self.environ)),
-            slurm.isolation(slurm.config(self.environ)),
-            slurm.cpus(given, frozenset(self.bound)),
-            slurm.memory(given, 60_000 * MIB, self.limit_bytes),
-            slurm.gpus(given, self.num_gpus),
-            slurm.round_trip(nodes, self.environ),
-            slurm.time(job, self.environ.get("SLURM_JOB_END_TIME"), NOW_S),
+            slurm_health.controller(slurm.controllers(self.environ)),
+            slurm_health.allocation(nodes, "7", self.homes),
+            slurm_health.partition(slurm.partition_of(job, self.environ)),
+            slurm_health.isolation(slurm.config(self.environ)),
+            slurm_health.cpus(given, frozenset(self.bound)),
+            slurm_health.memory(given, 60_000 * MIB, self.limit_bytes),
+            slurm_health.gpus(given, self.num_gpus),
+            slurm_health.round_trip(nodes, self.environ),
+            slurm_health.time(job, self.environ.get("SLURM_JOB_END_TIME"), NOW_S),
         )
         return {metric.removeprefix("slurm."): (value, detail) for topic in topics for metric, value, _, detail in topic}
 
@@ -151,4 +151,4 @@ class Commands:
 
 def facts(commands):
     told = slurm.nodes_of(slurm.partition_of(slurm.job(commands.environ), commands.environ), commands.environ)
-    return {metric.removeprefix("slurm.partition."): value for metric, value, _ in slurm.partition_facts(told)}
+    return {metric.removeprefix("slurm.partition."): value for metric, value, _ in slurm_health.partition_facts(told)}

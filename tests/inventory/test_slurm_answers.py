@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_acceptance.inventory import slurm
+from gpu_acceptance.inventory import slurm, slurm_health
 from gpu_acceptance.inventory.answer import Missing, Why
 from tests.inventory.slurm_commands import ALL_SAY_IT, CONFIG, JOB, NODE, PARTITION, facts
 
@@ -54,7 +54,7 @@ def test_a_step_that_does_not_end(commands, monkeypatch):
 def test_without_srun_nothing_is_known(commands):
     (commands.folder / "srun").unlink()
     commands.environ["PATH"] = str(commands.folder)
-    assert next(slurm.round_trip((), commands.environ))[1] == Missing(Why.NOT_THERE, "srun is not on PATH")
+    assert next(slurm_health.round_trip((), commands.environ))[1] == Missing(Why.NOT_THERE, "srun is not on PATH")
 
 
 def test_a_command_that_is_not_there(commands):
@@ -93,8 +93,8 @@ def test_a_name_that_is_no_node_is_not_asked_for(commands, name):
         ("job", "Mem=16000", "Mem=16G", "1 shares of nodes in "),
         ("job", "gpu:h200:8(IDX:0-7)", "gpu:h200:many", "no generic resources: 'gpu:h200:many'"),
         ("job", "CPU_IDs=0-15", "CPU_IDs=15-0", "no CPU range: 15-0"),
-        ("nodes", "State=MIXED", "State=mixed", "nodes of Slurm: not of the form"),
-        ("nodes", " RealMemory=64000", "", "RealMemory= has the values []"),
+        ("nodes", "State=MIXED", "State=mixed", "node1: not of the form"),
+        ("nodes", "NodeName=node1", "NodeName=", "nodes of Slurm: NodeName= has the values ['']"),
         ("partition", "State=UP", "State=UP State=DOWN", "partition of Slurm: State= has the values ['UP', 'DOWN']"),
         ("config", "TaskPlugin ", "TaskPluginn ", "config of Slurm: no TaskPlugin: "),
         ("ping", "Slurmctld", "slurmctld", "controllers of Slurm: no controller in "),
@@ -106,6 +106,23 @@ def test_an_answer_of_another_form_is_unreadable(commands, file, old, new, said)
     assert unreadable
     assert {value.missing for value in unreadable.values()} == {Why.UNREADABLE}
     assert all(said in value.detail for value in unreadable.values())
+
+
+def test_an_odd_node_costs_what_is_odd_of_it(commands):
+    commands.change("nodes", "State=MIXED", "State=mixed")
+    commands.change("nodes", "State=IDLE", "State=IDLE+DRAIN")
+    assert list(commands.differing()) == ["allocation.unsound"]
+    assert facts(commands) == {"untested": 2, "untested_nodes": "node1 in no known state; node3 IDLE+DRAIN"}
+    commands.change("nodes", "State=MIXED", "State=DOWN*")
+    assert commands.differing() == {"allocation.unsound": (1, "node2 DOWN+*")}
+
+
+def test_a_node_s_memory_counts_where_slurm_gave_none(commands):
+    commands.change("nodes", " RealMemory=64000", "")
+    assert commands.differing() == {}
+    commands.change("job", "Mem=32000", "Mem=0")
+    told = {value for value, _ in commands.differing().values()}
+    assert told == {Missing(Why.UNREADABLE, "node1: RealMemory= has the values []; wanted is one of the form [0-9]{1,12}")}
 
 
 def test_no_node_at_all(commands):
@@ -146,11 +163,10 @@ def test_any_output_is_parsed_or_a_value_error(parse, text):
     )
 )
 def test_no_flag_of_a_state_is_lost_and_none_is_counted_twice(text):
-    try:
-        (found,) = slurm.parse_nodes(NODE.format(name="node1", state=text, more=""))
-    except ValueError:
+    ((_, state, _, _),) = slurm.parse_nodes(NODE.format(name="node1", state=text, more=""))
+    if isinstance(state, Missing):
         return
-    words = [found.state, *found.flags]
-    assert len(set(found.flags)) == len(found.flags)
+    words = [state.word, *state.flags]
+    assert len(set(state.flags)) == len(state.flags)
     assert all(mark in words for mark in "*~$^-?" if mark in text)
     assert "DRAIN" not in text.split("+") or "DRAIN" in words

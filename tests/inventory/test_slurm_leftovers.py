@@ -8,7 +8,7 @@ import time
 import psutil
 import pytest
 
-from gpu_acceptance.inventory import slurm
+from gpu_acceptance.inventory import slurm, slurm_health
 from gpu_acceptance.inventory.answer import Missing, Why
 
 LISTPIDS = "PID      JOBID    STEPID   LOCALID GLOBALID\n"
@@ -52,7 +52,7 @@ def test_processes_of_an_earlier_job_are_named_and_later_ones_are_not(of_nobody)
     listed = {own: "7", of_another_job: "8"}
     found = slurm.leftovers_of(nobody, listed, "7", own)
     assert [name for name in found if name.endswith((f" {left}", f" {of_another_job}", f" {own}", f" {later}"))] == [f"sleep {left}"]
-    metric, number, unit, said = next(slurm.leftovers(found))
+    metric, number, unit, said = next(slurm_health.leftovers(found))
     assert (metric, number, unit) == ("slurm.leftovers.processes", len(found), "count")
     assert f"sleep {left}" in said
 
@@ -60,7 +60,7 @@ def test_processes_of_an_earlier_job_are_named_and_later_ones_are_not(of_nobody)
 def test_leftovers_of_root_are_unknown():
     found = slurm.leftovers_of(0, {1: "7"}, "7", 1)
     assert found == Missing(Why.NOT_SUPPORTED, "the job runs as root, to whom the processes of the system belong too")
-    assert next(slurm.leftovers(found))[1] == found
+    assert next(slurm_health.leftovers(found))[1] == found
 
 
 @pytest.mark.parametrize("listed", [{}, {4711: "8"}])

@@ -229,7 +229,7 @@ def test_the_nearest_of_a_glob_is_a_glob(name, hint):
 
 # --- what base.yaml lists is what validations do ---------------------------------------------------------------------------------
 
-FACTS = ("inventory/kubernetes_health", "inventory/nccl_physics", "inventory/slurm", "inventory/gpu_health", "record/gpu_telemetry")
+FACTS = ("inventory/kubernetes_health", "inventory/nccl_physics", "inventory/slurm_health", "inventory/gpu_health", "record/gpu_telemetry")
 RUNS = sorted([*(ROOT / "reports" / "evidence").rglob("results.json"), *(ROOT / "reports" / "samples").rglob("results.json")])
 COUNTED = ("xids", *counters.GPU_NAMES, *counters.PORT_NAMES, *(f"warnings.{kind}" for kind in nccl_log.WARNING_KINDS))
 

@@ -77,7 +77,7 @@ def test_a_server_that_stops_answering_in_the_middle_ends_its_row_and_holds_no_r
         export,
         points,
         *("-k", "bandwidth or small"),
-        file_bytes=256 * MiB,
+        file_bytes=64 * MiB,
         meanwhile=lambda: stop_while_written(export, export.freeze),
     )
     row = first.row("test_bandwidth")
@@ -100,7 +100,7 @@ def test_a_server_that_stops_answering_in_the_middle_ends_its_row_and_holds_no_r
 def test_a_server_that_is_gone_in_the_middle_is_said_to_be(tmp_path, export):
     points = export.mount(), export.mount()
     first, _ = run(
-        tmp_path, export, points, "-k", "bandwidth", file_bytes=256 * MiB, meanwhile=lambda: stop_while_written(export, export.drop)
+        tmp_path, export, points, "-k", "bandwidth", file_bytes=64 * MiB, meanwhile=lambda: stop_while_written(export, export.drop)
     )
     row = first.row("test_bandwidth")
     assert row.outcome == "error", first.output

@@ -18,6 +18,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -43,6 +44,7 @@ _READ_ONCE = (
     "LANG",
     "TZ",
     "FAKETIME",
+    *("HF_", "PEFT_", "TORCHDYNAMO_", "TORCHINDUCTOR_", "TRANSFORMERS_", "TRITON_"),
 )
 _READ_LATER = "TORCH_NCCL_"  # when a group is formed; torchrun sets one
 _OPTIONS = {"env", "cwd", "stdin", "stdout", "stderr", "pass_fds", "start_new_session", "process_group"}
@@ -78,6 +80,7 @@ def become(request: dict[str, Any]) -> None:
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(environment)
+    tempfile.tempdir = None  # a library asked for it at its import
     platform._uname_cache = None  # type: ignore[attr-defined]  # it may be of another host
     if not target:
         _process_title.show(request.get("command", [sys.executable, "-m", request["module"], *arguments]), environment)

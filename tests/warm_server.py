@@ -72,7 +72,7 @@ def _serve(channel: socket.socket) -> dict[str, Any]:
 
 
 def _spare_forks() -> None:
-    """What each fork would do again, and cannot do otherwise than this process."""
+    """Forks leave out what each of them would do again, and no differently."""
     for one in list(weakref.finalize._registry):  # type: ignore[attr-defined]  # of torch's libraries: they take apart what ends with the process
         one.atexit = False
     if rendezvous := sys.modules.get("torch.distributed.elastic.rendezvous.dynamic_rendezvous"):

@@ -23,17 +23,17 @@ from gpu_acceptance.control.session import Session, get_now, store_client
 CLOSED = "closed/{}"  # of each rank that will not ask the store again
 BEAT = "beat/{}"  # heartbeats.py writes them
 _MARK = "store"  # whose store this is
-_START_S = 60.0  # for an import of torch on a busy machine
+START_S = 60.0  # for an import of torch on a busy machine
 _ROUND_S = 1.0
 _SILENT_ROUNDS = 30  # rounds, not seconds: a suspended job takes the store along. Longer than any rank waits for another's heartbeat
 _REACH_S = 30.0  # it listens already; a new name may take a while to be known
 _WAITING = 16_384  # ranks that connect at once; the kernel takes no more than net.core.somaxconn
 
 
-def host_store(place: Rank, prefix: str, session: Session) -> None:
-    """Rank 0: start the store, and check that the address of the ranks leads to it. Raises LaunchError."""
+def host_store(place: Rank, prefix: str, session: Session, within_s: float = START_S) -> None:
+    """Rank 0: start the store within this time, and check that the address of the ranks leads to it. Raises LaunchError."""
     mark = secrets.token_hex(8)
-    answer = _start(place, prefix, mark, session)
+    answer = _start(place, prefix, mark, session, within_s)
     if answer != "ready":
         raise LaunchError(
             f"rank 0 cannot host the control store on port {place.store_port} of {place.host}: {answer}; "
@@ -51,23 +51,23 @@ def host_store(place: Rank, prefix: str, session: Session) -> None:
         raise LaunchError(f"{wrong}leads to the store of another run: name the host of rank 0")
 
 
-def _start(place: Rank, prefix: str, mark: str, session: Session) -> str:
+def _start(place: Rank, prefix: str, mark: str, session: Session, within_s: float) -> str:
     """Return `ready`, or the reason why there is no store."""
     read_fd, write_fd = os.pipe()
     host = place.store_host if place.num_nodes == 1 else ""
     numbers = map(str, (write_fd, place.store_port, place.world_size))
     command = [sys.executable, "-m", "gpu_acceptance.control.store_host", *numbers, prefix, mark, host]
-    null, late, env = subprocess.DEVNULL, f"it did not start within {_START_S:g} s", finding_package(os.environ)
+    null, late, env = subprocess.DEVNULL, f"it did not start within {within_s:g} s", finding_package(os.environ)
     with os.fdopen(read_fd, "rb", buffering=0) as answer:
         try:
             subprocess.run(
-                command, env=env, input=session.key, stdout=null, stderr=null, pass_fds=[write_fd], timeout=_START_S, check=False
+                command, env=env, input=session.key, stdout=null, stderr=null, pass_fds=[write_fd], timeout=within_s, check=False
             )
         except subprocess.TimeoutExpired:
             return late
         finally:
             os.close(write_fd)
-        has_answered = select.select([answer], [], [], _START_S)[0]
+        has_answered = select.select([answer], [], [], within_s)[0]
         return answer.read(4096).decode("utf-8", "replace") or "it ended" if has_answered else late
 
 

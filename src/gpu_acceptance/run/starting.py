@@ -11,7 +11,7 @@ from gpu_acceptance.control.messages import Welcome
 from gpu_acceptance.control.rank import INCOMPLETE, NOT_WRITABLE, JoinError, Patience, Rank, RefusedError, interrupted
 from gpu_acceptance.control.secret import Secret, find_secret
 from gpu_acceptance.control.session import Session, begin_session
-from gpu_acceptance.control.store_host import host_store
+from gpu_acceptance.control.store_host import START_S, host_store
 from gpu_acceptance.folder.files import RecordError, RunFiles, claim_run_folder, new_run_id
 from gpu_acceptance.folder.journal import Journal
 from gpu_acceptance.record.job import Job, RankIdentity
@@ -34,7 +34,7 @@ def start_run(settings: Settings, place: Rank, refusal: RefusedError | None, say
     """
     if place.has_agent and place.local_rank == 0:
         let_open(os.getppid(), num_files_of_store(place.world_size))  # one of them hosts the store
-    begun = _begin(place) if place.rank == 0 else None
+    begun = _begin(place, settings.join_s) if place.rank == 0 else None
     stop = StopSignals(place.node_name, has_launcher=bool(place.launcher))
     if place.has_agent and has_lost_torchrun():
         stop.lose_launcher()
@@ -68,12 +68,12 @@ def start_run(settings: Settings, place: Rank, refusal: RefusedError | None, say
     return Run(settings, place, supervisor, identity, files, answer.deadline_s, chosen.get("profile"), obstacles, job=job, own_files=own)
 
 
-def _begin(place: Rank) -> tuple[Secret, Session]:
+def _begin(place: Rank, join_s: float) -> tuple[Secret, Session]:
     """On rank 0: make or read the secret of the run, and host the store where no launcher does."""
     secret = find_secret(place, 0.0, lambda: None)
     session = begin_session(secret)
     if place.has_own_store:
-        host_store(place, control_prefix(place), session)  # before this process adopts orphans
+        host_store(place, control_prefix(place), session, max(START_S, join_s))  # before this process adopts orphans
     return secret, session
 
 

@@ -19,7 +19,8 @@ CASES = [
     if name != "ethernet"
     for profile in (match.profiles if match else ["h200-sxm"])
 ]
-SIZES = [(*case, size) for case in CASES for size in ((2, 4, 8, 18) if case[0] == "nvl72" else (2, 4, 8, 32))]
+LARGE = {name: (name, profile, 18 if name == "nvl72" else 32) for name, profile in CASES}.values()  # a network is the same beside any GPU
+SIZES = [*((*case, size) for case in CASES for size in (2, 4, 8)), *LARGE]
 
 
 def cluster(name, profile, num_nodes=2, **more):

@@ -1,3 +1,4 @@
+import functools
 import json
 import re
 from collections.abc import Mapping
@@ -199,6 +200,14 @@ def test_a_world_of_one_says_that_nccl_and_p2p_were_left_out():
     assert conclusion.line == f"ACCEPTED (cpu profile: no GPU was tested, {left_out})"
 
 
+@functools.cache
+def num_parameters(shape):
+    return sum(parameter.numel() for parameter in models.build(shape, torch.device("meta")).parameters())
+
+
+flops_per_sample = functools.cache(throughput.flops_per_sample)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*DEVICES, "cpu"])
 def test_what_is_trained_is_pinned_by_the_shape_that_the_profile_gives_it(name):
@@ -209,12 +218,10 @@ def test_what_is_trained_is_pinned_by_the_shape_that_the_profile_gives_it(name):
     smaller = read_workload.__wrapped__({**sizes, **{size: sizes[size] * 3 // 4 for size in OF_A_SAMPLE}}.__getitem__)
     for one in (*TRAINED, *FSDP_WAYS):
         model = one.split(".")[1] if one in TRAINED else "gpt2"
-        assert profile.limits[f"{one}.parameters"].equals == sum(
-            parameter.numel() for parameter in models.build(workload(model).shape, torch.device("meta")).parameters()
-        )
+        assert profile.limits[f"{one}.parameters"].equals == num_parameters(workload(model).shape)
         told = profile.limits[f"{one}.flop_per_sample"].equals
-        assert told == float(f"{throughput.flops_per_sample(workload(model).shape) / 1e9:.4g}")
-        assert told > throughput.flops_per_sample(smaller(model).shape) / 1e9
+        assert told == float(f"{flops_per_sample(workload(model).shape) / 1e9:.4g}")
+        assert told > flops_per_sample(smaller(model).shape) / 1e9
 
 
 def good_attempt(limit):
@@ -334,15 +341,22 @@ def test_a_floor_is_its_reference_less_what_the_source_says(name, fabric):
     assert checked or name in DERIVED_ALONE
 
 
+@pytest.fixture(scope="module")
+def schema():
+    found = jsonschema.validators.validator_for(json_schema())
+    found.check_schema(json_schema())
+    return found(json_schema())
+
+
 def test_the_schema_is_that_of_the_code():
     """`gpu_acceptance.thresholds.profile.json_schema()` as JSON, indented by 2."""
     assert json.loads((DIRECTORY / "schema.json").read_text()) == json_schema()
 
 
 @pytest.mark.parametrize("path", sorted(DIRECTORY.glob("*.yaml")), ids=lambda path: path.stem)
-def test_files_fit_the_schema_and_a_screen(path):
+def test_files_fit_the_schema_and_a_screen(path, schema):
     content = json.loads(json.dumps(parse(path.read_bytes()).data))  # JSON has no whole numbers as keys
-    jsonschema.validate(content, json_schema())
+    schema.validate(content)
     assert [line for line in path.read_text().splitlines() if len(line) > 140] == []
 
 

@@ -153,6 +153,9 @@ def test_many_nodes_are_counted_and_not_all_named(commands):
         ("task/affinity", "yes", {"cpus": True, "memory": False, "gpus": False}),
         ("task/cgroup", "no", {"cpus": False, "memory": True, "gpus": True}),
         ("task/cgroup", "yes", {"cpus": True, "memory": True, "gpus": True}),
+        ("affinity,cgroup", "no", {"cpus": True, "memory": True, "gpus": True}),  # Slurm adds `task/` where slurm.conf leaves it out
+        ("cgroup", "no", {"cpus": False, "memory": True, "gpus": True}),
+        ("none", "yes", {"cpus": False, "memory": False, "gpus": False}),
     ],
 )
 def test_a_configuration_and_what_it_isolates(commands, plugin, cores, wanted):
@@ -160,6 +163,11 @@ def test_a_configuration_and_what_it_isolates(commands, plugin, cores, wanted):
     commands.change("config", "Cores          = yes", f"Cores          = {cores}")
     found = {metric: value for metric, (value, _) in commands.found().items() if metric.startswith("isolation.")}
     assert found == {f"isolation.{name}": value for name, value in {**wanted, "processes": True}.items()}
+
+
+def test_a_tracker_of_processes_without_its_kind(commands):
+    commands.change("config", "proctrack/cgroup", "cgroup")
+    assert commands.differing() == {"isolation.processes": (True, "ProctrackType=cgroup")}
 
 
 @pytest.mark.parametrize(

@@ -93,14 +93,19 @@ def isolation(config: Answer[Mapping[str, str]]) -> Findings:
     if isinstance(config, Missing):
         yield from all_missing("slurm.isolation", config, cpus="bool", memory="bool", gpus="bool", processes="bool")
         return
-    plugins = [name.strip() for name in config["TaskPlugin"].split(",")]
-    by_cgroup = {name for name, value in config.items() if value.lower() == "yes"} if "task/cgroup" in plugins else set()
+    plugins = _plugins(config, "TaskPlugin")
+    by_cgroup = {name for name, value in config.items() if value.lower() == "yes"} if "cgroup" in plugins else set()
     detail = f"TaskPlugin={config['TaskPlugin']}"
-    yield "slurm.isolation.cpus", "task/affinity" in plugins or "ConstrainCores" in by_cgroup, "bool", detail
+    yield "slurm.isolation.cpus", "affinity" in plugins or "ConstrainCores" in by_cgroup, "bool", detail
     yield "slurm.isolation.memory", "ConstrainRAMSpace" in by_cgroup, "bool", detail
     yield "slurm.isolation.gpus", "ConstrainDevices" in by_cgroup, "bool", detail
     tracking = config.get("ProctrackType", "")
-    yield "slurm.isolation.processes", tracking == "proctrack/cgroup", "bool", f"ProctrackType={tracking}"
+    yield "slurm.isolation.processes", _plugins(config, "ProctrackType") == {"cgroup"}, "bool", f"ProctrackType={tracking}"
+
+
+def _plugins(config: Mapping[str, str], setting: str) -> set[str]:
+    """Return plugins without their kind, which slurm.conf may leave out: `task/cgroup` and `cgroup` (Slurm, src/interfaces/task.c)."""
+    return {name.strip().rpartition("/")[2] for name in config.get(setting, "").split(",")}
 
 
 def cpus(given: Answer[Share], bound: frozenset[int]) -> Findings:

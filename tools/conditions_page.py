@@ -40,13 +40,16 @@ def _unlisted(words: Mapping[str, Any]) -> str:
     return f"""
 ## Any other name
 
-A name that does not speak of GPUs or of what connects them is recorded and not judged. It speaks of them if it contains
-{_names(words["gpu_texts"])}, or if one of its words is {_names(words["gpu_words"])}.
+A name speaks of hardware if it contains {_names(words["hardware_texts"])}, or if one of its words is
+{_names(words["hardware_words"])}. Inside a word these count too, written so: {_names(words["acronyms"])}.
 
-Then its words tell the polarity. With one of these it is a fault if `True`: {_names(words["fault_words"])}.
-With one of these it is a fault if `False`: {_names(words["sound_words"])}.
+Then its words tell the polarity. With one of these it is a fault if `True`: {_names(words["fault_words"])}; here also
+{_names(words["hardware_fault_words"])}. With one of these it is a fault if `False`: {_names(words["sound_words"])}.
 Each of {_names(words["negations"])} turns that round. With words of both kinds, or of neither, the condition proves nothing: ask
 who sets it what it means, and waive `kubernetes.node.faults` with that answer as the reason.
+
+A name that does not speak of hardware, and with a word for a fault, proves nothing in the status that reports it. Any other is recorded and
+not judged.
 """
 
 

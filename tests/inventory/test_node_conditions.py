@@ -53,6 +53,9 @@ def test_the_kubelet_alone_reports_no_fault():
         ("AMDGPUUnhealthy", "True", "AMDGPUIsDown", "", "AMDGPUUnhealthy True (AMD GPU operator: AMDGPUIsDown)"),
         ("KernelDeadlock", "True", "DockerHung", "", "KernelDeadlock True (node-problem-detector: DockerHung)"),
         ("CperHardwareErrorFatal", "True", "r", "", "CperHardwareErrorFatal True (node-problem-detector: r)"),
+        ("GcmSmiDisconnectedProblem", "True", "x", "found 7", "GcmSmiDisconnectedProblem True (GCM: found 7)"),
+        ("NPDSmiDisconnectedProblem", "True", "r", "", "NPDSmiDisconnectedProblem True (GCM: r)"),
+        ("MCEHardwareErrors", "True", "r", "", "MCEHardwareErrors True (OKE: r)"),
         # of no list: the name says it, in either polarity
         ("GPUECCRemapFailure", "True", "r", "", "GPUECCRemapFailure True (an agent that is not in the table: r)"),
         ("NvidiaXid74Error", "True", "r", "", "NvidiaXid74Error True (an agent that is not in the table: r)"),
@@ -63,6 +66,13 @@ def test_the_kubelet_alone_reports_no_fault():
         ("NVLinkErrorFree", "False", "r", "", "NVLinkErrorFree False (an agent that is not in the table: r)"),
         ("gpu_ecc_ok", "False", "r", "", "gpu_ecc_ok False (an agent that is not in the table: r)"),
         ("NVLinkB200Inactive", "True", "r", "", "NVLinkB200Inactive True (an agent that is not in the table: r)"),
+        *(
+            (name, "True", "r", "", f"{name} True (an agent that is not in the table: r)")
+            for name in (
+                *("RoCELinkDown", "RDMANICDown", "GPUXIDs", "XIDsDetected", "PCIeLinkDegraded", "HardwareFailure", "CPUMCEErrors"),
+                *("UncorrectableMemoryError", "roce-link-down", "RoceLinkDown", "GPURowRemapPending", "DIMMError"),
+            )
+        ),
         ("site.example/gpu-xid-errors", "True", "r", "", "site.example/gpu-xid-errors True (an agent that is not in the table: r)"),
     ],
 )
@@ -87,6 +97,13 @@ def test_a_fault_that_an_agent_reports_is_counted_and_its_opposite_is_none(kind,
         ("NVLinkErrorFree", "true", "r"),  # no status of Kubernetes
         (None, "True", "r"),
         ("GPUXidErrors", None, "r"),
+        ("NPDDcgmRunningProblem", "True", "r"),
+        # of no list, and not of hardware: a fault that it reports may be one of hardware
+        ("DiskFailure", "True", "r"),
+        ("DNSProblem", "True", "r"),
+        ("StorageNotReady", "True", "r"),
+        ("NoDiskErrors", "False", "r"),
+        ("DiskErrorsOk", "True", "r"),
     ],
 )
 def test_what_proves_nothing_leaves_the_number_of_faults_unknown(kind, status, reason):
@@ -99,10 +116,18 @@ def test_what_proves_nothing_leaves_the_number_of_faults_unknown(kind, status, r
 
 @pytest.mark.parametrize(
     "kind",
-    ["NebiusMaintenanceScheduled", "VMEventScheduled", "SlurmNodeDrain", "OcaVersion", "EtcdIsVoter", "SeccompDefault", "MigrationPending"],
+    [
+        *("NebiusMaintenanceScheduled", "VMEventScheduled", "SlurmNodeDrain", "OcaVersion", "EtcdIsVoter", "SeccompDefault"),
+        *("MigrationPending", "NTPProblem", "ProcessReady", "SystemCertificate", "MaxIdle"),  # with `roce`, `mce` and `xid` inside
+    ],
 )
 @pytest.mark.parametrize("status", ["True", "False", "Unknown"])
-def test_plans_and_what_does_not_speak_of_gpus_are_not_judged(kind, status):
+def test_plans_and_what_speaks_neither_of_hardware_nor_of_a_fault_are_not_judged(kind, status):
+    assert found(condition(kind, status, "r")) == found()
+
+
+@pytest.mark.parametrize(("kind", "status"), [("DiskFailure", "False"), ("NoDiskErrors", "True"), ("DNSProblem", "Unknown")])
+def test_what_does_not_speak_of_hardware_and_reports_no_fault_is_not_judged(kind, status):
     assert found(condition(kind, status, "r")) == found()
 
 
@@ -135,7 +160,8 @@ def test_the_table_has_each_name_once_a_source_for_each_agent_and_no_word_twice(
     assert sorted(names) == sorted(set(names))
     assert all("https://" in rows["source"] for rows in TABLE["agents"].values())
     assert {kind for rows in TABLE["agents"].values() for kind in rows} <= {"source", "blind_reasons", *node_conditions._KINDS}
-    assert not set(TABLE["unlisted"]["fault_words"]) & set(TABLE["unlisted"]["sound_words"])
+    lists = [TABLE["unlisted"][kind] for kind in ("fault_words", "hardware_fault_words", "sound_words", "negations")]
+    assert sum(map(len, lists)) == len(set().union(*lists))
 
 
 ANY = st.one_of(st.none(), st.booleans(), st.integers(), st.text(), st.lists(st.text()), st.dictionaries(st.text(), st.text()))

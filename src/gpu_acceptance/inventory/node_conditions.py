@@ -45,7 +45,7 @@ class Meaning(StrEnum):
     FAULT = "fault"
     BLIND = "proves nothing"  # its agent does not know, or we do not know what its status means
     PLAN = "a plan"
-    FOREIGN = "unknown, and its name does not speak of GPUs"
+    FOREIGN = "unknown, and its name speaks neither of hardware nor of a fault"
 
 
 class Judged(NamedTuple):
@@ -100,9 +100,10 @@ def _judged(one: Condition) -> Judged:
     agent, kind = _entry(one.type.lower())
     if kind == "plans":
         return Judged(one, agent, Meaning.PLAN)
-    if one.type and not kind and not speaks_of_gpus(one.type):
-        return Judged(one, agent, Meaning.FOREIGN)
     bad = _BAD.get(kind) or _bad_by_name(one.type)
+    if one.type and not kind and not speaks_of_hardware(one.type):
+        is_suspect = states_a_fault(one.type) and one.status in (bad or {"True"})
+        return Judged(one, agent, Meaning.BLIND if is_suspect else Meaning.FOREIGN)
     if one.status in bad:
         is_blind = kind == "blind_if_true" or one.reason in _agents().get(agent, {}).get("blind_reasons", ())
         return Judged(one, agent, Meaning.BLIND if is_blind else Meaning.FAULT)
@@ -134,18 +135,27 @@ def _entry(name: str) -> tuple[str, str]:
 
 def _words(name: str) -> set[str]:
     """Return the words of a name in lower case; of `GPUXIDError` XID and Error, as no case tells where GPU ends."""
-    rest = re.sub("|".join(_unlisted("gpu_texts")), " ", name, flags=re.IGNORECASE)
-    return {word.lower() for word in _WORD.findall(rest)}
+    rest = re.sub("|".join(_unlisted("hardware_texts")), " ", name, flags=re.IGNORECASE)
+    rest = re.sub("|".join(_unlisted("acronyms")), r" \g<0> ", rest)
+    acronyms = _unlisted("acronyms") & set(rest.split())
+    return {word.lower() for word in [*acronyms, *_WORD.findall(rest)]}
 
 
-def speaks_of_gpus(name: str) -> bool:
-    """Return True for a name that speaks of GPUs or of what connects them."""
-    return any(text in name.lower() for text in _unlisted("gpu_texts")) or bool(_words(name) & _unlisted("gpu_words"))
+def speaks_of_hardware(name: str) -> bool:
+    """Return True for a name that speaks of GPUs, of what connects them, or of the node's hardware."""
+    return any(text in name.lower() for text in _unlisted("hardware_texts")) or bool(_words(name) & _unlisted("hardware_words"))
+
+
+def states_a_fault(name: str) -> bool:
+    """Return True for a name with a word for a fault, or with the opposite of a word for what is well: `DiskFailed`, `StorageNotReady`."""
+    words = _words(name)
+    return bool(words & _unlisted("fault_words") or (words & _unlisted("negations") and words & _unlisted("sound_words")))
 
 
 def _bad_by_name(name: str) -> set[str]:
     """Return the status that is a fault by the words of a name, nothing where they do not tell: `GpuEccErrors` True, `GPUHealthy` False."""
-    is_fault, is_sound, is_negated = (bool(_words(name) & _unlisted(kind)) for kind in ("fault_words", "sound_words", "negations"))
+    kinds = (_unlisted("fault_words") | _unlisted("hardware_fault_words"), _unlisted("sound_words"), _unlisted("negations"))
+    is_fault, is_sound, is_negated = (bool(_words(name) & kind) for kind in kinds)
     if is_negated:
         is_fault, is_sound = is_sound or not is_fault, is_fault
     if is_fault == is_sound:

@@ -3,14 +3,26 @@
 import math
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import partial
 from typing import Any, NamedTuple
 
 from gpu_acceptance.inventory import kubernetes
-from gpu_acceptance.inventory.answer import Answer, Missing, Why, all_missing, combine, join_fitting, join_names, known, parsed, then
-from gpu_acceptance.inventory.kubernetes_dra import GPU_DRIVER, Device, read_devices
+from gpu_acceptance.inventory.answer import (
+    Answer,
+    Missing,
+    Why,
+    all_missing,
+    combine,
+    is_absent,
+    join_fitting,
+    join_names,
+    known,
+    parsed,
+    then,
+)
+from gpu_acceptance.inventory.kubernetes_dra import GPU_DRIVER, read_devices
 from gpu_acceptance.inventory.kubernetes_node import GPU, Devices, Node, Taint, labels_of, quantity, taints_of, whole
 from gpu_acceptance.inventory.kubernetes_own import Answers, Pod
 from gpu_acceptance.inventory.node_conditions import KUBELET, Judged, Meaning, judge, of_meaning
@@ -81,10 +93,11 @@ def devices(answers: Answers) -> Findings:
         yield from all_missing("kubernetes.devices", found, gpus="count", withdrawn="count")
         return
     rows = [*found.devices, *known(slices)]
-    gpus = next((one for one in rows if one.resource in {GPU, GPU_DRIVER}), None)
-    none: Answer[int] = slices if isinstance(slices, Missing) and slices.missing is not Why.NOT_THERE else 0
+    of_gpus = [one for one in rows if one.resource in {GPU, GPU_DRIVER}]
+    gpus = next((one for one in of_gpus if one.capacity != 0), None)  # a plugin's 0 outlives its plugin
+    none: Answer[int] = slices if isinstance(slices, Missing) and not is_absent(slices) else 0
     absent = f"no {GPU} and no {GPU_DRIVER}: neither a device plugin nor a DRA driver runs"
-    detail = absent if gpus is None else "" if gpus.resource == GPU else f"by resource claim, {GPU_DRIVER}"
+    detail = absent if not of_gpus else "" if gpus is None or gpus.resource == GPU else f"by resource claim, {GPU_DRIVER}"
     yield "kubernetes.devices.gpus", whole(gpus.resource, gpus.allocatable) if gpus else none, "count", detail
     number, said = _withdrawn(rows)
     yield "kubernetes.devices.withdrawn", number, "count", said
@@ -141,13 +154,24 @@ def read_candidates(answers: Answers, environ: Mapping[str, str] = os.environ) -
     if isinstance(own, Missing):
         return own
     nodes = kubernetes.items("/api/v1/nodes", environ)
-    by_claim: Answer[tuple[Device, ...]] = read_devices("", environ) if answers.slices else ()
-    with_gpus = then(by_claim, lambda devices: frozenset(one.node for one in devices if one.driver == GPU_DRIVER))
-    return then(with_gpus, lambda with_gpus: parsed(nodes, "candidates of the API", partial(_candidates, own.spec, with_gpus)))
+    return parsed(nodes, "candidates of the API", partial(_candidates, own.spec, partial(_with_gpus_by_claim, environ)))
 
 
-def _candidates(spec: Mapping[str, Any], with_gpus: Collection[str], nodes: list[dict[str, Any]]) -> tuple[Candidate, ...]:
-    return tuple(Candidate(_name(node), taints_of(node)) for node in nodes if _selects(spec, with_gpus, node))
+def _with_gpus_by_claim(environ: Mapping[str, str]) -> Answer[Collection[str]]:
+    devices = read_devices("", environ)
+    if is_absent(devices):
+        return ()
+    return then(devices, lambda devices: frozenset(one.node for one in devices if one.driver == GPU_DRIVER))
+
+
+def _candidates(
+    spec: Mapping[str, Any], read_with_gpus: Callable[[], Answer[Collection[str]]], nodes: list[dict[str, Any]]
+) -> Answer[tuple[Candidate, ...]]:
+    """Return the nodes that a pod of this spec selects. `read_with_gpus`: the nodes with GPUs by claim, for a pod that may be on any."""
+    with_gpus = () if any(_selectors(spec)) else read_with_gpus()
+    selected = [(node, _selects(spec, with_gpus, node)) for node in nodes]
+    lack = next((one for _, one in selected if isinstance(one, Missing)), None)
+    return lack or tuple(Candidate(_name(node), taints_of(node)) for node, is_selected in selected if is_selected)
 
 
 def _name(node: dict[str, Any]) -> str:
@@ -157,13 +181,20 @@ def _name(node: dict[str, Any]) -> str:
     return name
 
 
-def _selects(spec: Mapping[str, Any], with_gpus: Collection[str], node: dict[str, Any]) -> bool:
-    """Decide as the scheduler (Kubernetes, Assigning Pods to Nodes): every label of nodeSelector, and one term of the affinity."""
-    labels, wanted = labels_of(node), spec.get("nodeSelector") or {}
+def _selectors(spec: Mapping[str, Any]) -> tuple[Mapping[str, str], Sequence[dict[str, Any]]]:
     required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(_REQUIRED) or {}
-    terms = required.get("nodeSelectorTerms") or ()
+    return spec.get("nodeSelector") or {}, required.get("nodeSelectorTerms") or ()
+
+
+def _selects(spec: Mapping[str, Any], with_gpus: Answer[Collection[str]], node: dict[str, Any]) -> Answer[bool]:
+    """Decide as the scheduler (Kubernetes, Assigning Pods to Nodes): every label of nodeSelector, and one term of the affinity.
+
+    `with_gpus`: nodes with GPUs by resource claim, which decide for a node without a device plugin.
+    """
+    labels, (wanted, terms) = labels_of(node), _selectors(spec)
     if not (wanted or terms):
-        return _name(node) in with_gpus or quantity(node["status"]["capacity"].get(GPU, "0")) > 0
+        by_plugin = quantity(((node.get("status") or {}).get("capacity") or {}).get(GPU, "0")) > 0
+        return by_plugin or then(with_gpus, lambda with_gpus: _name(node) in with_gpus)
     if any(labels.get(key) != value for key, value in wanted.items()):
         return False
     return not terms or any(_fits(term, node, labels) for term in terms)

@@ -42,7 +42,8 @@ def read(environ: Mapping[str, str] = os.environ) -> Answers:
         return Answers(lack, lack, own)
     node = parsed(kubernetes.get(f"/api/v1/nodes/{name}", environ), "node of the API", read_node)
     pods = parsed(kubernetes.get(f"/api/v1/pods?fieldSelector=spec.nodeName%3D{name}", environ), "pods of the API", _pods)
-    has_plugin = isinstance(node, Missing) or any(one.resource == GPU for one in node.devices)
+    # The kubelet leaves the resource of a plugin that was removed at 0 (pkg/kubelet/nodestatus/setters.go).
+    has_plugin = isinstance(node, Missing) or any(one.resource == GPU and one.capacity != 0 for one in node.devices)
     slices: Answer[tuple[Devices, ...]] = () if has_plugin else then(kubernetes_dra.read_devices(name, environ), kubernetes_dra.by_driver)
     claims = {pod.name: pod.claims for pod in known(pods) if pod.claims and pod.uid != own}
     return Answers(node, pods, own, slices, kubernetes_dra.drivers_of(claims, environ))

@@ -114,7 +114,7 @@ def test_an_odd_node_costs_what_is_odd_of_it(commands):
     assert list(commands.differing()) == ["allocation.unsound"]
     assert facts(commands) == {"untested": 2, "untested_nodes": "node1 in no known state; node3 IDLE+DRAIN"}
     commands.change("nodes", "State=MIXED", "State=DOWN*")
-    assert commands.differing() == {"allocation.unsound": (1, "node2 DOWN+*")}
+    assert commands.differing() == {"allocation.unsound": (1, "node2 DOWN+NOT_RESPONDING")}
 
 
 def test_a_node_s_memory_counts_where_slurm_gave_none(commands):
@@ -168,5 +168,5 @@ def test_no_flag_of_a_state_is_lost_and_none_is_counted_twice(text):
         return
     words = [state.word, *state.flags]
     assert len(set(state.flags)) == len(state.flags)
-    assert all(mark in words for mark in "*~$^-?" if mark in text)
+    assert all(word in words for mark, word in {**slurm._MARKS, "?": "?"}.items() if mark in text)
     assert "DRAIN" not in text.split("+") or "DRAIN" in words

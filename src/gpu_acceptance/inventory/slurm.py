@@ -36,6 +36,17 @@ _SHARE = re.compile(r"\sNodes=(\S+) CPU_IDs=(\S+) Mem=([0-9]{1,12}) GRES=(\S*)")
 # `MIXED+DRAIN`, `REBOOT*+DRAIN`, `ALLOCATED+`, `DOWN+?`: any word may carry marks, and `?` is a flag that this scontrol does not know
 # (node_state_string and node_state_flag_string in Slurm's src/common/slurm_protocol_defs.c).
 _STATE = re.compile(r"[A-Z_]+[*~#!%$@^-]*(?:\+(?:[A-Z_]+|\?)[*~#!%$@^-]*)*\+?", re.ASCII)
+_MARKS = {  # sinfo(1), Node State Codes
+    "*": "NOT_RESPONDING",
+    "~": "POWERED_DOWN",
+    "#": "POWERING_UP",
+    "%": "POWERING_DOWN",
+    "!": "POWER_DOWN",
+    "$": "MAINTENANCE",
+    "@": "REBOOT_REQUESTED",
+    "^": "REBOOT_ISSUED",
+    "-": "PLANNED",
+}
 _ROW = re.compile(r"(?P<pid>[0-9]+|-1)\s+(?P<job>[0-9]+)\s+[\w+.]+\s+[0-9-]+\s+[0-9-]+", re.ASCII)
 
 
@@ -58,7 +69,7 @@ class Job(NamedTuple):
 
 
 class State(NamedTuple):
-    """A node's state. `flags`: words and marks beside it, like DRAIN, NOT_RESPONDING or `*`."""
+    """A node's state. `flags`: words beside it, like DRAIN and NOT_RESPONDING, and `?`."""
 
     word: str
     flags: tuple[str, ...]
@@ -197,11 +208,11 @@ def parse_nodes(text: str) -> tuple[Node, ...]:
 
 
 def _state(text: str) -> State:
-    """Return the state, and its flags and marks, each once: `DOWN*+DRAIN` is DOWN with `*` and DRAIN. A last `+` is COMPLETING."""
+    """Return the state, and its flags, each once: `DOWN*+DRAIN` is DOWN with NOT_RESPONDING and DRAIN. A last `+` is COMPLETING."""
     if not _STATE.fullmatch(text):
         raise ValueError(f"not of the form {_STATE.pattern}: {text!r:.80}")
     word, *flags = re.findall(r"[A-Z_]+|[?*~#!%$@^-]", f"{text}COMPLETING" if text.endswith("+") else text)
-    return State(word, tuple(dict.fromkeys(flags)))
+    return State(word, tuple(dict.fromkeys(_MARKS.get(flag, flag) for flag in flags)))
 
 
 def parse_names(text: str) -> tuple[str, ...]:

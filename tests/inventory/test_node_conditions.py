@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from gpu_acceptance.base.strict_yaml import parse
 from gpu_acceptance.inventory import kubernetes_health, kubernetes_own, node_conditions
 from gpu_acceptance.inventory.answer import Missing, Why
-from gpu_acceptance.inventory.kubernetes_node import Node
+from gpu_acceptance.inventory.kubernetes_node import Node, Taint
 from gpu_acceptance.inventory.node_conditions import Meaning
 
 READY = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
@@ -16,10 +16,10 @@ TABLE = parse(node_conditions.CONDITIONS_FILE.read_bytes()).data
 NAMES = [name for rows in TABLE["agents"].values() for kind in node_conditions._KINDS for name in rows.get(kind, ())]
 
 
-def found(*conditions):
+def found(*conditions, labels=None, taints=()):
     """Findings in a node with these conditions beside those of a sound kubelet."""
     read = node_conditions.read_conditions({"conditions": [*KUBELET, *conditions]})
-    told = kubernetes_own.Answers(Node("node-01", read, (), {}, ()), (), "uid")
+    told = kubernetes_own.Answers(Node("node-01", read, tuple(taints), labels or {}, ()), (), "uid")
     return {metric.removeprefix("kubernetes.node."): (value, detail) for metric, value, _, detail in kubernetes_health.node(told)}
 
 
@@ -131,6 +131,76 @@ def test_what_does_not_speak_of_hardware_and_reports_no_fault_is_not_judged(kind
     assert found(condition(kind, status, "r")) == found()
 
 
+STATUS = "sagemaker.amazonaws.com/node-health-status"
+DEEP = "sagemaker.amazonaws.com/deep-health-check-status"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [(STATUS, "UnschedulablePendingReplacement"), (STATUS, "UnschedulablePendingReboot"), (DEEP, "Failed")]
+)
+def test_a_label_by_which_an_agent_reports_a_fault_is_counted(key, value):
+    assert found(labels={key: value})["faults"] == (1, f"{key}={value}")
+    assert found(condition("XIDErrors", "True", "r"), labels={key: value})["faults"] == (2, f"XIDErrors True (AKS: r), {key}={value}")
+
+
+@pytest.mark.parametrize(("key", "value"), [(STATUS, "Unschedulable"), (DEEP, "InProgress")])
+def test_a_label_of_a_check_that_runs_leaves_the_number_of_faults_unknown(key, value):
+    said = f"no proof in either direction: {key}={value}"
+    assert found(labels={key: value})["faults"][0] == Missing(Why.UNREADABLE, said)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [(STATUS, "Schedulable"), (DEEP, "Passed"), ("nvidia.com/gpu.present", "true"), ("site.example/gpu-error", "none")]
+)
+def test_another_label_is_not_judged(key, value):
+    assert found(labels={key: value}) == found()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        ("node.kubernetes.io/unschedulable", "", "node.kubernetes.io/unschedulable"),
+        ("node.cloudprovider.kubernetes.io/shutdown", "", "node.cloudprovider.kubernetes.io/shutdown"),
+        (STATUS, "UnschedulablePendingReboot", f"{STATUS}=UnschedulablePendingReboot"),
+    ],
+)
+def test_a_taint_for_a_fault_is_counted_once_for_all_its_effects(key, value, told):
+    taints = [Taint(key, value, effect) for effect in ("NoSchedule", "NoExecute")]
+    assert found(taints=taints)["taints"] == (1, told)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (STATUS, "Unschedulable"),
+        ("nvidia.com/gpu-xid-error", "79"),
+        ("gpu.node.nvsentinel/fault", ""),
+        ("readiness.k8s.io/nvidia.com/gpu-not-ready", ""),
+        ("site.example/gpu", "failed"),
+        ("site.example/gpu-xid", ""),
+    ],
+)
+def test_a_taint_that_speaks_of_a_fault_of_hardware_leaves_the_number_unknown(key, value):
+    taint = Taint(key, value, "NoSchedule")
+    number, _ = found(taints=[taint])["taints"]
+    assert number == Missing(Why.UNREADABLE, f"no proof in either direction: {key}{value and '='}{value}")
+    assert found(taints=[taint, Taint("node.kubernetes.io/not-ready", "", "NoExecute")])["taints"] == (1, "node.kubernetes.io/not-ready")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("nvidia.com/gpu", ""),
+        ("nvidia.com/gpu", "present"),
+        ("CriticalAddonsOnly", "true"),
+        ("site.example/gpu", "no"),
+        ("site.example/own", ""),
+    ],
+)
+def test_another_taint_is_not_judged(key, value):
+    assert found(taints=[Taint(key, value, "NoSchedule")]) == found()
+
+
 @pytest.mark.parametrize(("status", "reason"), [("maybe", "x"), (None, "x"), (True, "x")])
 def test_an_odd_condition_costs_itself_alone(status, reason):
     odd = found(condition("Ready", status, reason))  # beside one that is True
@@ -159,7 +229,10 @@ def test_the_table_has_each_name_once_a_source_for_each_agent_and_no_word_twice(
     ]
     assert sorted(names) == sorted(set(names))
     assert all("https://" in rows["source"] for rows in TABLE["agents"].values())
-    assert {kind for rows in TABLE["agents"].values() for kind in rows} <= {"source", "blind_reasons", *node_conditions._KINDS}
+    assert {kind for rows in TABLE["agents"].values() for kind in rows} <= {
+        *("source", "blind_reasons", "bad_labels", "blind_labels", "bad_taints", "blind_taints"),
+        *node_conditions._KINDS,
+    }
     lists = [TABLE["unlisted"][kind] for kind in ("fault_words", "hardware_fault_words", "sound_words", "negations")]
     assert sum(map(len, lists)) == len(set().union(*lists))
 

@@ -25,12 +25,20 @@ from gpu_acceptance.inventory.answer import (
 from gpu_acceptance.inventory.kubernetes_dra import GPU_DRIVER, read_devices
 from gpu_acceptance.inventory.kubernetes_node import GPU, Devices, Node, Taint, labels_of, quantity, taints_of, whole
 from gpu_acceptance.inventory.kubernetes_own import Answers, Pod
-from gpu_acceptance.inventory.node_conditions import KUBELET, Judged, Meaning, judge, of_meaning
+from gpu_acceptance.inventory.node_conditions import (
+    KUBELET,
+    Judged,
+    Mark,
+    Meaning,
+    judge,
+    judge_labels,
+    judge_taints,
+    of_meaning,
+)
 
 Findings = Iterator[tuple[str, Answer[bool] | Answer[int], str, str]]
 
 _PRESSURE = ("MemoryPressure", "DiskPressure", "PIDPressure")  # the kubelet always sets them; NetworkUnavailable is of some networks only
-_BAD_TAINTS = "node.kubernetes.io/"  # Kubernetes taints a faulty or cordoned node so
 Facts = Iterator[tuple[str, Answer[int] | Answer[str], str]]
 
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -55,10 +63,10 @@ def node(answers: Answers) -> Findings:
     lacking = [name for name in _PRESSURE if name not in {one.condition.type for one in pressures}]
     number, said = _faults(pressures, _no_condition(found, lacking[0]) if lacking else None)
     yield "kubernetes.node.pressure", number, "count", said
-    number, said = _faults([one for one in judged if one.agent != KUBELET])
+    number, said = _faults([*(one for one in judged if one.agent != KUBELET), *judge_labels(found.labels)])
     yield "kubernetes.node.faults", number, "count", said
-    taints = bad_taints(found.taints)
-    yield "kubernetes.node.taints", len(taints), "count", join_names(taints)
+    number, said = _faults(judge_taints(_marks(found.taints)))
+    yield "kubernetes.node.taints", number, "count", said
 
 
 def _ready(node: Node) -> tuple[Answer[bool], str]:
@@ -69,17 +77,21 @@ def _ready(node: Node) -> tuple[Answer[bool], str]:
     return value, (bad or said)[0].reason or "no reason" if said else ""
 
 
-def _faults(judged: Sequence[Judged], lack: Missing | None = None) -> tuple[Answer[int], str]:
-    """Count faults. Without a fault, a condition that proves nothing leaves the number unknown."""
-    bad, blind = ({one.condition.type: str(one) for one in judged if one.meaning is kind} for kind in (Meaning.FAULT, Meaning.BLIND))
+def _faults(judged: Sequence[Judged | Mark], lack: Missing | None = None) -> tuple[Answer[int], str]:
+    """Count faults, each name once: a taint may come with two effects. Without a fault, what proves nothing leaves the number unknown."""
+    bad, blind = ({one.name: str(one) for one in judged if one.meaning is kind} for kind in (Meaning.FAULT, Meaning.BLIND))
     if blind and lack is None:
         lack = Missing(Why.UNREADABLE, f"no proof in either direction: {join_names(list(blind.values()))}"[:200])
     return len(bad) if bad or lack is None else lack, join_names(list(bad.values()))
 
 
 def bad_taints(taints: Sequence[Taint]) -> list[str]:
-    """Return the keys of Kubernetes' own taints, each once: not-ready and unreachable come with two effects."""
-    return list(dict.fromkeys(taint.key for taint in taints if taint.key.startswith(_BAD_TAINTS)))
+    """Return the keys of taints for faults, each once."""
+    return list(dict.fromkeys(one.name for one in judge_taints(_marks(taints)) if one.meaning is Meaning.FAULT))
+
+
+def _marks(taints: Sequence[Taint]) -> Iterator[tuple[str, str]]:
+    return ((one.key, one.value) for one in taints)
 
 
 def _no_condition(node: Node, condition: str) -> Missing:

@@ -1,4 +1,4 @@
-"""Conditions of a Kubernetes node: which of them are faults, by the table in node_conditions.yaml."""
+"""Conditions, labels and taints of a Kubernetes node: which of them are faults, by the table in node_conditions.yaml."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -55,6 +55,10 @@ class Judged(NamedTuple):
     agent: str
     meaning: Meaning
 
+    @property
+    def name(self) -> str:
+        return self.condition.type
+
     def __str__(self) -> str:
         """Return `XIDErrors True (AKS: XID 79 on GPU 3)`."""
         one = self.condition
@@ -62,6 +66,17 @@ class Judged(NamedTuple):
             return one.status.detail
         said = one.message or one.reason or "no reason"
         return f"{one.type} {one.status} ({self.agent or 'an agent that is not in the table'}: {said})"
+
+
+class Mark(NamedTuple):
+    """A label or a taint, and its meaning."""
+
+    name: str
+    value: str
+    meaning: Meaning
+
+    def __str__(self) -> str:
+        return f"{self.name}={self.value}" if self.value else self.name
 
 
 def read_conditions(status: Mapping[str, Any]) -> tuple[Condition, ...]:
@@ -110,6 +125,27 @@ def _judged(one: Condition) -> Judged:
     return Judged(one, agent, Meaning.SOUND if bad and one.status in {"True", "False"} else Meaning.BLIND)
 
 
+def judge_labels(labels: Mapping[str, str]) -> list[Mark]:
+    """Return the meaning of each label. One that the table does not have is of no agent."""
+    return [Mark(key, value, _by_table("labels", f"{key}={value}") or Meaning.FOREIGN) for key, value in labels.items()]
+
+
+def judge_taints(taints: Iterable[tuple[str, str]]) -> list[Mark]:
+    """Return the meaning of each taint, key and value. One of no agent proves nothing if it speaks of a fault of hardware."""
+    return [Mark(key, value, _by_table("taints", f"{key}={value}") or _by_words(f"{key} {value}")) for key, value in taints]
+
+
+def _by_table(kind: str, mark: str) -> Meaning | None:
+    for word, meaning in (("bad", Meaning.FAULT), ("blind", Meaning.BLIND)):
+        if any(fnmatchcase(mark, pattern) for rows in _agents().values() for pattern in rows.get(f"{word}_{kind}", ())):
+            return meaning
+    return None
+
+
+def _by_words(text: str) -> Meaning:
+    return Meaning.BLIND if speaks_of_hardware(text) and states_a_fault(text) else Meaning.FOREIGN
+
+
 @cache
 def _agents() -> Mapping[str, Mapping[str, Any]]:
     return parse(CONDITIONS_FILE.read_bytes()).data["agents"]  # type: ignore[no-any-return]
@@ -146,15 +182,19 @@ def speaks_of_hardware(name: str) -> bool:
     return any(text in name.lower() for text in _unlisted("hardware_texts")) or bool(_words(name) & _unlisted("hardware_words"))
 
 
+def _fault_words(name: str) -> frozenset[str]:
+    return _unlisted("fault_words") | (_unlisted("hardware_fault_words") if speaks_of_hardware(name) else frozenset())
+
+
 def states_a_fault(name: str) -> bool:
     """Return True for a name with a word for a fault, or with the opposite of a word for what is well: `DiskFailed`, `StorageNotReady`."""
     words = _words(name)
-    return bool(words & _unlisted("fault_words") or (words & _unlisted("negations") and words & _unlisted("sound_words")))
+    return bool(words & _fault_words(name) or (words & _unlisted("negations") and words & _unlisted("sound_words")))
 
 
 def _bad_by_name(name: str) -> set[str]:
     """Return the status that is a fault by the words of a name, nothing where they do not tell: `GpuEccErrors` True, `GPUHealthy` False."""
-    kinds = (_unlisted("fault_words") | _unlisted("hardware_fault_words"), _unlisted("sound_words"), _unlisted("negations"))
+    kinds = (_fault_words(name), _unlisted("sound_words"), _unlisted("negations"))
     is_fault, is_sound, is_negated = (bool(_words(name) & kind) for kind in kinds)
     if is_negated:
         is_fault, is_sound = is_sound or not is_fault, is_fault

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gpu_acceptance.base.strict_yaml import parse
-from gpu_acceptance.inventory.answer import Answer, Missing, Why, one_line
+from gpu_acceptance.inventory.answer import Answer, Missing, Why, one_line, shown
 
 CONDITIONS_FILE = Path(__file__).with_name("node_conditions.yaml")
 KUBELET = "kubelet"
@@ -102,8 +102,7 @@ def _condition(one: object) -> Condition:
 
 def _said(field: object) -> str:
     """Return any text on one line: reasons are meant for people, and some agents write JSON."""
-    line = " ".join(field.split()) if isinstance(field, str) else ""
-    return (line if line.isprintable() else ascii(line))[:_MOST_TEXT]
+    return shown(field, _MOST_TEXT) if isinstance(field, str) else ""
 
 
 def judge(conditions: Sequence[Condition]) -> list[Judged]:

@@ -100,6 +100,33 @@ def test_a_pool_that_is_being_replaced_is_not_counted(dra):
     assert found(dra)["devices.gpus"][0] == Missing(Why.UNREADABLE, said)
 
 
+ONE_CPU = {"name": "cpu-0", "taints": [TAINT]}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        slice_of([ONE_CPU], driver="dra.cpu"),  # https://github.com/kubernetes-sigs/dra-driver-cpu, which may taint for its own reasons
+        slice_of([ONE_CPU], driver="dra.cpu", of=2),
+        slice_of([{"name": "cpu-0", "taints": "x"}], driver="dra.cpu"),
+    ],
+)
+def test_a_driver_of_other_devices_changes_nothing(dra, other):
+    before = found(dra)
+    dra.slices.append(other)
+    assert found(dra) == before
+    assert elsewhere(dra)["kubernetes.nodes.untested"] == 0
+
+
+def test_a_pool_of_network_devices_that_is_being_replaced_leaves_the_gpus_known(dra):
+    dra.slices.append(slice_of([{"name": "mlx5-0"}], driver="dra.net", of=2))
+    now = found(dra)
+    assert now["devices.gpus"] == (8, BY_CLAIM)
+    assert now["devices.withdrawn"][0].missing is Why.UNREADABLE
+    dra.slices[0] = slice_of(tainted(3))
+    assert found(dra)["devices.withdrawn"][0] == 1
+
+
 def test_slices_that_may_not_be_read_are_no_proof_of_no_gpu(dra):
     dra.forbidden = "resourceslices"
     value, _ = found(dra)["devices.gpus"]
@@ -260,7 +287,8 @@ def spoil(data, plain):
 def test_objects_of_any_form_are_read_or_unreadable(data):
     one = spoil(data, copy.deepcopy(data.draw(st.sampled_from(WHOLE))))
     readers = (
-        lambda one: kubernetes_dra.by_driver(kubernetes_dra._devices([one])),
+        lambda one: kubernetes_dra.by_driver(kubernetes_dra._pools([one])),
+        lambda one: kubernetes_dra.nodes_with("gpu.nvidia.com", kubernetes_dra._pools([one])),
         kubernetes_dra._drivers_in,
         lambda one: kubernetes_own._pods({"metadata": {}, "items": [one, pod("mine", "uid", JOB_UID, "8")]}),
     )

@@ -22,7 +22,7 @@ from gpu_acceptance.inventory.answer import (
     parsed,
     then,
 )
-from gpu_acceptance.inventory.kubernetes_dra import GPU_DRIVER, read_devices
+from gpu_acceptance.inventory.kubernetes_dra import GPU_DRIVER, nodes_with, read_pools
 from gpu_acceptance.inventory.kubernetes_node import GPU, Devices, Node, Taint, labels_of, quantity, taints_of, whole
 from gpu_acceptance.inventory.kubernetes_own import Answers, Pod
 from gpu_acceptance.inventory.node_conditions import (
@@ -41,6 +41,7 @@ Findings = Iterator[tuple[str, Answer[bool] | Answer[int], str, str]]
 _PRESSURE = ("MemoryPressure", "DiskPressure", "PIDPressure")  # the kubelet always sets them; NetworkUnavailable is of some networks only
 Facts = Iterator[tuple[str, Answer[int] | Answer[str], str]]
 
+_CANDIDATES = "candidates of the API"
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 # Some hundred labels are flags of a CPU; what the node is and where it stands comes first.
 _FIRST_LABELS = ("nvidia.com/", "topology.kubernetes.io/", "node.kubernetes.io/", "kubernetes.io/")
@@ -141,10 +142,11 @@ def pods(answers: Answers) -> Findings:
     yield "kubernetes.pods.same_run", len(same), "count", join_names([pod.name for pod in same])
     others = [pod for pod in found if pod not in same]
     by_claim = {pod.name: answers.drivers.get(pod.name, frozenset()) for pod in others}
-    with_gpu = [pod.name for pod in others if pod.gpus]
+    with_gpu = [pod.name for pod in others if known(pod.gpus)]
     holding = [name for name, drivers in by_claim.items() if not isinstance(drivers, Missing) and GPU_DRIVER in drivers]
     with_gpu += [f"{name} (by a resource claim)" for name in holding if name not in with_gpu]
-    lack = next((drivers for drivers in by_claim.values() if isinstance(drivers, Missing)), None)
+    of_others = [*by_claim.values(), *(one for pod in others for one in (pod.gpus, pod.claims))]
+    lack = next((one for one in of_others if isinstance(one, Missing)), None)
     yield "kubernetes.pods.others", len(with_gpu) if with_gpu or lack is None else lack, "count", join_names(with_gpu)
 
 
@@ -154,10 +156,10 @@ def _own_pod(answers: Answers) -> Answer[Pod]:
 
 
 class Candidate(NamedTuple):
-    """A node on which the scheduler may put a pod of the run, by selector and affinity."""
+    """A node on which the scheduler may put a pod of the run, by selector and affinity; perhaps one, where its taints are missing."""
 
     name: str
-    taints: tuple[Taint, ...]
+    taints: Answer[tuple[Taint, ...]]
 
 
 def read_candidates(answers: Answers, environ: Mapping[str, str] = os.environ) -> Answer[tuple[Candidate, ...]]:
@@ -166,24 +168,33 @@ def read_candidates(answers: Answers, environ: Mapping[str, str] = os.environ) -
     if isinstance(own, Missing):
         return own
     nodes = kubernetes.items("/api/v1/nodes", environ)
-    return parsed(nodes, "candidates of the API", partial(_candidates, own.spec, partial(_with_gpus_by_claim, environ)))
+    return parsed(nodes, _CANDIDATES, partial(_candidates, own.spec, partial(_with_gpus_by_claim, environ)))
 
 
 def _with_gpus_by_claim(environ: Mapping[str, str]) -> Answer[Collection[str]]:
-    devices = read_devices("", environ)
-    if is_absent(devices):
-        return ()
-    return then(devices, lambda devices: frozenset(one.node for one in devices if one.driver == GPU_DRIVER))
+    pools = read_pools("", environ)
+    return () if is_absent(pools) else then(pools, partial(nodes_with, GPU_DRIVER))
 
 
 def _candidates(
     spec: Mapping[str, Any], read_with_gpus: Callable[[], Answer[Collection[str]]], nodes: list[dict[str, Any]]
 ) -> Answer[tuple[Candidate, ...]]:
-    """Return the nodes that a pod of this spec selects. `read_with_gpus`: the nodes with GPUs by claim, for a pod that may be on any."""
+    """Return the nodes that a pod of this spec selects. `read_with_gpus`: the nodes with GPUs by claim, for a pod that may be on any.
+
+    A node of another form costs itself alone. Where that is every node, it is the pod's spec that has another form.
+    """
     with_gpus = () if any(_selectors(spec)) else read_with_gpus()
-    selected = [(node, _selects(spec, with_gpus, node)) for node in nodes]
-    lack = next((one for _, one in selected if isinstance(one, Missing)), None)
-    return lack or tuple(Candidate(_name(node), taints_of(node)) for node, is_selected in selected if is_selected)
+    found = [(_name(node), parsed(node, _CANDIDATES, partial(_taints_if_selected, spec, with_gpus))) for node in nodes]
+    lacks = [one for _, one in found if isinstance(one, Missing)]
+    if with_gpus in lacks or (lacks and len(lacks) == len(found)):
+        return lacks[0]
+    return tuple(Candidate(name, taints) for name, taints in found if taints is not None)
+
+
+def _taints_if_selected(
+    spec: Mapping[str, Any], with_gpus: Answer[Collection[str]], node: dict[str, Any]
+) -> Answer[tuple[Taint, ...] | None]:
+    return then(_selects(spec, with_gpus, node), lambda is_selected: taints_of(node) if is_selected else None)
 
 
 def _name(node: dict[str, Any]) -> str:
@@ -230,9 +241,10 @@ def _holds(need: dict[str, Any], values: Mapping[str, str]) -> bool:
         return (found is not None) == (operator == "Exists")
     if operator not in {"Gt", "Lt"}:
         raise ValueError(f"no operator of a selector: {operator!r:.40}")
+    bound = int(wanted[0])  # of another form it is so for every node, also for one without the label
     if found is None or not _WHOLE.fullmatch(found):
         return False
-    return int(found) > int(wanted[0]) if operator == "Gt" else int(found) < int(wanted[0])
+    return int(found) > bound if operator == "Gt" else int(found) < bound
 
 
 def elsewhere_facts(answers: Answers, candidates: Answer[Sequence[Candidate]], used: Collection[str]) -> Facts:
@@ -246,10 +258,15 @@ def elsewhere_facts(answers: Answers, candidates: Answer[Sequence[Candidate]], u
         yield "kubernetes.nodes.untested_names", candidates, "text"
         return
     others = [one for one in candidates if one.name not in used]
-    bad = [bad_taints(one.taints) for one in others]  # shown as `node-07 (node.kubernetes.io/unschedulable)`
-    names = [f"{one.name} ({', '.join(keys)})" if keys else one.name for one, keys in zip(others, bad, strict=True)]
+    names = list(map(_shown, others))
     yield "kubernetes.nodes.untested", len(others), "count"
     yield "kubernetes.nodes.untested_names", join_fitting(names) or "none", "text"
+
+
+def _shown(one: Candidate) -> str:
+    """Return `node-07 (node.kubernetes.io/unschedulable)`."""
+    said = "in no known form" if isinstance(one.taints, Missing) else ", ".join(bad_taints(one.taints))
+    return f"{one.name} ({said})" if said else one.name
 
 
 def own_facts(answers: Answers) -> Facts:

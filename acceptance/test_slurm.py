@@ -24,7 +24,7 @@ def test_allocation(of_job, slurm_job, slurm_homes):
 
 
 def test_partition(of_job, told_of_job, slurm_job):
-    """The partition is up. Its nodes that are drained or down are not tested, and the verdict counts them."""
+    """The partition is up. Its nodes on which no job starts are not tested, and the verdict counts them."""
     of_job(lambda: slurm_health.partition(slurm.partition_of(slurm_job())))
     told_of_job(lambda: slurm_health.partition_facts(slurm.nodes_of(slurm.partition_of(slurm_job()))))
 

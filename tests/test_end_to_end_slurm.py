@@ -115,7 +115,7 @@ def test_two_nodes_are_accepted_and_a_job_that_is_run_again_keeps_what_the_first
     job = slurm.submit(suite, *ASKED, options=(*WHOLE_NODES_WITHOUT_GPUS, "--requeue"))
     assert slurm.wait(job) == "COMPLETED 0:0", job.text
     line = job.text.splitlines()[-1]
-    untested = "1 node of the partition drained or down: not tested"
+    untested = "1 node of the partition on which no job starts: not tested"
     weaknesses = f"cpu profile: no GPU was tested, {untested}, 2 limits declared not applicable by overlay one-machine.yaml"
     assert line.startswith(f"ACCEPTED ({weaknesses}) | run slurm-{job.number} | ended "), job.text
     record = record_of(suite, job)
@@ -142,7 +142,7 @@ def test_each_node_by_itself(slurm, tmp_path):
     job = slurm.submit(suite, *ASKED, options=options, env={"SLURM_MPI_TYPE": "pmi2"}, batch=EACH_NODE)  # as MpiDefault of a site
     assert slurm.wait(job) == "FAILED 1:0", job.text
     good, bad = job.text.splitlines()[-2:]
-    untested = "1 node of the partition drained or down: not tested"
+    untested = "1 node of the partition on which no job starts: not tested"
     assert good.startswith(f"node1: ACCEPTED (1 of 2 nodes of the Slurm job, cpu profile: no GPU was tested, {untested}, 1 waived, "), (
         job.text
     )
@@ -185,7 +185,7 @@ def test_a_node_drained_gpus_and_cpus_asked_and_not_bound_are_each_rejected_by_t
     assert bad["allocation"].startswith("slurm.allocation.unsound = 1 count (node2 MIXED+DRAIN (fan ["), bad
     assert f"slurm.cpus.beyond = {os.cpu_count() - 1} count (CPUs 0-{os.cpu_count() - 1}; Slurm gave 1), need <= 0 count" in bad["cpus"]
     assert "slurm.gpus.lacking = 2 count (0 seen; Slurm gave 2), need <= 0 count" in bad["gpus"]
-    assert "2 nodes of the partition drained or down: not tested" in record.conclusion.line
+    assert "2 nodes of the partition on which no job starts: not tested" in record.conclusion.line
     assert (suite / "reports" / f"slurm-{job.number}" / "report.html").exists()
     for fault, row in ((DRAINED, "allocation"), (CPUS, "cpus"), (GPUS, "gpus")):
         seen.told(fault, bad[row].split("\n", 1)[0], 0)

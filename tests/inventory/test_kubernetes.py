@@ -127,6 +127,22 @@ def test_a_condition_that_is_not_there_is_not_measured(api, name, metric):
     assert differing(api)[metric][0] == Missing(Why.NOT_THERE, f"node {NODE} has no condition {name}")
 
 
+def test_a_pod_of_another_form_costs_itself_alone(api):
+    api.pods.append(pod("odd", "uid-odd", "", "1"))
+    api.pods[-1]["spec"]["containers"] = None
+    lack = Missing(Why.UNREADABLE, "pod default/odd of the API: TypeError: Value after * must be an iterable, not NoneType")
+    assert differing(api) == {"pods.others": (lack, "")}
+    api.pods.append(pod("training-7", "pod-uid-9", "job-uid-9", "1"))
+    assert differing(api) == {"pods.others": (1, "default/training-7")}
+
+
+def test_a_pod_whose_claims_have_another_form_costs_itself_alone(api):
+    api.pods.append(pod("odd", "uid-odd"))
+    api.pods[-1]["spec"]["resourceClaims"] = [{"name": "gpus", "resourceClaimName": "no name"}]
+    lack = Missing(Why.UNREADABLE, "pod default/odd of the API: no name of a claim: 'no name'")
+    assert differing(api) == {"pods.others": (lack, "")}
+
+
 def test_many_others_are_counted_and_not_all_named(api):
     api.pods += [pod(f"job-{number}", f"uid-{number}", "", "1") for number in range(10)]
     number, detail = found(api)["kubernetes.pods.others"]

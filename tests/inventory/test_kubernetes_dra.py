@@ -100,6 +100,33 @@ def test_a_pool_that_is_being_replaced_is_not_counted(dra):
     assert found(dra)["devices.gpus"][0] == Missing(Why.UNREADABLE, said)
 
 
+ONE_CPU = {"name": "cpu-0", "taints": [TAINT]}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        slice_of([ONE_CPU], driver="dra.cpu"),  # https://github.com/kubernetes-sigs/dra-driver-cpu, which may taint for its own reasons
+        slice_of([ONE_CPU], driver="dra.cpu", of=2),
+        slice_of([{"name": "cpu-0", "taints": "x"}], driver="dra.cpu"),
+    ],
+)
+def test_a_driver_of_other_devices_changes_nothing(dra, other):
+    before = found(dra)
+    dra.slices.append(other)
+    assert found(dra) == before
+    assert elsewhere(dra)["kubernetes.nodes.untested"] == 0
+
+
+def test_a_pool_of_network_devices_that_is_being_replaced_leaves_the_gpus_known(dra):
+    dra.slices.append(slice_of([{"name": "mlx5-0"}], driver="dra.net", of=2))
+    now = found(dra)
+    assert now["devices.gpus"] == (8, BY_CLAIM)
+    assert now["devices.withdrawn"][0].missing is Why.UNREADABLE
+    dra.slices[0] = slice_of(tainted(3))
+    assert found(dra)["devices.withdrawn"][0] == 1
+
+
 def test_slices_that_may_not_be_read_are_no_proof_of_no_gpu(dra):
     dra.forbidden = "resourceslices"
     value, _ = found(dra)["devices.gpus"]
@@ -115,6 +142,33 @@ def test_a_version_that_this_program_does_not_read(dra):
     dra.groups = ("v9",)
     said = "versions of the API: resource.k8s.io has ['v9']; this program reads v1, v1beta2, v1beta1, v1alpha3"
     assert found(dra)["devices.gpus"][0] == Missing(Why.UNREADABLE, said)
+
+
+def with_old_plugin(made):
+    """A node whose device plugin was removed: the kubelet leaves its resource at 0 (pkg/kubelet/nodestatus/setters.go)."""
+    for numbers in (made["status"]["capacity"], made["status"]["allocatable"]):
+        numbers["nvidia.com/gpu"] = "0"
+    return made
+
+
+def test_a_node_that_moved_from_the_device_plugin_to_claims(api):
+    with_old_plugin(api.node)
+    api.slices = [slice_of(tainted(3))]
+    now = found(api)
+    assert (now["devices.gpus"], now["devices.withdrawn"]) == ((7, BY_CLAIM), (1, "gpu.nvidia.com 7 of 8"))
+
+
+@pytest.mark.parametrize("groups", [(), ("v1",)])
+def test_a_node_with_neither_a_plugin_nor_a_driver_has_no_gpu(api, groups):
+    with_old_plugin(api.node)
+    api.groups = groups
+    assert found(api)["devices.gpus"] == (0, "")
+
+
+def test_a_plugin_that_was_removed_is_no_proof_of_no_gpu_where_slices_may_not_be_read(api):
+    with_old_plugin(api.node)
+    api.forbidden = "resourceslices"
+    assert found(api)["devices.gpus"][0].missing is Why.NOT_PERMITTED
 
 
 def test_a_node_with_a_device_plugin_is_not_asked_for_slices(api):
@@ -180,16 +234,38 @@ def test_many_claims_are_not_asked_for(api):
     assert found(api)["pods.others"][0] == Missing(Why.UNREADABLE, said)
 
 
+def elsewhere(api):
+    told = kubernetes_own.read(api.environment)
+    candidates = kubernetes_health.read_candidates(told, api.environment)
+    return {metric: value for metric, value, _ in kubernetes_health.elsewhere_facts(told, candidates, [NODE])}
+
+
 def test_nodes_with_gpus_by_claim_are_told_as_not_tested(dra):
     for name in ("node-02", "cpu-01"):
         other = without_plugin(node())
         other["metadata"].update(name=name, labels={})
         dra.other_nodes.append(other)
     dra.slices += [slice_of(EIGHT, name="node-02"), slice_of([{"name": "mlx5-0"}], driver="dra.net", name="cpu-01")]
-    told = kubernetes_own.read(dra.environment)
-    candidates = kubernetes_health.read_candidates(told, dra.environment)
-    facts = {metric: value for metric, value, _ in kubernetes_health.elsewhere_facts(told, candidates, [NODE])}
-    assert facts == {"kubernetes.nodes.untested": 1, "kubernetes.nodes.untested_names": "node-02"}
+    assert elsewhere(dra) == {"kubernetes.nodes.untested": 1, "kubernetes.nodes.untested_names": "node-02"}
+
+
+@pytest.mark.parametrize("own", [lambda made: made, with_old_plugin, without_plugin])
+def test_nodes_with_gpus_by_claim_are_told_whatever_gives_the_own_node_its_gpus(api, own):
+    own(api.node)
+    for name, change in (("node-02", with_old_plugin), ("node-03", lambda made: made), ("cpu-01", without_plugin)):
+        api.other_nodes.append(change(node()))
+        api.other_nodes[-1]["metadata"].update(name=name, labels={})
+    api.slices = [slice_of(EIGHT, name="node-02")]
+    assert elsewhere(api) == {"kubernetes.nodes.untested": 2, "kubernetes.nodes.untested_names": "node-02; node-03"}
+    api.groups = ()
+    assert elsewhere(api) == {"kubernetes.nodes.untested": 1, "kubernetes.nodes.untested_names": "node-03"}
+
+
+def test_without_a_right_to_slices_a_node_without_a_plugin_leaves_the_number_unknown(api):
+    api.forbidden = "resourceslices"
+    assert elsewhere(api)["kubernetes.nodes.untested"] == 0
+    api.other_nodes = [with_old_plugin(node())]
+    assert elsewhere(api)["kubernetes.nodes.untested"].missing is Why.NOT_PERMITTED
 
 
 ODD = st.one_of(st.none(), st.text(), st.integers(), st.floats(), st.lists(st.text()), st.dictionaries(st.text(), st.text()))
@@ -211,7 +287,8 @@ def spoil(data, plain):
 def test_objects_of_any_form_are_read_or_unreadable(data):
     one = spoil(data, copy.deepcopy(data.draw(st.sampled_from(WHOLE))))
     readers = (
-        lambda one: kubernetes_dra.by_driver(kubernetes_dra._devices([one])),
+        lambda one: kubernetes_dra.by_driver(kubernetes_dra._pools([one])),
+        lambda one: kubernetes_dra.nodes_with("gpu.nvidia.com", kubernetes_dra._pools([one])),
         kubernetes_dra._drivers_in,
         lambda one: kubernetes_own._pods({"metadata": {}, "items": [one, pod("mine", "uid", JOB_UID, "8")]}),
     )

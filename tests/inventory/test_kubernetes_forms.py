@@ -78,16 +78,16 @@ def test_a_pod_that_is_awaited(one):
 def test_a_node_that_was_not_tested():
     for other in spoilt(node()):
         for spec in ({}, SELECTING):
-            found = kubernetes.parsed([other], "x", partial(kubernetes_health._candidates, spec, ()))
+            found = kubernetes.parsed([other], "x", partial(kubernetes_health._candidates, spec, tuple))
             assert_read_or_unreadable(found)
 
 
 def test_a_selector_of_a_pod():
     labelled = node()
     labelled["metadata"]["labels"] = {"a": "b", "rack": "7"}
-    assert kubernetes.parsed([labelled], "x", partial(kubernetes_health._candidates, SELECTING, ()))
+    assert kubernetes.parsed([labelled], "x", partial(kubernetes_health._candidates, SELECTING, tuple))
     for spec in spoilt(SELECTING):
-        assert_read_or_unreadable(kubernetes.parsed([labelled], "x", partial(kubernetes_health._candidates, spec, ())))
+        assert_read_or_unreadable(kubernetes.parsed([labelled], "x", partial(kubernetes_health._candidates, spec, tuple)))
 
 
 def test_a_node_of_the_run_and_the_pods_on_it():

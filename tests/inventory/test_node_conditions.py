@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from gpu_acceptance.base.strict_yaml import parse
 from gpu_acceptance.inventory import kubernetes_health, kubernetes_own, node_conditions
 from gpu_acceptance.inventory.answer import Missing, Why
-from gpu_acceptance.inventory.kubernetes_node import Node
+from gpu_acceptance.inventory.kubernetes_node import Node, Taint
 from gpu_acceptance.inventory.node_conditions import Meaning
 
 READY = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
@@ -16,10 +16,10 @@ TABLE = parse(node_conditions.CONDITIONS_FILE.read_bytes()).data
 NAMES = [name for rows in TABLE["agents"].values() for kind in node_conditions._KINDS for name in rows.get(kind, ())]
 
 
-def found(*conditions):
+def found(*conditions, labels=None, taints=()):
     """Findings in a node with these conditions beside those of a sound kubelet."""
     read = node_conditions.read_conditions({"conditions": [*KUBELET, *conditions]})
-    told = kubernetes_own.Answers(Node("node-01", read, (), {}, ()), (), "uid")
+    told = kubernetes_own.Answers(Node("node-01", read, tuple(taints), labels or {}, ()), (), "uid")
     return {metric.removeprefix("kubernetes.node."): (value, detail) for metric, value, _, detail in kubernetes_health.node(told)}
 
 
@@ -53,6 +53,9 @@ def test_the_kubelet_alone_reports_no_fault():
         ("AMDGPUUnhealthy", "True", "AMDGPUIsDown", "", "AMDGPUUnhealthy True (AMD GPU operator: AMDGPUIsDown)"),
         ("KernelDeadlock", "True", "DockerHung", "", "KernelDeadlock True (node-problem-detector: DockerHung)"),
         ("CperHardwareErrorFatal", "True", "r", "", "CperHardwareErrorFatal True (node-problem-detector: r)"),
+        ("GcmSmiDisconnectedProblem", "True", "x", "found 7", "GcmSmiDisconnectedProblem True (GCM: found 7)"),
+        ("NPDSmiDisconnectedProblem", "True", "r", "", "NPDSmiDisconnectedProblem True (GCM: r)"),
+        ("MCEHardwareErrors", "True", "r", "", "MCEHardwareErrors True (OKE: r)"),
         # of no list: the name says it, in either polarity
         ("GPUECCRemapFailure", "True", "r", "", "GPUECCRemapFailure True (an agent that is not in the table: r)"),
         ("NvidiaXid74Error", "True", "r", "", "NvidiaXid74Error True (an agent that is not in the table: r)"),
@@ -63,6 +66,13 @@ def test_the_kubelet_alone_reports_no_fault():
         ("NVLinkErrorFree", "False", "r", "", "NVLinkErrorFree False (an agent that is not in the table: r)"),
         ("gpu_ecc_ok", "False", "r", "", "gpu_ecc_ok False (an agent that is not in the table: r)"),
         ("NVLinkB200Inactive", "True", "r", "", "NVLinkB200Inactive True (an agent that is not in the table: r)"),
+        *(
+            (name, "True", "r", "", f"{name} True (an agent that is not in the table: r)")
+            for name in (
+                *("RoCELinkDown", "RDMANICDown", "GPUXIDs", "XIDsDetected", "PCIeLinkDegraded", "HardwareFailure", "CPUMCEErrors"),
+                *("UncorrectableMemoryError", "roce-link-down", "RoceLinkDown", "GPURowRemapPending", "DIMMError"),
+            )
+        ),
         ("site.example/gpu-xid-errors", "True", "r", "", "site.example/gpu-xid-errors True (an agent that is not in the table: r)"),
     ],
 )
@@ -87,6 +97,13 @@ def test_a_fault_that_an_agent_reports_is_counted_and_its_opposite_is_none(kind,
         ("NVLinkErrorFree", "true", "r"),  # no status of Kubernetes
         (None, "True", "r"),
         ("GPUXidErrors", None, "r"),
+        ("NPDDcgmRunningProblem", "True", "r"),
+        # of no list, and not of hardware: a fault that it reports may be one of hardware
+        ("DiskFailure", "True", "r"),
+        ("DNSProblem", "True", "r"),
+        ("StorageNotReady", "True", "r"),
+        ("NoDiskErrors", "False", "r"),
+        ("DiskErrorsOk", "True", "r"),
     ],
 )
 def test_what_proves_nothing_leaves_the_number_of_faults_unknown(kind, status, reason):
@@ -99,11 +116,89 @@ def test_what_proves_nothing_leaves_the_number_of_faults_unknown(kind, status, r
 
 @pytest.mark.parametrize(
     "kind",
-    ["NebiusMaintenanceScheduled", "VMEventScheduled", "SlurmNodeDrain", "OcaVersion", "EtcdIsVoter", "SeccompDefault", "MigrationPending"],
+    [
+        *("NebiusMaintenanceScheduled", "VMEventScheduled", "SlurmNodeDrain", "OcaVersion", "EtcdIsVoter", "SeccompDefault"),
+        *("MigrationPending", "NTPProblem", "ProcessReady", "SystemCertificate", "MaxIdle"),  # with `roce`, `mce` and `xid` inside
+    ],
 )
 @pytest.mark.parametrize("status", ["True", "False", "Unknown"])
-def test_plans_and_what_does_not_speak_of_gpus_are_not_judged(kind, status):
+def test_plans_and_what_speaks_neither_of_hardware_nor_of_a_fault_are_not_judged(kind, status):
     assert found(condition(kind, status, "r")) == found()
+
+
+@pytest.mark.parametrize(("kind", "status"), [("DiskFailure", "False"), ("NoDiskErrors", "True"), ("DNSProblem", "Unknown")])
+def test_what_does_not_speak_of_hardware_and_reports_no_fault_is_not_judged(kind, status):
+    assert found(condition(kind, status, "r")) == found()
+
+
+STATUS = "sagemaker.amazonaws.com/node-health-status"
+DEEP = "sagemaker.amazonaws.com/deep-health-check-status"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [(STATUS, "UnschedulablePendingReplacement"), (STATUS, "UnschedulablePendingReboot"), (DEEP, "Failed")]
+)
+def test_a_label_by_which_an_agent_reports_a_fault_is_counted(key, value):
+    assert found(labels={key: value})["faults"] == (1, f"{key}={value}")
+    assert found(condition("XIDErrors", "True", "r"), labels={key: value})["faults"] == (2, f"XIDErrors True (AKS: r), {key}={value}")
+
+
+@pytest.mark.parametrize(("key", "value"), [(STATUS, "Unschedulable"), (DEEP, "InProgress")])
+def test_a_label_of_a_check_that_runs_leaves_the_number_of_faults_unknown(key, value):
+    said = f"no proof in either direction: {key}={value}"
+    assert found(labels={key: value})["faults"][0] == Missing(Why.UNREADABLE, said)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [(STATUS, "Schedulable"), (DEEP, "Passed"), ("nvidia.com/gpu.present", "true"), ("site.example/gpu-error", "none")]
+)
+def test_another_label_is_not_judged(key, value):
+    assert found(labels={key: value}) == found()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        ("node.kubernetes.io/unschedulable", "", "node.kubernetes.io/unschedulable"),
+        ("node.cloudprovider.kubernetes.io/shutdown", "", "node.cloudprovider.kubernetes.io/shutdown"),
+        (STATUS, "UnschedulablePendingReboot", f"{STATUS}=UnschedulablePendingReboot"),
+    ],
+)
+def test_a_taint_for_a_fault_is_counted_once_for_all_its_effects(key, value, told):
+    taints = [Taint(key, value, effect) for effect in ("NoSchedule", "NoExecute")]
+    assert found(taints=taints)["taints"] == (1, told)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (STATUS, "Unschedulable"),
+        ("nvidia.com/gpu-xid-error", "79"),
+        ("gpu.node.nvsentinel/fault", ""),
+        ("readiness.k8s.io/nvidia.com/gpu-not-ready", ""),
+        ("site.example/gpu", "failed"),
+        ("site.example/gpu-xid", ""),
+    ],
+)
+def test_a_taint_that_speaks_of_a_fault_of_hardware_leaves_the_number_unknown(key, value):
+    taint = Taint(key, value, "NoSchedule")
+    number, _ = found(taints=[taint])["taints"]
+    assert number == Missing(Why.UNREADABLE, f"no proof in either direction: {key}{value and '='}{value}")
+    assert found(taints=[taint, Taint("node.kubernetes.io/not-ready", "", "NoExecute")])["taints"] == (1, "node.kubernetes.io/not-ready")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("nvidia.com/gpu", ""),
+        ("nvidia.com/gpu", "present"),
+        ("CriticalAddonsOnly", "true"),
+        ("site.example/gpu", "no"),
+        ("site.example/own", ""),
+    ],
+)
+def test_another_taint_is_not_judged(key, value):
+    assert found(taints=[Taint(key, value, "NoSchedule")]) == found()
 
 
 @pytest.mark.parametrize(("status", "reason"), [("maybe", "x"), (None, "x"), (True, "x")])
@@ -134,8 +229,12 @@ def test_the_table_has_each_name_once_a_source_for_each_agent_and_no_word_twice(
     ]
     assert sorted(names) == sorted(set(names))
     assert all("https://" in rows["source"] for rows in TABLE["agents"].values())
-    assert {kind for rows in TABLE["agents"].values() for kind in rows} <= {"source", "blind_reasons", *node_conditions._KINDS}
-    assert not set(TABLE["unlisted"]["fault_words"]) & set(TABLE["unlisted"]["sound_words"])
+    assert {kind for rows in TABLE["agents"].values() for kind in rows} <= {
+        *("source", "blind_reasons", "bad_labels", "blind_labels", "bad_taints", "blind_taints"),
+        *node_conditions._KINDS,
+    }
+    lists = [TABLE["unlisted"][kind] for kind in ("fault_words", "hardware_fault_words", "sound_words", "negations")]
+    assert sum(map(len, lists)) == len(set().union(*lists))
 
 
 ANY = st.one_of(st.none(), st.booleans(), st.integers(), st.text(), st.lists(st.text()), st.dictionaries(st.text(), st.text()))

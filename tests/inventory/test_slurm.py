@@ -46,13 +46,13 @@ TOLD_CPUS = "CPUs 0-1,4; Slurm gave 16"
         (
             of_node_2("DOWN*", " Reason=Not responding [slurm@1795504588]"),
             {},
-            {"allocation.unsound": (1, "node2 DOWN+* (Not responding [slurm@1795504588])")},
+            {"allocation.unsound": (1, "node2 DOWN+NOT_RESPONDING (Not responding [slurm@1795504588])")},
         ),
         *(
             (of_node_2(state), {}, {"allocation.unsound": (1, f"node2 {state}")})
-            for state in ("ALLOCATED+COMPLETING", "ALLOCATED+NOT_RESPONDING", "ALLOCATED+SOMETHING_NEW", "IDLE", "MIXED+CLOUD+POWERING_UP")
+            for state in ("ALLOCATED+NOT_RESPONDING", "IDLE", "MIXED+CLOUD+POWERING_UP", "MIXED+REBOOT_ISSUED", "MIXED+DRAIN+SOMETHING_NEW")
         ),
-        *(  # plans are no faults
+        *(  # plans are no faults, and COMPLETING is set while another job on the node ends (sinfo(1), ALLOCATED+)
             (of_node_2(state), {}, {})
             for state in (
                 "ALLOCATED",
@@ -62,6 +62,14 @@ TOLD_CPUS = "CPUs 0-1,4; Slurm gave 16"
                 "ALLOCATED+CLOUD",
                 "MIXED-",
                 "ALLOCATED$",
+                "ALLOCATED+",
+                "MIXED+COMPLETING",
+                "ALLOCATED+REBOOT_REQUESTED",
+                "MIXED@",
+                "ALLOCATED+POWER_DOWN",
+                "ALLOCATED!",
+                "MIXED+EXTERNAL",
+                "MIXED+BLOCKED",
             )
         ),
         (
@@ -112,15 +120,16 @@ def test_one_difference_is_found_and_no_other(commands, changes, attributes, dif
 @pytest.mark.parametrize(
     ("state", "told"),
     [  # of public reports, scontrol 17 to 25; the last two as src/common/slurm_protocol_defs.c writes them
-        ("REBOOT*+DRAIN", "REBOOT+*+DRAIN"),
-        ("DOWN*+DRAIN", "DOWN+*+DRAIN"),
-        ("MIXED*+CLOUD", "MIXED+*+CLOUD"),
-        ("ALLOCATED#+CLOUD", "ALLOCATED+#+CLOUD"),
-        ("IDLE~+CLOUD+POWER", "IDLE+~+CLOUD+POWER"),
-        ("MIXED@+DRAIN+REBOOT_REQUESTED", "MIXED+@+DRAIN+REBOOT_REQUESTED"),
-        ("DOWN*+NOT_RESPONDING*", "DOWN+*+NOT_RESPONDING"),
+        ("REBOOT*+DRAIN", "REBOOT+NOT_RESPONDING+DRAIN"),
+        ("DOWN*+DRAIN", "DOWN+NOT_RESPONDING+DRAIN"),
+        ("MIXED*+CLOUD", "MIXED+NOT_RESPONDING+CLOUD"),
+        ("ALLOCATED#+CLOUD", "ALLOCATED+POWERING_UP+CLOUD"),
+        ("IDLE~+CLOUD+POWER", "IDLE+POWERED_DOWN+CLOUD+POWER"),
+        ("MIXED@+DRAIN+REBOOT_REQUESTED", "MIXED+REBOOT_REQUESTED+DRAIN"),
+        ("DOWN*+NOT_RESPONDING*", "DOWN+NOT_RESPONDING"),
         ("DOWN+DRAIN+INVALID_REG", "DOWN+DRAIN+INVALID_REG"),
-        ("ALLOCATED+", "ALLOCATED+COMPLETING"),
+        ("IDLE+", "IDLE+COMPLETING"),
+        ("MIXED%", "MIXED+POWERING_DOWN"),
         ("MIXED+DRAIN+?", "MIXED+DRAIN+?"),
     ],
 )
@@ -130,11 +139,41 @@ def test_marks_of_a_state_stand_behind_any_of_its_words(commands, state, told):
     assert commands.differing() == {"allocation.unsound": (1, f"node2 {told}")}
 
 
-@pytest.mark.parametrize("state", ["IDLE+DRAIN", "DOWN", "DOWN+DRAIN+NOT_RESPONDING", "IDLE*", "UNKNOWN", "IDLE+FAIL", "IDLE+POWERED_DOWN"])
-def test_nodes_of_the_partition_on_which_no_job_starts_are_counted_and_named(commands, state):
-    assert facts(commands) == {"untested": 0, "untested_nodes": "none"}
+@pytest.mark.parametrize("flag", ["SOMETHING_NEW", "?"])
+def test_an_unknown_flag_is_neither_a_fault_nor_sound(commands, flag):
+    old, new = of_node_2(f"ALLOCATED+{flag}")["nodes"]
+    commands.change("nodes", old, new)
+    lack = Missing(Why.UNREADABLE, f"node2 ALLOCATED+{flag}: unknown to this program: {flag}")
+    assert commands.differing() == {"allocation.unsound": (lack, "")}
+    assert facts(commands) == {"untested": 1, "untested_nodes": f"node2 ALLOCATED+{flag}"}
+
+
+def set_node_4(commands, state):
     commands.change("nodes", NODE.format(name="node4", state="IDLE", more=""), NODE.format(name="node4", state=state, more=" Reason=psu"))
-    assert facts(commands) == {"untested": 1, "untested_nodes": f"node4 {state.replace('*', '+*')} (psu)"}
+
+
+@pytest.mark.parametrize(
+    ("state", "told"),
+    [
+        *((state, state) for state in ("IDLE+DRAIN", "DOWN", "DOWN+DRAIN+NOT_RESPONDING", "UNKNOWN", "IDLE+FAIL", "IDLE+POWERED_DOWN")),
+        *((f"IDLE+{flag}", f"IDLE+{flag}") for flag in ("REBOOT_ISSUED", "POWERING_UP", "MAINTENANCE+RESERVED", "BLOCKED", "PERFCTRS")),
+        *((f"IDLE{mark}", f"IDLE+{word}") for mark, word in (("*", "NOT_RESPONDING"), ("~", "POWERED_DOWN"), ("^", "REBOOT_ISSUED"))),
+        *((f"IDLE{mark}", f"IDLE+{word}") for mark, word in (("#", "POWERING_UP"), ("%", "POWERING_DOWN"), ("!", "POWER_DOWN"))),
+        ("IDLE$", "IDLE+MAINTENANCE"),
+    ],
+)
+def test_nodes_of_the_partition_on_which_no_job_starts_are_counted_and_named(commands, state, told):
+    assert facts(commands) == {"untested": 0, "untested_nodes": "none"}
+    set_node_4(commands, state)
+    assert facts(commands) == {"untested": 1, "untested_nodes": f"node4 {told} (psu)"}
+
+
+@pytest.mark.parametrize(
+    "state", ["MIXED+MAINTENANCE+RESERVED", "ALLOCATED+BLOCKED", "ALLOCATED!", "IDLE-", "IDLE+CLOUD", "IDLE+COMPLETING"]
+)
+def test_a_node_at_work_or_in_a_plan_is_one_on_which_jobs_start(commands, state):
+    set_node_4(commands, state)
+    assert facts(commands) == {"untested": 0, "untested_nodes": "none"}
 
 
 def test_many_nodes_are_counted_and_not_all_named(commands):
@@ -153,6 +192,9 @@ def test_many_nodes_are_counted_and_not_all_named(commands):
         ("task/affinity", "yes", {"cpus": True, "memory": False, "gpus": False}),
         ("task/cgroup", "no", {"cpus": False, "memory": True, "gpus": True}),
         ("task/cgroup", "yes", {"cpus": True, "memory": True, "gpus": True}),
+        ("affinity,cgroup", "no", {"cpus": True, "memory": True, "gpus": True}),  # Slurm adds `task/` where slurm.conf leaves it out
+        ("cgroup", "no", {"cpus": False, "memory": True, "gpus": True}),
+        ("none", "yes", {"cpus": False, "memory": False, "gpus": False}),
     ],
 )
 def test_a_configuration_and_what_it_isolates(commands, plugin, cores, wanted):
@@ -160,6 +202,11 @@ def test_a_configuration_and_what_it_isolates(commands, plugin, cores, wanted):
     commands.change("config", "Cores          = yes", f"Cores          = {cores}")
     found = {metric: value for metric, (value, _) in commands.found().items() if metric.startswith("isolation.")}
     assert found == {f"isolation.{name}": value for name, value in {**wanted, "processes": True}.items()}
+
+
+def test_a_tracker_of_processes_without_its_kind(commands):
+    commands.change("config", "proctrack/cgroup", "cgroup")
+    assert commands.differing() == {"isolation.processes": (True, "ProctrackType=cgroup")}
 
 
 @pytest.mark.parametrize(

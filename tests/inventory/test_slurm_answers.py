@@ -1,5 +1,7 @@
 """Answers of Slurm that are missing, late or of another form."""
 
+from functools import partial
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -86,8 +88,10 @@ def test_a_name_that_is_no_node_is_not_asked_for(commands, name):
 @pytest.mark.parametrize(
     ("file", "old", "new", "said"),
     [
-        ("job", "JobName=acceptance", "JobName=x Partition=other", "job of Slurm: Partition= has the values ['other', 'main']"),
-        ("job", "JobName=acceptance", "JobName=x JOB_GRES=a Nodes=b CPU_IDs=0 Mem=0 GRES=", "JOB_GRES= has the values ["),
+        ("job", "JobName=acceptance", "JobName=x UserId=a Partition=other", "job of Slurm: Partition= has the values ['other', 'main']"),
+        ("job", "JobName=acceptance", "JobName=x UserId=a JOB_GRES=a Nodes=b CPU_IDs=0 Mem=0 GRES=", "JOB_GRES= has the values ["),
+        ("job", "JobId=7 ", "JobId=8 ", "job of Slurm: 0 records of job 7: 'JobId=8 "),
+        ("job", "JobId=7 ", "a\nJobId=7 ", "job of Slurm: no JobId=: 'a\\n'"),
         ("job", "EndTime=1795508189", "EndTime=2026-11-24T08:12:50", "EndTime= has the values ['2026-11-24T08:12:50']"),
         ("job", "NodeList=node[1-2] ", "NodeList=(null) ", "NodeList= has the values ['(null)']"),
         ("job", "Mem=16000", "Mem=16G", "1 shares of nodes in "),
@@ -114,7 +118,7 @@ def test_an_odd_node_costs_what_is_odd_of_it(commands):
     assert list(commands.differing()) == ["allocation.unsound"]
     assert facts(commands) == {"untested": 2, "untested_nodes": "node1 in no known state; node3 IDLE+DRAIN"}
     commands.change("nodes", "State=MIXED", "State=DOWN*")
-    assert commands.differing() == {"allocation.unsound": (1, "node2 DOWN+*")}
+    assert commands.differing() == {"allocation.unsound": (1, "node2 DOWN+NOT_RESPONDING")}
 
 
 def test_a_node_s_memory_counts_where_slurm_gave_none(commands):
@@ -139,12 +143,51 @@ def test_an_answer_that_does_not_end_is_none(commands, monkeypatch):
     assert found.detail.startswith(f"scontrol show config: exit code 0, {len(CONFIG)} characters: Configuration data")
 
 
-def test_a_reason_of_several_lines_is_unreadable(commands):
-    commands.change("nodes", "ExtSensorsTemp=n/s", "ExtSensorsTemp=n/s Reason=a\tb")
-    assert commands.found()["allocation.unsound"][0].missing is Why.UNREADABLE
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [
+        ("gpu\tXID", "gpu XID"),
+        ("gpu\u00a0XID", "gpu XID"),
+        ("gpu\nXID 79", "gpu XID 79"),
+        ("gpu\n\n State=IDLE", "gpu State=IDLE"),
+        ("gpu\u200bXID", "gpu\\u200bXID"),
+        ("gpu\x1b[2J\u2028XID", "gpu\\x1b[2J XID"),
+    ],
+)
+def test_any_text_of_a_reason_is_told_on_one_line_and_costs_no_node(commands, reason, told):
+    commands.change("nodes", "State=MIXED", "State=MIXED+DRAIN")
+    commands.change("nodes", "ExtSensorsTemp=n/s", f"ExtSensorsTemp=n/s Reason={reason} [root@1795504588]")
+    assert [node.name for node in slurm.parse_nodes((commands.folder / "nodes").read_text())] == ["node1", "node2", "node3", "node4"]
+    assert facts(commands) == {"untested": 1, "untested_nodes": f"node1 MIXED+DRAIN ({told} [root@1795504588])"}
 
 
-PARSERS = [slurm.parse_controllers, slurm.parse_job, slurm.parse_partition, slurm.parse_nodes, slurm.parse_names, slurm.parse_config]
+TASK = JOB.replace("JobId=7 ", "JobId=8 ArrayJobId=7 ArrayTaskId=1 ").replace("NodeList=node[1-2]", "NodeList=node[3-4]")
+LEADER = JOB.replace("JobId=7 ", "JobId=7 HetJobId=7 HetJobOffset=0 ")
+PART = JOB.replace("JobId=7 ", "JobId=8 HetJobId=7 HetJobOffset=1 ").replace("NodeList=node[1-2]", "NodeList=node[3-4]")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        JOB.replace("JobId=7 ", "JobId=7 ArrayJobId=7 ArrayTaskId=2 ") + TASK,
+        TASK + JOB,
+        LEADER + PART,
+        JOB.replace(" Power= ", " Comment=as Partition=x EndTime=1 Power= "),
+        JOB.replace(" Power= ", " Comment=two\nlines Partition=x Power= "),
+        JOB.replace("JobName=acceptance", "JobName=a EndTime=1 Partition=x"),
+        JOB.replace("Features=(null)", "Features=(null) Reservation=my NodeList=x"),
+    ],
+)
+def test_the_job_is_the_record_of_its_number_without_what_people_wrote(commands, said):
+    assert said != JOB
+    plain = slurm.job(commands.environ)
+    commands.print("job", said)
+    assert slurm.job(commands.environ) == plain
+    assert commands.differing() == {}
+
+
+PARSE_JOB = partial(slurm.parse_job, number="7")
+PARSERS = [slurm.parse_controllers, PARSE_JOB, slurm.parse_partition, slurm.parse_nodes, slurm.parse_names, slurm.parse_config]
 WORDS = [*JOB.split(), *NODE.split(), *PARTITION.split(), *CONFIG.split(), "\n", "=", " Nodes=", "\0"]
 
 
@@ -168,5 +211,5 @@ def test_no_flag_of_a_state_is_lost_and_none_is_counted_twice(text):
         return
     words = [state.word, *state.flags]
     assert len(set(state.flags)) == len(state.flags)
-    assert all(mark in words for mark in "*~$^-?" if mark in text)
+    assert all(word in words for mark, word in {**slurm._MARKS, "?": "?"}.items() if mark in text)
     assert "DRAIN" not in text.split("+") or "DRAIN" in words

@@ -70,7 +70,7 @@ def test_accepted():
 @pytest.mark.parametrize(
     ("metric", "which"),
     [
-        (UNTESTED_NODES, "of the partition drained or down: not tested"),
+        (UNTESTED_NODES, "of the partition on which no job starts: not tested"),
         (NODES_ELSEWHERE, "of the cluster without a pod of this run: not tested"),
     ],
 )

@@ -8,7 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
-from gpu_acceptance.base.text import first_few, format_ranges, plural
+from gpu_acceptance.base.text import first_few, format_ranges, plural, visible
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -260,6 +260,11 @@ def one_line(text: str) -> str:
     if not line or len(line) > _MOST_TEXT or not line.isprintable():
         raise ValueError(f"no name: {line!r:.80}")
     return line
+
+
+def shown(text: str, most: int) -> str:
+    """Return text of people or of a foreign program on one printable line of at most this many characters."""
+    return visible(" ".join(text.split()))[:most]
 
 
 def words(text: str) -> tuple[str, ...]:

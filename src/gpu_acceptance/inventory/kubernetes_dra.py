@@ -7,13 +7,17 @@ resource.k8s.io, v1 since 1.34. Before v1beta2 the fields of a device stand in `
 import os
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
+from functools import partial
 from typing import Any, NamedTuple
 
 from gpu_acceptance.inventory.answer import Answer, Missing, Why, all_of, one_line, parsed, then
 from gpu_acceptance.inventory.kubernetes import get, items
 from gpu_acceptance.inventory.kubernetes_node import Devices
+from gpu_acceptance.inventory.node_conditions import speaks_of_hardware
 
 GPU_DRIVER = "gpu.nvidia.com"  # NVIDIA's DRA driver, its whole GPUs and their MIG parts; compute-domain.nvidia.com gives channels
+_NETWORK_DRIVERS = ("dra.net",)  # DRANET, https://github.com/kubernetes-sigs/dranet: its name does not say that it gives RDMA devices
+_SLICES = "resource slices of the API"
 _GROUP = "resource.k8s.io"
 _VERSIONS = ("v1", "v1beta2", "v1beta1", "v1alpha3")
 _PARTS_OF_GPU = ("gpu", "mig")  # and not vfio: the same GPU again, for a virtual machine
@@ -30,11 +34,24 @@ class Device(NamedTuple):
     taints: tuple[str, ...]
 
 
-def read_devices(node: str, environ: Mapping[str, str] = os.environ) -> Answer[tuple[Device, ...]]:
-    """Return the devices of a node, or of all nodes for an empty name; not there where this Kubernetes has no resource claims."""
+class Pool(NamedTuple):
+    """A pool of devices of one driver. `devices`: missing while the driver replaces its slices."""
+
+    driver: str
+    devices: Answer[tuple[Device, ...]]
+
+
+def read_pools(node: str, environ: Mapping[str, str] = os.environ) -> Answer[tuple[Pool, ...]]:
+    """Return the pools of a node, or of all nodes for an empty name; not there where this Kubernetes has no resource claims."""
     query = {"fieldSelector": f"spec.nodeName={node}"} if node else {}
     found = then(_root(environ), lambda root: items(f"{root}/resourceslices", environ, **query))
-    return parsed(found, "resource slices of the API", _devices)
+    return parsed(found, _SLICES, _pools)
+
+
+def nodes_with(driver: str, pools: Iterable[Pool]) -> Answer[frozenset[str]]:
+    """Return the nodes with a device of this driver."""
+    found = all_of(pool.devices for pool in pools if pool.driver == driver)
+    return then(found, lambda found: frozenset(one.node for devices in found for one in devices))
 
 
 def _root(environ: Mapping[str, str]) -> Answer[str]:
@@ -54,19 +71,20 @@ def _newest(groups: list[dict[str, Any]]) -> str:
     return f"/apis/{_GROUP}/{version}"
 
 
-def _devices(slices: list[dict[str, Any]]) -> tuple[Device, ...]:
-    """Return the devices of the newest generation of each pool, which must be complete: a driver replaces its slices one by one."""
-    pools: dict[tuple[str, str], list[dict[str, Any]]] = {}
+def _pools(slices: list[dict[str, Any]]) -> tuple[Pool, ...]:
+    specs: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for spec in (one["spec"] for one in slices):
-        pools.setdefault((one_line(spec["driver"]), one_line(spec["pool"]["name"])), []).append(spec)
-    found: list[Device] = []
-    for (driver, pool), specs in pools.items():
-        newest = max(int(spec["pool"]["generation"]) for spec in specs)
-        now = [spec for spec in specs if int(spec["pool"]["generation"]) == newest]
-        if len(now) != max(int(spec["pool"]["resourceSliceCount"]) for spec in now):
-            raise ValueError(f"pool {pool!r:.60} of {driver!r:.60} is being replaced: {len(now)} slices of generation {newest}")
-        found += [device for spec in now if spec.get("nodeName") for device in _devices_of(driver, spec)]
-    return tuple(found)
+        specs.setdefault((one_line(spec["driver"]), one_line(spec["pool"]["name"])), []).append(spec)
+    return tuple(Pool(driver, parsed(of_pool, _SLICES, partial(_devices, driver, pool))) for (driver, pool), of_pool in specs.items())
+
+
+def _devices(driver: str, pool: str, specs: list[dict[str, Any]]) -> tuple[Device, ...]:
+    """Return the devices of the newest generation of a pool, which must be complete: a driver replaces its slices one by one."""
+    newest = max(int(spec["pool"]["generation"]) for spec in specs)
+    now = [spec for spec in specs if int(spec["pool"]["generation"]) == newest]
+    if len(now) != max(int(spec["pool"]["resourceSliceCount"]) for spec in now):
+        raise ValueError(f"pool {pool!r:.60} of {driver!r:.60} is being replaced: {len(now)} slices of generation {newest}")
+    return tuple(device for spec in now if spec.get("nodeName") for device in _devices_of(driver, spec))
 
 
 def _devices_of(driver: str, spec: dict[str, Any]) -> Iterable[Device]:
@@ -87,14 +105,26 @@ def _text_of(attributes: Mapping[str, Any], driver: str, name: str) -> str:
     return one_line(value["string"]) if value.get("string") else ""
 
 
-def by_driver(devices: Iterable[Device]) -> tuple[Devices, ...]:
-    """Return the devices of one node as amounts: a driver is a resource, and what is tainted is not allocatable."""
-    boards: dict[str, dict[str, bool]] = {}
-    for one in devices:
-        of_driver = boards.setdefault(one.driver, {})
-        of_driver[one.board] = of_driver.get(one.board, False) or bool(one.taints)
-    rows = ((driver, len(found), len(found) - sum(found.values())) for driver, found in sorted(boards.items()))
-    return tuple(Devices(driver, Fraction(of), Fraction(left), f"{left} of {of}") for driver, of, left in rows)
+def by_driver(pools: Iterable[Pool]) -> tuple[Devices, ...]:
+    """Return the devices of one node as amounts: a driver is a resource, and what is tainted is not allocatable.
+
+    Drivers of other things than GPUs and what connects them are left out: they taint for reasons of their own.
+    """
+    found: dict[str, list[Answer[tuple[Device, ...]]]] = {}
+    for pool in pools:
+        if pool.driver in _NETWORK_DRIVERS or speaks_of_hardware(pool.driver):
+            found.setdefault(pool.driver, []).append(pool.devices)
+    return tuple(_amount(driver, all_of(answers)) for driver, answers in sorted(found.items()))
+
+
+def _amount(driver: str, pools: Answer[tuple[tuple[Device, ...], ...]]) -> Devices:
+    if isinstance(pools, Missing):
+        return Devices(driver, pools, pools, "")
+    boards: dict[str, bool] = {}
+    for one in (one for devices in pools for one in devices):
+        boards[one.board] = boards.get(one.board, False) or bool(one.taints)
+    of, left = len(boards), len(boards) - sum(boards.values())
+    return Devices(driver, Fraction(of), Fraction(left), f"{left} of {of}")
 
 
 def drivers_of(claims: Mapping[str, Iterable[str]], environ: Mapping[str, str] = os.environ) -> dict[str, Answer[frozenset[str]]]:

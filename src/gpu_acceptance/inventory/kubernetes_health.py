@@ -3,24 +3,45 @@
 import math
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import partial
 from typing import Any, NamedTuple
 
 from gpu_acceptance.inventory import kubernetes
-from gpu_acceptance.inventory.answer import Answer, Missing, Why, all_missing, combine, join_fitting, join_names, known, parsed, then
-from gpu_acceptance.inventory.kubernetes_dra import GPU_DRIVER, Device, read_devices
+from gpu_acceptance.inventory.answer import (
+    Answer,
+    Missing,
+    Why,
+    all_missing,
+    combine,
+    is_absent,
+    join_fitting,
+    join_names,
+    known,
+    parsed,
+    then,
+)
+from gpu_acceptance.inventory.kubernetes_dra import GPU_DRIVER, nodes_with, read_pools
 from gpu_acceptance.inventory.kubernetes_node import GPU, Devices, Node, Taint, labels_of, quantity, taints_of, whole
 from gpu_acceptance.inventory.kubernetes_own import Answers, Pod
-from gpu_acceptance.inventory.node_conditions import KUBELET, Judged, Meaning, judge, of_meaning
+from gpu_acceptance.inventory.node_conditions import (
+    KUBELET,
+    Judged,
+    Mark,
+    Meaning,
+    judge,
+    judge_labels,
+    judge_taints,
+    of_meaning,
+)
 
 Findings = Iterator[tuple[str, Answer[bool] | Answer[int], str, str]]
 
 _PRESSURE = ("MemoryPressure", "DiskPressure", "PIDPressure")  # the kubelet always sets them; NetworkUnavailable is of some networks only
-_BAD_TAINTS = "node.kubernetes.io/"  # Kubernetes taints a faulty or cordoned node so
 Facts = Iterator[tuple[str, Answer[int] | Answer[str], str]]
 
+_CANDIDATES = "candidates of the API"
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 # Some hundred labels are flags of a CPU; what the node is and where it stands comes first.
 _FIRST_LABELS = ("nvidia.com/", "topology.kubernetes.io/", "node.kubernetes.io/", "kubernetes.io/")
@@ -43,10 +64,10 @@ def node(answers: Answers) -> Findings:
     lacking = [name for name in _PRESSURE if name not in {one.condition.type for one in pressures}]
     number, said = _faults(pressures, _no_condition(found, lacking[0]) if lacking else None)
     yield "kubernetes.node.pressure", number, "count", said
-    number, said = _faults([one for one in judged if one.agent != KUBELET])
+    number, said = _faults([*(one for one in judged if one.agent != KUBELET), *judge_labels(found.labels)])
     yield "kubernetes.node.faults", number, "count", said
-    taints = bad_taints(found.taints)
-    yield "kubernetes.node.taints", len(taints), "count", join_names(taints)
+    number, said = _faults(judge_taints(_marks(found.taints)))
+    yield "kubernetes.node.taints", number, "count", said
 
 
 def _ready(node: Node) -> tuple[Answer[bool], str]:
@@ -57,17 +78,21 @@ def _ready(node: Node) -> tuple[Answer[bool], str]:
     return value, (bad or said)[0].reason or "no reason" if said else ""
 
 
-def _faults(judged: Sequence[Judged], lack: Missing | None = None) -> tuple[Answer[int], str]:
-    """Count faults. Without a fault, a condition that proves nothing leaves the number unknown."""
-    bad, blind = ({one.condition.type: str(one) for one in judged if one.meaning is kind} for kind in (Meaning.FAULT, Meaning.BLIND))
+def _faults(judged: Sequence[Judged | Mark], lack: Missing | None = None) -> tuple[Answer[int], str]:
+    """Count faults, each name once: a taint may come with two effects. Without a fault, what proves nothing leaves the number unknown."""
+    bad, blind = ({one.name: str(one) for one in judged if one.meaning is kind} for kind in (Meaning.FAULT, Meaning.BLIND))
     if blind and lack is None:
         lack = Missing(Why.UNREADABLE, f"no proof in either direction: {join_names(list(blind.values()))}"[:200])
     return len(bad) if bad or lack is None else lack, join_names(list(bad.values()))
 
 
 def bad_taints(taints: Sequence[Taint]) -> list[str]:
-    """Return the keys of Kubernetes' own taints, each once: not-ready and unreachable come with two effects."""
-    return list(dict.fromkeys(taint.key for taint in taints if taint.key.startswith(_BAD_TAINTS)))
+    """Return the keys of taints for faults, each once."""
+    return list(dict.fromkeys(one.name for one in judge_taints(_marks(taints)) if one.meaning is Meaning.FAULT))
+
+
+def _marks(taints: Sequence[Taint]) -> Iterator[tuple[str, str]]:
+    return ((one.key, one.value) for one in taints)
 
 
 def _no_condition(node: Node, condition: str) -> Missing:
@@ -81,10 +106,11 @@ def devices(answers: Answers) -> Findings:
         yield from all_missing("kubernetes.devices", found, gpus="count", withdrawn="count")
         return
     rows = [*found.devices, *known(slices)]
-    gpus = next((one for one in rows if one.resource in {GPU, GPU_DRIVER}), None)
-    none: Answer[int] = slices if isinstance(slices, Missing) and slices.missing is not Why.NOT_THERE else 0
+    of_gpus = [one for one in rows if one.resource in {GPU, GPU_DRIVER}]
+    gpus = next((one for one in of_gpus if one.capacity != 0), None)  # a plugin's 0 outlives its plugin
+    none: Answer[int] = slices if isinstance(slices, Missing) and not is_absent(slices) else 0
     absent = f"no {GPU} and no {GPU_DRIVER}: neither a device plugin nor a DRA driver runs"
-    detail = absent if gpus is None else "" if gpus.resource == GPU else f"by resource claim, {GPU_DRIVER}"
+    detail = absent if not of_gpus else "" if gpus is None or gpus.resource == GPU else f"by resource claim, {GPU_DRIVER}"
     yield "kubernetes.devices.gpus", whole(gpus.resource, gpus.allocatable) if gpus else none, "count", detail
     number, said = _withdrawn(rows)
     yield "kubernetes.devices.withdrawn", number, "count", said
@@ -116,10 +142,11 @@ def pods(answers: Answers) -> Findings:
     yield "kubernetes.pods.same_run", len(same), "count", join_names([pod.name for pod in same])
     others = [pod for pod in found if pod not in same]
     by_claim = {pod.name: answers.drivers.get(pod.name, frozenset()) for pod in others}
-    with_gpu = [pod.name for pod in others if pod.gpus]
+    with_gpu = [pod.name for pod in others if known(pod.gpus)]
     holding = [name for name, drivers in by_claim.items() if not isinstance(drivers, Missing) and GPU_DRIVER in drivers]
     with_gpu += [f"{name} (by a resource claim)" for name in holding if name not in with_gpu]
-    lack = next((drivers for drivers in by_claim.values() if isinstance(drivers, Missing)), None)
+    of_others = [*by_claim.values(), *(one for pod in others for one in (pod.gpus, pod.claims))]
+    lack = next((one for one in of_others if isinstance(one, Missing)), None)
     yield "kubernetes.pods.others", len(with_gpu) if with_gpu or lack is None else lack, "count", join_names(with_gpu)
 
 
@@ -129,10 +156,10 @@ def _own_pod(answers: Answers) -> Answer[Pod]:
 
 
 class Candidate(NamedTuple):
-    """A node on which the scheduler may put a pod of the run, by selector and affinity."""
+    """A node on which the scheduler may put a pod of the run, by selector and affinity; perhaps one, where its taints are missing."""
 
     name: str
-    taints: tuple[Taint, ...]
+    taints: Answer[tuple[Taint, ...]]
 
 
 def read_candidates(answers: Answers, environ: Mapping[str, str] = os.environ) -> Answer[tuple[Candidate, ...]]:
@@ -141,13 +168,33 @@ def read_candidates(answers: Answers, environ: Mapping[str, str] = os.environ) -
     if isinstance(own, Missing):
         return own
     nodes = kubernetes.items("/api/v1/nodes", environ)
-    by_claim: Answer[tuple[Device, ...]] = read_devices("", environ) if answers.slices else ()
-    with_gpus = then(by_claim, lambda devices: frozenset(one.node for one in devices if one.driver == GPU_DRIVER))
-    return then(with_gpus, lambda with_gpus: parsed(nodes, "candidates of the API", partial(_candidates, own.spec, with_gpus)))
+    return parsed(nodes, _CANDIDATES, partial(_candidates, own.spec, partial(_with_gpus_by_claim, environ)))
 
 
-def _candidates(spec: Mapping[str, Any], with_gpus: Collection[str], nodes: list[dict[str, Any]]) -> tuple[Candidate, ...]:
-    return tuple(Candidate(_name(node), taints_of(node)) for node in nodes if _selects(spec, with_gpus, node))
+def _with_gpus_by_claim(environ: Mapping[str, str]) -> Answer[Collection[str]]:
+    pools = read_pools("", environ)
+    return () if is_absent(pools) else then(pools, partial(nodes_with, GPU_DRIVER))
+
+
+def _candidates(
+    spec: Mapping[str, Any], read_with_gpus: Callable[[], Answer[Collection[str]]], nodes: list[dict[str, Any]]
+) -> Answer[tuple[Candidate, ...]]:
+    """Return the nodes that a pod of this spec selects. `read_with_gpus`: the nodes with GPUs by claim, for a pod that may be on any.
+
+    A node of another form costs itself alone. Where that is every node, it is the pod's spec that has another form.
+    """
+    with_gpus = () if any(_selectors(spec)) else read_with_gpus()
+    found = [(_name(node), parsed(node, _CANDIDATES, partial(_taints_if_selected, spec, with_gpus))) for node in nodes]
+    lacks = [one for _, one in found if isinstance(one, Missing)]
+    if with_gpus in lacks or (lacks and len(lacks) == len(found)):
+        return lacks[0]
+    return tuple(Candidate(name, taints) for name, taints in found if taints is not None)
+
+
+def _taints_if_selected(
+    spec: Mapping[str, Any], with_gpus: Answer[Collection[str]], node: dict[str, Any]
+) -> Answer[tuple[Taint, ...] | None]:
+    return then(_selects(spec, with_gpus, node), lambda is_selected: taints_of(node) if is_selected else None)
 
 
 def _name(node: dict[str, Any]) -> str:
@@ -157,13 +204,20 @@ def _name(node: dict[str, Any]) -> str:
     return name
 
 
-def _selects(spec: Mapping[str, Any], with_gpus: Collection[str], node: dict[str, Any]) -> bool:
-    """Decide as the scheduler (Kubernetes, Assigning Pods to Nodes): every label of nodeSelector, and one term of the affinity."""
-    labels, wanted = labels_of(node), spec.get("nodeSelector") or {}
+def _selectors(spec: Mapping[str, Any]) -> tuple[Mapping[str, str], Sequence[dict[str, Any]]]:
     required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(_REQUIRED) or {}
-    terms = required.get("nodeSelectorTerms") or ()
+    return spec.get("nodeSelector") or {}, required.get("nodeSelectorTerms") or ()
+
+
+def _selects(spec: Mapping[str, Any], with_gpus: Answer[Collection[str]], node: dict[str, Any]) -> Answer[bool]:
+    """Decide as the scheduler (Kubernetes, Assigning Pods to Nodes): every label of nodeSelector, and one term of the affinity.
+
+    `with_gpus`: nodes with GPUs by resource claim, which decide for a node without a device plugin.
+    """
+    labels, (wanted, terms) = labels_of(node), _selectors(spec)
     if not (wanted or terms):
-        return _name(node) in with_gpus or quantity(node["status"]["capacity"].get(GPU, "0")) > 0
+        by_plugin = quantity(((node.get("status") or {}).get("capacity") or {}).get(GPU, "0")) > 0
+        return by_plugin or then(with_gpus, lambda with_gpus: _name(node) in with_gpus)
     if any(labels.get(key) != value for key, value in wanted.items()):
         return False
     return not terms or any(_fits(term, node, labels) for term in terms)
@@ -187,9 +241,10 @@ def _holds(need: dict[str, Any], values: Mapping[str, str]) -> bool:
         return (found is not None) == (operator == "Exists")
     if operator not in {"Gt", "Lt"}:
         raise ValueError(f"no operator of a selector: {operator!r:.40}")
+    bound = int(wanted[0])  # of another form it is so for every node, also for one without the label
     if found is None or not _WHOLE.fullmatch(found):
         return False
-    return int(found) > int(wanted[0]) if operator == "Gt" else int(found) < int(wanted[0])
+    return int(found) > bound if operator == "Gt" else int(found) < bound
 
 
 def elsewhere_facts(answers: Answers, candidates: Answer[Sequence[Candidate]], used: Collection[str]) -> Facts:
@@ -203,10 +258,15 @@ def elsewhere_facts(answers: Answers, candidates: Answer[Sequence[Candidate]], u
         yield "kubernetes.nodes.untested_names", candidates, "text"
         return
     others = [one for one in candidates if one.name not in used]
-    bad = [bad_taints(one.taints) for one in others]  # shown as `node-07 (node.kubernetes.io/unschedulable)`
-    names = [f"{one.name} ({', '.join(keys)})" if keys else one.name for one, keys in zip(others, bad, strict=True)]
+    names = list(map(_shown, others))
     yield "kubernetes.nodes.untested", len(others), "count"
     yield "kubernetes.nodes.untested_names", join_fitting(names) or "none", "text"
+
+
+def _shown(one: Candidate) -> str:
+    """Return `node-07 (node.kubernetes.io/unschedulable)`."""
+    said = "in no known form" if isinstance(one.taints, Missing) else ", ".join(bad_taints(one.taints))
+    return f"{one.name} ({said})" if said else one.name
 
 
 def own_facts(answers: Answers) -> Facts:

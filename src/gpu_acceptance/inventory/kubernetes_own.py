@@ -14,13 +14,16 @@ _WITH_GPU = (GPU, "nvidia.com/mig-")  # whole, shared (nvidia.com/gpu.shared), a
 
 
 class Pod(NamedTuple):
-    """A pod that has not ended. `owner`: the uid of its controller. `claims`: names of its resource claims, in its namespace."""
+    """A pod that has not ended. `owner`: the uid of its controller. `claims`: names of its resource claims, in its namespace.
+
+    One of another form is a pod all the same, without that.
+    """
 
     name: str
     uid: str
     owner: str
-    gpus: tuple[str, ...]  # resources of GPUs of which it has more than none
-    claims: tuple[str, ...]
+    gpus: Answer[tuple[str, ...]]  # resources of GPUs of which it has more than none
+    claims: Answer[tuple[str, ...]]
     spec: Mapping[str, Any]  # as the API gives it
 
 
@@ -42,9 +45,10 @@ def read(environ: Mapping[str, str] = os.environ) -> Answers:
         return Answers(lack, lack, own)
     node = parsed(kubernetes.get(f"/api/v1/nodes/{name}", environ), "node of the API", read_node)
     pods = parsed(kubernetes.get(f"/api/v1/pods?fieldSelector=spec.nodeName%3D{name}", environ), "pods of the API", _pods)
-    has_plugin = isinstance(node, Missing) or any(one.resource == GPU for one in node.devices)
-    slices: Answer[tuple[Devices, ...]] = () if has_plugin else then(kubernetes_dra.read_devices(name, environ), kubernetes_dra.by_driver)
-    claims = {pod.name: pod.claims for pod in known(pods) if pod.claims and pod.uid != own}
+    # The kubelet leaves the resource of a plugin that was removed at 0 (pkg/kubelet/nodestatus/setters.go).
+    has_plugin = isinstance(node, Missing) or any(one.resource == GPU and one.capacity != 0 for one in node.devices)
+    slices: Answer[tuple[Devices, ...]] = () if has_plugin else then(kubernetes_dra.read_pools(name, environ), kubernetes_dra.by_driver)
+    claims = {pod.name: known(pod.claims) for pod in known(pods) if known(pod.claims) and pod.uid != own}
     return Answers(node, pods, own, slices, kubernetes_dra.drivers_of(claims, environ))
 
 
@@ -60,11 +64,16 @@ def _has_ended(status: dict[str, Any]) -> bool:
 
 def _pod(meta: dict[str, Any], spec: dict[str, Any], status: dict[str, Any]) -> Pod:
     owner = next((owner["uid"] for owner in meta.get("ownerReferences") or () if owner.get("controller")), "")
+    name = one_line(f"{meta['namespace']}/{meta['name']}")
+    claims = parsed(spec, f"pod {name} of the API", lambda spec: tuple(_claims(spec, status)))
+    return Pod(name, meta["uid"], owner, parsed(spec, f"pod {name} of the API", _gpus_of), claims, spec)
+
+
+def _gpus_of(spec: Mapping[str, Any]) -> tuple[str, ...]:
     containers = [*spec["containers"], *(spec.get("initContainers") or ())]
     limits = [item for container in containers for item in ((container.get("resources") or {}).get("limits") or {}).items()]
     # An amount that cannot be read is not none.
-    gpus = dict.fromkeys(one_line(name) for name, number in limits if name.startswith(_WITH_GPU) and amount(name, number) != 0)
-    return Pod(one_line(f"{meta['namespace']}/{meta['name']}"), meta["uid"], owner, tuple(gpus), tuple(_claims(spec, status)), spec)
+    return tuple(dict.fromkeys(one_line(name) for name, number in limits if name.startswith(_WITH_GPU) and amount(name, number) != 0))
 
 
 def _claims(spec: dict[str, Any], status: dict[str, Any]) -> Iterator[str]:

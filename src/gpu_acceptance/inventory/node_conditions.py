@@ -1,4 +1,4 @@
-"""Conditions of a Kubernetes node: which of them are faults, by the table in node_conditions.yaml."""
+"""Conditions, labels and taints of a Kubernetes node: which of them are faults, by the table in node_conditions.yaml."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gpu_acceptance.base.strict_yaml import parse
-from gpu_acceptance.inventory.answer import Answer, Missing, Why, one_line
+from gpu_acceptance.inventory.answer import Answer, Missing, Why, one_line, shown
 
 CONDITIONS_FILE = Path(__file__).with_name("node_conditions.yaml")
 KUBELET = "kubelet"
@@ -45,7 +45,7 @@ class Meaning(StrEnum):
     FAULT = "fault"
     BLIND = "proves nothing"  # its agent does not know, or we do not know what its status means
     PLAN = "a plan"
-    FOREIGN = "unknown, and its name does not speak of GPUs"
+    FOREIGN = "unknown, and its name speaks neither of hardware nor of a fault"
 
 
 class Judged(NamedTuple):
@@ -55,6 +55,10 @@ class Judged(NamedTuple):
     agent: str
     meaning: Meaning
 
+    @property
+    def name(self) -> str:
+        return self.condition.type
+
     def __str__(self) -> str:
         """Return `XIDErrors True (AKS: XID 79 on GPU 3)`."""
         one = self.condition
@@ -62,6 +66,17 @@ class Judged(NamedTuple):
             return one.status.detail
         said = one.message or one.reason or "no reason"
         return f"{one.type} {one.status} ({self.agent or 'an agent that is not in the table'}: {said})"
+
+
+class Mark(NamedTuple):
+    """A label or a taint, and its meaning."""
+
+    name: str
+    value: str
+    meaning: Meaning
+
+    def __str__(self) -> str:
+        return f"{self.name}={self.value}" if self.value else self.name
 
 
 def read_conditions(status: Mapping[str, Any]) -> tuple[Condition, ...]:
@@ -87,8 +102,7 @@ def _condition(one: object) -> Condition:
 
 def _said(field: object) -> str:
     """Return any text on one line: reasons are meant for people, and some agents write JSON."""
-    line = " ".join(field.split()) if isinstance(field, str) else ""
-    return (line if line.isprintable() else ascii(line))[:_MOST_TEXT]
+    return shown(field, _MOST_TEXT) if isinstance(field, str) else ""
 
 
 def judge(conditions: Sequence[Condition]) -> list[Judged]:
@@ -100,13 +114,35 @@ def _judged(one: Condition) -> Judged:
     agent, kind = _entry(one.type.lower())
     if kind == "plans":
         return Judged(one, agent, Meaning.PLAN)
-    if one.type and not kind and not speaks_of_gpus(one.type):
-        return Judged(one, agent, Meaning.FOREIGN)
     bad = _BAD.get(kind) or _bad_by_name(one.type)
+    if one.type and not kind and not speaks_of_hardware(one.type):
+        is_suspect = states_a_fault(one.type) and one.status in (bad or {"True"})
+        return Judged(one, agent, Meaning.BLIND if is_suspect else Meaning.FOREIGN)
     if one.status in bad:
         is_blind = kind == "blind_if_true" or one.reason in _agents().get(agent, {}).get("blind_reasons", ())
         return Judged(one, agent, Meaning.BLIND if is_blind else Meaning.FAULT)
     return Judged(one, agent, Meaning.SOUND if bad and one.status in {"True", "False"} else Meaning.BLIND)
+
+
+def judge_labels(labels: Mapping[str, str]) -> list[Mark]:
+    """Return the meaning of each label. One that the table does not have is of no agent."""
+    return [Mark(key, value, _by_table("labels", f"{key}={value}") or Meaning.FOREIGN) for key, value in labels.items()]
+
+
+def judge_taints(taints: Iterable[tuple[str, str]]) -> list[Mark]:
+    """Return the meaning of each taint, key and value. One of no agent proves nothing if it speaks of a fault of hardware."""
+    return [Mark(key, value, _by_table("taints", f"{key}={value}") or _by_words(f"{key} {value}")) for key, value in taints]
+
+
+def _by_table(kind: str, mark: str) -> Meaning | None:
+    for word, meaning in (("bad", Meaning.FAULT), ("blind", Meaning.BLIND)):
+        if any(fnmatchcase(mark, pattern) for rows in _agents().values() for pattern in rows.get(f"{word}_{kind}", ())):
+            return meaning
+    return None
+
+
+def _by_words(text: str) -> Meaning:
+    return Meaning.BLIND if speaks_of_hardware(text) and states_a_fault(text) else Meaning.FOREIGN
 
 
 @cache
@@ -134,18 +170,31 @@ def _entry(name: str) -> tuple[str, str]:
 
 def _words(name: str) -> set[str]:
     """Return the words of a name in lower case; of `GPUXIDError` XID and Error, as no case tells where GPU ends."""
-    rest = re.sub("|".join(_unlisted("gpu_texts")), " ", name, flags=re.IGNORECASE)
-    return {word.lower() for word in _WORD.findall(rest)}
+    rest = re.sub("|".join(_unlisted("hardware_texts")), " ", name, flags=re.IGNORECASE)
+    rest = re.sub("|".join(_unlisted("acronyms")), r" \g<0> ", rest)
+    acronyms = _unlisted("acronyms") & set(rest.split())
+    return {word.lower() for word in [*acronyms, *_WORD.findall(rest)]}
 
 
-def speaks_of_gpus(name: str) -> bool:
-    """Return True for a name that speaks of GPUs or of what connects them."""
-    return any(text in name.lower() for text in _unlisted("gpu_texts")) or bool(_words(name) & _unlisted("gpu_words"))
+def speaks_of_hardware(name: str) -> bool:
+    """Return True for a name that speaks of GPUs, of what connects them, or of the node's hardware."""
+    return any(text in name.lower() for text in _unlisted("hardware_texts")) or bool(_words(name) & _unlisted("hardware_words"))
+
+
+def _fault_words(name: str) -> frozenset[str]:
+    return _unlisted("fault_words") | (_unlisted("hardware_fault_words") if speaks_of_hardware(name) else frozenset())
+
+
+def states_a_fault(name: str) -> bool:
+    """Return True for a name with a word for a fault, or with the opposite of a word for what is well: `DiskFailed`, `StorageNotReady`."""
+    words = _words(name)
+    return bool(words & _fault_words(name) or (words & _unlisted("negations") and words & _unlisted("sound_words")))
 
 
 def _bad_by_name(name: str) -> set[str]:
     """Return the status that is a fault by the words of a name, nothing where they do not tell: `GpuEccErrors` True, `GPUHealthy` False."""
-    is_fault, is_sound, is_negated = (bool(_words(name) & _unlisted(kind)) for kind in ("fault_words", "sound_words", "negations"))
+    kinds = (_fault_words(name), _unlisted("sound_words"), _unlisted("negations"))
+    is_fault, is_sound, is_negated = (bool(_words(name) & kind) for kind in kinds)
     if is_negated:
         is_fault, is_sound = is_sound or not is_fault, is_fault
     if is_fault == is_sound:

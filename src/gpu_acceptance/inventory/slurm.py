@@ -5,6 +5,7 @@ import re
 import shlex
 import subprocess
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import psutil
@@ -15,8 +16,8 @@ from gpu_acceptance.inventory.answer import (
     Why,
     combine,
     cpus_in,
-    one_line,
     parsed,
+    shown,
     then,
 )
 
@@ -30,12 +31,26 @@ _CONTROLLER = re.compile(r"Slurmctld\((\w+)\) at (\S+) is (UP|DOWN)", re.ASCII)
 # `gpu:h200:8(IDX:0-7)`, `gpu:1g.10gb+me:2`, `shard:h200:8(0/8,8/8)`: names and types are any text of gres.conf(5) without `:` and `,`.
 _GRES = re.compile(r"([^\s:,()=]+)(?::[^\s:,()=]+){0,2}:([0-9]{1,9})([KMGTP]?)(?:\([^()]*\))?", re.ASCII)
 _FACTOR = {suffix: 1024**power for power, suffix in enumerate(("", *"KMGTP"))}
-_FREE_TEXT = re.compile(r"\s(?:Reason|Comment|Extra)=(.*)", re.DOTALL)  # text of people, up to the end of the line
+_FREE_TEXT = re.compile(r"\s(?:Reason|Comment|Extra)=(.*)", re.DOTALL)  # text of people, up to the end of the record
+# Before and behind the fields that are read; `--oneliner` keeps the order of slurm_sprint_job_info (src/api/job_info.c).
+_JOB_NAME = re.compile(r"\sJobName=.*?\s(?=UserId=)", re.DOTALL)
+_FREE_TEXT_OF_JOB = re.compile(r"\s(?:Features|Reservation|Command|WorkDir|AdminComment|SystemComment|Comment|Extra)=")
 _SETTING = re.compile(r"(\w+)\s*= ?(.*)", re.ASCII)
 _SHARE = re.compile(r"\sNodes=(\S+) CPU_IDs=(\S+) Mem=([0-9]{1,12}) GRES=(\S*)")
 # `MIXED+DRAIN`, `REBOOT*+DRAIN`, `ALLOCATED+`, `DOWN+?`: any word may carry marks, and `?` is a flag that this scontrol does not know
 # (node_state_string and node_state_flag_string in Slurm's src/common/slurm_protocol_defs.c).
 _STATE = re.compile(r"[A-Z_]+[*~#!%$@^-]*(?:\+(?:[A-Z_]+|\?)[*~#!%$@^-]*)*\+?", re.ASCII)
+_MARKS = {  # sinfo(1), Node State Codes
+    "*": "NOT_RESPONDING",
+    "~": "POWERED_DOWN",
+    "#": "POWERING_UP",
+    "%": "POWERING_DOWN",
+    "!": "POWER_DOWN",
+    "$": "MAINTENANCE",
+    "@": "REBOOT_REQUESTED",
+    "^": "REBOOT_ISSUED",
+    "-": "PLANNED",
+}
 _ROW = re.compile(r"(?P<pid>[0-9]+|-1)\s+(?P<job>[0-9]+)\s+[\w+.]+\s+[0-9-]+\s+[0-9-]+", re.ASCII)
 
 
@@ -58,7 +73,7 @@ class Job(NamedTuple):
 
 
 class State(NamedTuple):
-    """A node's state. `flags`: words and marks beside it, like DRAIN, NOT_RESPONDING or `*`."""
+    """A node's state. `flags`: words beside it, like DRAIN and NOT_RESPONDING, and `?`."""
 
     word: str
     flags: tuple[str, ...]
@@ -116,7 +131,8 @@ def job(environ: Mapping[str, str] = os.environ) -> Answer[Job]:
     number = environ.get(JOB, "")
     if not re.fullmatch("[0-9]{1,10}", number):
         return Missing(Why.NOT_THERE, f"{JOB}={number!r:.80} is not the number of a job")
-    return parsed(ask("scontrol", "--details", "--oneliner", "show", "job", number, environ=environ), "job of Slurm", parse_job)
+    answer = ask("scontrol", "--details", "--oneliner", "show", "job", number, environ=environ)
+    return parsed(answer, "job of Slurm", partial(parse_job, number=number))
 
 
 def partition_of(job: Answer[Job], environ: Mapping[str, str] = os.environ) -> Answer[Partition]:
@@ -163,8 +179,16 @@ def parse_controllers(text: str) -> dict[str, bool]:
     return found
 
 
-def parse_job(text: str) -> Job:
-    """Parse a job. CPU_IDs names threads, also where slurm.conf counts cores as CPUs (22.05: 0-7 for four CPUs with two threads each)."""
+def parse_job(text: str, number: str) -> Job:
+    """Parse the job of this number among all tasks of its array, or all parts of a heterogeneous job.
+
+    CPU_IDs names threads, also where slurm.conf counts cores as CPUs (22.05: 0-7 for four CPUs with two threads each).
+    """
+    records = [record for record in _records(text, "JobId") if re.match(rf"JobId={number}\s", record)]
+    if len(records) != 1:
+        raise ValueError(f"{len(records)} records of job {number}: {text!r:.80}")
+    text = _JOB_NAME.sub(" ", records[0], count=1)
+    text = _FREE_TEXT_OF_JOB.split(text, maxsplit=1)[0]
     ends = _field(text, "EndTime", "[0-9]{1,12}|Unknown|NONE")
     _field(text, "JOB_GRES")
     _field(text, "MinCPUsNode")
@@ -184,10 +208,10 @@ def parse_partition(text: str) -> Partition:
 def parse_nodes(text: str) -> tuple[Node, ...]:
     """Parse nodes. One whose state or memory has another form is a node all the same, without that."""
     found = []
-    for line in filter(str.strip, text.splitlines()):
-        free = _FREE_TEXT.search(line)
-        fields = line[: free.start()] if free else line
-        name, reason = _field(fields, "NodeName", r"[\w.-]+"), one_line(free[1][:200]) if free and free[1].strip() else ""
+    for record in _records(text, "NodeName"):
+        free = _FREE_TEXT.search(record)
+        fields = record[: free.start()] if free else record
+        name, reason = _field(fields, "NodeName", r"[\w.-]+"), shown(free[1], _MOST_DETAIL) if free else ""
         state = parsed(fields, name, lambda fields: _state(_field(fields, "State")))
         memory_mib = parsed(fields, name, lambda fields: int(_field(fields, "RealMemory", "[0-9]{1,12}")))
         found.append(Node(name, state, reason, memory_mib))
@@ -196,12 +220,20 @@ def parse_nodes(text: str) -> tuple[Node, ...]:
     return tuple(found)
 
 
+def _records(text: str, head: str) -> list[str]:
+    """Return the records, each of which begins a line with `NodeName=`: free text in them may have several lines, also with --oneliner."""
+    before, *records = re.split(rf"^(?={head}=)", text, flags=re.MULTILINE)
+    if before.strip():
+        raise ValueError(f"no {head}=: {before!r:.80}")
+    return records
+
+
 def _state(text: str) -> State:
-    """Return the state, and its flags and marks, each once: `DOWN*+DRAIN` is DOWN with `*` and DRAIN. A last `+` is COMPLETING."""
+    """Return the state, and its flags, each once: `DOWN*+DRAIN` is DOWN with NOT_RESPONDING and DRAIN. A last `+` is COMPLETING."""
     if not _STATE.fullmatch(text):
         raise ValueError(f"not of the form {_STATE.pattern}: {text!r:.80}")
     word, *flags = re.findall(r"[A-Z_]+|[?*~#!%$@^-]", f"{text}COMPLETING" if text.endswith("+") else text)
-    return State(word, tuple(dict.fromkeys(flags)))
+    return State(word, tuple(dict.fromkeys(_MARKS.get(flag, flag) for flag in flags)))
 
 
 def parse_names(text: str) -> tuple[str, ...]:

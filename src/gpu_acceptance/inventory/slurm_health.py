@@ -28,9 +28,15 @@ _STEP = "--overlap", "--ntasks-per-node=1", "--immediate=30", "--time=1", "--gre
 Findings = Iterator[tuple[str, Answer[bool] | Answer[int] | Answer[float], str, str]]
 
 _AT_WORK = {"ALLOCATED", "MIXED"}
-# sinfo(1), Node State Codes: plans and reservations are no faults; an unknown flag is one.
-_SOUND = {"CLOUD", "DYNAMIC_NORM", "MAINTENANCE", "PLANNED", "RESERVED", "-", "$"}
-_OUT = {"DRAIN", "FAIL", "NOT_RESPONDING", "POWERED_DOWN", "POWERING_DOWN", "INVALID_REG", "*"}  # flags with which no job starts on a node
+# Flags of a node: sinfo(1), Node State Codes, and node_state_flags in Slurm's src/common/slurm_protocol_defs.c, 20.11 (POWER) to 25.11.
+_FAULTS = {"DRAIN", "FAIL", "INVALID_REG", "NOT_RESPONDING", "POWER", "POWERED_DOWN", "POWERING_DOWN", "POWERING_UP", "REBOOT_ISSUED"}
+# With these no job starts on a node that is idle, and those on it go on.
+_CLOSED = {"BLOCKED", "MAINTENANCE", "PERFCTRS", "POWER_DOWN", "POWER_DRAIN", "POWER_UP", "RESERVED"}
+# Plans, kinds of nodes, and COMPLETING: another job on the node ends.
+_HARMLESS = {
+    *("CLOUD", "COMPLETING", "DYNAMIC_FUTURE", "DYNAMIC_NORM", "EXTERNAL", "PLANNED"),
+    *("REBOOT_CANCEL", "REBOOT_REQUESTED", "RESUME", "UNDRAIN"),
+}
 
 
 def controller(answers: Answer[Mapping[str, bool]]) -> Findings:
@@ -50,9 +56,10 @@ def allocation(allocated: Answer[Sequence[Node]], job: str, homes: Sequence[str]
     if isinstance(allocated, Missing):
         yield from all_missing("slurm.allocation", allocated, unsound="count", unused="count", doubled="count", strangers="count")
         return
-    unread = [node.state for node in allocated if isinstance(node.state, Missing)]
-    unsound = [state_of(node) for node in allocated if not isinstance(node.state, Missing) and not _is_sound(node.state)]
-    yield "slurm.allocation.unsound", unread[0] if unread and not unsound else len(unsound), "count", join_names(unsound)
+    sound = [(node, _is_sound(node)) for node in allocated]
+    unsound = [state_of(node) for node, is_sound in sound if is_sound is False]
+    lack = next((is_sound for _, is_sound in sound if isinstance(is_sound, Missing)), None)
+    yield "slurm.allocation.unsound", len(unsound) if unsound or lack is None else lack, "count", join_names(unsound)
     wanted, used = {f"{job} {node.name}" for node in allocated}, Counter(homes)
     unused = sorted(wanted - used.keys())
     yield "slurm.allocation.unused", len(unused), "count", join_names([home.partition(" ")[2] for home in unused])
@@ -62,8 +69,18 @@ def allocation(allocated: Answer[Sequence[Node]], job: str, homes: Sequence[str]
     yield "slurm.allocation.strangers", len(strangers), "count", join_names([f"job and node {home!r}" for home in strangers])
 
 
-def _is_sound(state: State) -> bool:
-    return state.word in _AT_WORK and not set(state.flags) - _SOUND
+def _is_sound(node: Node) -> Answer[bool]:
+    """Return True for a node that does its work; an unknown flag proves nothing, unless the rest of the state is a fault."""
+    if isinstance(node.state, Missing):
+        return node.state
+    if node.state.word not in _AT_WORK or _FAULTS & set(node.state.flags):
+        return False
+    unknown = _unknown(node.state)
+    return Missing(Why.UNREADABLE, f"{state_of(node)}: unknown to this program: {join_names(unknown)}"[:200]) if unknown else True
+
+
+def _unknown(state: State) -> list[str]:
+    return [flag for flag in state.flags if flag not in _FAULTS | _CLOSED | _HARMLESS]
 
 
 def partition(found: Answer[Partition]) -> Findings:
@@ -79,7 +96,9 @@ def partition_facts(nodes: Answer[Sequence[Node]]) -> Iterator[tuple[str, Answer
 
 
 def _starts_jobs(state: State) -> bool:
-    return state.word in {"IDLE", *_AT_WORK} and not set(state.flags) & _OUT
+    if _FAULTS & set(state.flags) or _unknown(state):
+        return False
+    return state.word in _AT_WORK or (state.word == "IDLE" and not _CLOSED & set(state.flags))
 
 
 def state_of(node: Node) -> str:
@@ -93,14 +112,19 @@ def isolation(config: Answer[Mapping[str, str]]) -> Findings:
     if isinstance(config, Missing):
         yield from all_missing("slurm.isolation", config, cpus="bool", memory="bool", gpus="bool", processes="bool")
         return
-    plugins = [name.strip() for name in config["TaskPlugin"].split(",")]
-    by_cgroup = {name for name, value in config.items() if value.lower() == "yes"} if "task/cgroup" in plugins else set()
+    plugins = _plugins(config, "TaskPlugin")
+    by_cgroup = {name for name, value in config.items() if value.lower() == "yes"} if "cgroup" in plugins else set()
     detail = f"TaskPlugin={config['TaskPlugin']}"
-    yield "slurm.isolation.cpus", "task/affinity" in plugins or "ConstrainCores" in by_cgroup, "bool", detail
+    yield "slurm.isolation.cpus", "affinity" in plugins or "ConstrainCores" in by_cgroup, "bool", detail
     yield "slurm.isolation.memory", "ConstrainRAMSpace" in by_cgroup, "bool", detail
     yield "slurm.isolation.gpus", "ConstrainDevices" in by_cgroup, "bool", detail
     tracking = config.get("ProctrackType", "")
-    yield "slurm.isolation.processes", tracking == "proctrack/cgroup", "bool", f"ProctrackType={tracking}"
+    yield "slurm.isolation.processes", _plugins(config, "ProctrackType") == {"cgroup"}, "bool", f"ProctrackType={tracking}"
+
+
+def _plugins(config: Mapping[str, str], setting: str) -> set[str]:
+    """Return plugins without their kind, which slurm.conf may leave out: `task/cgroup` and `cgroup` (Slurm, src/interfaces/task.c)."""
+    return {name.strip().rpartition("/")[2] for name in config.get(setting, "").split(",")}
 
 
 def cpus(given: Answer[Share], bound: frozenset[int]) -> Findings:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from gpu_acceptance.base.text import format_ranges
-from gpu_acceptance.inventory.kernel_lines import FORMS
+from gpu_acceptance.inventory.kernel_forms import FORMS
 from gpu_acceptance.inventory.xids import NO_REPAIR, Remedy, UnitRules, catalogue, links, meanings
 from tools.markdown import MADE_BY, cell
 

@@ -7,10 +7,11 @@ from hypothesis import strategies as st
 
 from gpu_acceptance.inventory import kernel_log
 from gpu_acceptance.inventory.answer import Missing, Why
-from gpu_acceptance.inventory.kernel_lines import FORMS, read_line
-from gpu_acceptance.inventory.kernel_lines import WORDS as WORDS_THAT_ARE_READ
+from gpu_acceptance.inventory.kernel_forms import FORMS
+from gpu_acceptance.inventory.kernel_forms import WORDS as WORDS_THAT_ARE_READ
+from gpu_acceptance.inventory.kernel_lines import read_line
 from gpu_acceptance.inventory.kernel_log import KernelLog
-from gpu_acceptance.inventory.kernel_records import HostError, LostGpu, Message, PcieError, SXid, Xid
+from gpu_acceptance.inventory.kernel_messages import HostError, LostGpu, Message, PcieError, SXid, Xid
 
 NONE = Missing(Why.NOT_THERE, "the line names none")
 

@@ -10,18 +10,10 @@ from gpu_acceptance.base.text import each_once
 from gpu_acceptance.inventory.answer import Answer, Missing, Why, all_missing, is_absent, known
 from gpu_acceptance.inventory.gpu import GpuReading
 from gpu_acceptance.inventory.infiniband import RdmaDevice
-from gpu_acceptance.inventory.kernel_lines import CORRECTED, FATAL, GPUS, HOST, PCIE, WORDS, read_line
-from gpu_acceptance.inventory.kernel_records import (
-    OLD_SNAPSHOT,
-    DeviceError,
-    HostError,
-    LostGpu,
-    Message,
-    PcieError,
-    SXid,
-    Xid,
-    messages,
-)
+from gpu_acceptance.inventory.kernel_forms import CORRECTED, FATAL, GPUS, HOST, PCIE, WORDS
+from gpu_acceptance.inventory.kernel_lines import read_line
+from gpu_acceptance.inventory.kernel_messages import OLD_SNAPSHOT, DeviceError, HostError, LostGpu, Message, PcieError, SXid, Xid
+from gpu_acceptance.inventory.kernel_records import messages
 from gpu_acceptance.inventory.kmsg import Reach, read_kmsg
 from gpu_acceptance.inventory.pci_topology import Place, nvml_bus_id
 from gpu_acceptance.inventory.xids import NO_REPAIR, labels_of, meaning_of

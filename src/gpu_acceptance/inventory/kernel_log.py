@@ -12,13 +12,24 @@ from gpu_acceptance.inventory.gpu import GpuReading
 from gpu_acceptance.inventory.infiniband import RdmaDevice
 from gpu_acceptance.inventory.kernel_forms import CORRECTED, FATAL, GPUS, HOST, PCIE, WORDS
 from gpu_acceptance.inventory.kernel_lines import read_line
-from gpu_acceptance.inventory.kernel_messages import OLD_SNAPSHOT, DeviceError, HostError, LostGpu, Message, PcieError, SXid, Xid
+from gpu_acceptance.inventory.kernel_messages import (
+    OLD_SNAPSHOT,
+    AnyMessage,
+    DeviceError,
+    HostError,
+    LostGpu,
+    Message,
+    PcieError,
+    SXid,
+    Xid,
+)
 from gpu_acceptance.inventory.kernel_records import messages
 from gpu_acceptance.inventory.kmsg import Reach, read_kmsg
 from gpu_acceptance.inventory.pci_topology import Place, nvml_bus_id
 from gpu_acceptance.inventory.xids import NO_REPAIR, labels_of, meaning_of
 
-_MOST_ALIKE = 100  # listed messages of one kind about one device; one that repeats endlessly must not hide another
+_MOST_ALIKE = 100  # listed messages that differ in nothing that is judged; one that repeats endlessly must not hide another
+_NEVER_DECIDES = {"at_s", "text", "pid", "process"}
 Finding = tuple[str, Answer[int], str, str] | tuple[str, Answer[int], str, str, dict[str, int]]  # metric, value, unit, detail, labels
 Findings = Iterator[Finding]
 
@@ -48,12 +59,20 @@ def read(root: Path = Path("/")) -> KernelLog:
     lines = [read_line(at_s, text.decode("utf-8", "backslashreplace")) for at_s, text in records.kept]
     lists: dict[str, Any] = {name: [] for name in _LISTS}
     seen: Counter[Hashable] = Counter()
-    for name, kind, message in messages([line for line in lines if line]):
-        seen[name, kind] += 1
-        if seen[name, kind] <= _MOST_ALIKE:
+    for name, message in messages([line for line in lines if line]):
+        kind = name, _what_decides(message)
+        seen[kind] += 1
+        if seen[kind] <= _MOST_ALIKE:
             lists[name].append(message)
     num_left_out = sum(max(0, number - _MOST_ALIKE) for number in seen.values())
     return KernelLog(records.reach, **{name: tuple(found) for name, found in lists.items()}, num_left_out=num_left_out)
+
+
+def _what_decides(message: AnyMessage) -> Hashable:
+    """Return all of a message that a figure depends on: a flood of harmless messages must not hide one that counts."""
+    meaning = meaning_of(message.number, message.text) if isinstance(message, Xid) else None
+    told = [(name, value) for name, value in vars(message).items() if name not in _NEVER_DECIDES]
+    return meaning, *((name, value.missing if isinstance(value, Missing) else value) for name, value in told)
 
 
 def errors(log: KernelLog, gpu: GpuReading, place: Answer[Place]) -> Findings:

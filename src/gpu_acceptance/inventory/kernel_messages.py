@@ -83,3 +83,6 @@ class DeviceError:
     pci_bus_id: str
     at_s: float
     text: str
+
+
+AnyMessage = Message | Xid | SXid | PcieError | LostGpu | HostError | DeviceError

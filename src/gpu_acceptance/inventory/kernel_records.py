@@ -2,7 +2,7 @@
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from gpu_acceptance.base.text import clip
 from gpu_acceptance.inventory.answer import Answer, Missing, Why
@@ -10,7 +10,7 @@ from gpu_acceptance.inventory.kernel_firmware import firmware_records
 from gpu_acceptance.inventory.kernel_forms import CORRECTED, FATAL, NON_FATAL, UNCORRECTED
 from gpu_acceptance.inventory.kernel_groups import MOST_OPEN, NEAR_S, Record, grouped
 from gpu_acceptance.inventory.kernel_lines import Line
-from gpu_acceptance.inventory.kernel_messages import DeviceError, HostError, LostGpu, Message, PcieError, SXid, Xid
+from gpu_acceptance.inventory.kernel_messages import AnyMessage, DeviceError, HostError, LostGpu, Message, PcieError, SXid, Xid
 
 _MOST_NEAR = 100  # records among which one line is looked for
 _HEADS = {
@@ -23,8 +23,8 @@ _NO_SEVERITY = Missing(Why.NOT_THERE, "the line names no severity")
 _NO_FATALITY = Missing(Why.NOT_THERE, "the line says neither Fatal nor Non-fatal")
 
 
-def messages(lines: Sequence[Line]) -> Iterator[tuple[str, object, object]]:
-    """Yield each record of a log: the list of KernelLog to which it belongs, a key that similar records share, and the message."""
+def messages(lines: Sequence[Line]) -> Iterator[tuple[str, AnyMessage]]:
+    """Yield each record of a log as a message, behind the list of KernelLog to which it belongs."""
     by_kind: dict[str, list[Line]] = {}
     for line in lines:
         by_kind.setdefault(line.kind, []).append(line)
@@ -34,22 +34,24 @@ def messages(lines: Sequence[Line]) -> Iterator[tuple[str, object, object]]:
     pcie = [*by_kind.get("pcie_errors", ()), *(line for line in firmware if line.kind == "pcie_errors")]
     links = _pcie_records(sorted(pcie, key=lambda line: line.at_s))
     gpus = {line.device for line in by_kind.get("gpu_devices", ())}
-    for line in by_kind.get("xids", ()):
-        yield "xids", line.keys, _xid(line)
-    for line in by_kind.get("unreadable", ()):
-        yield "unreadable", line.role, Message(line.at_s, clip(line.text, _MOST_TEXT), line.role)
-    for record in grouped(by_kind.get("sxids", ())):
-        yield "sxids", record.first.keys, _sxid(record)
-    for record in grouped(by_kind.get("lost_gpus", ())):
-        yield "lost_gpus", record.first.device, LostGpu(record.first.device, record.first.at_s, "lost" not in record.roles)
-    for record in grouped(by_kind.get("device_errors", ())):
-        yield "device_errors", record.first.device, DeviceError(record.first.device, record.first.at_s, clip(record.first.text, _MOST_TEXT))
-    for record in links:
-        error = _pcie(record, gpus)
-        yield "pcie_errors", (error.pci_bus_id, str(error.severity)), error
-    for record in _host_records(host, links):
-        error_of_host = _host(record)
-        yield "host_errors", (error_of_host.kind, str(error_of_host.severity)), error_of_host
+    found: dict[str, Iterable[AnyMessage]] = {
+        "xids": map(_xid, by_kind.get("xids", ())),
+        "unreadable": (Message(line.at_s, clip(line.text, _MOST_TEXT), line.role) for line in by_kind.get("unreadable", ())),
+        "sxids": map(_sxid, grouped(by_kind.get("sxids", ()))),
+        "lost_gpus": map(_lost, grouped(by_kind.get("lost_gpus", ()))),
+        "device_errors": map(_of_driver, grouped(by_kind.get("device_errors", ()))),
+        "pcie_errors": (_pcie(record, gpus) for record in links),
+        "host_errors": map(_host, _host_records(host, links)),
+    }
+    yield from ((name, message) for name, its in found.items() for message in its)
+
+
+def _lost(record: Record) -> LostGpu:
+    return LostGpu(record.first.device, record.first.at_s, "lost" not in record.roles)
+
+
+def _of_driver(record: Record) -> DeviceError:
+    return DeviceError(record.first.device, record.first.at_s, clip(record.first.text, _MOST_TEXT))
 
 
 _PROCESS = re.compile(r"pid=(?:(\d{1,10})|'<unknown>')(?:, name=(.*?))?(?:, (.*))?")

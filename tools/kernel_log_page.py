@@ -26,7 +26,7 @@ _KINDS = {
     "pcie_errors": "PCIe error",
     "host_errors": "error of the host",
     "device_errors": "error of a network card",
-    "gpu_devices": "devices at boot",
+    "devices": "devices at boot",
 }
 _XIDS = """
 ## XIDs

@@ -211,7 +211,7 @@ WORDS = (
 @given(st.lists(st.one_of(st.sampled_from(WORDS), st.text(max_size=5))).map("".join))
 def test_no_line_breaks_it(line):
     found = read_line(1.0, line)
-    assert found is None or (found.kind in {"gpu_devices", *KernelLog.__dataclass_fields__} and found.text == line)
+    assert found is None or (found.kind in {"devices", *KernelLog.__dataclass_fields__} and found.text == line)
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.example[:40])

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from gpu_acceptance.inventory.kernel_forms import CORRECTED, FATAL, UNCORRECTED
-from gpu_acceptance.inventory.kernel_groups import worst_of
+from gpu_acceptance.inventory.kernel_groups import severity_by_bits, worst_of
 from gpu_acceptance.inventory.kernel_lines import Line
 
 _FIRMWARE_FIELD = re.compile(
@@ -18,6 +18,8 @@ _FACTS = {
     "section": re.compile(r" *section[_ ]type: (.*)"),
     "device": re.compile(r" *device_id: ([0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]).*"),
     "address": re.compile(r" *physical_address: 0x([0-9a-f]+).*"),
+    "status": re.compile(r" *aer_uncor_status: 0x([0-9a-f]{1,8}).*"),
+    "fatal_bits": re.compile(r" *aer_uncor_severity: 0x([0-9a-f]{1,8}).*"),
     "corrected": re.compile(r" *It has been (corrected) by h/w.*"),
 }
 _OF_FIRMWARE = {"corrected": CORRECTED, "info": CORRECTED, "recoverable": UNCORRECTED, "fatal": FATAL}  # cper_severity_str
@@ -64,6 +66,7 @@ def _section(first: Line, facts: dict[str, str], severity: str) -> Line:
     section = facts.get("section", "")
     if "PCIe" in section and "device" in facts:
         device = _nvml(facts["device"])
+        severity = severity_by_bits(severity, facts.get("status", ""), facts.get("fatal_bits", ""))
         return Line("pcie_errors", "record", first.text, first.at_s, (device,), severity, "", device, "", {})
     if "memory" in section:
         page = int(facts.get("address", "0"), 16) >> 12

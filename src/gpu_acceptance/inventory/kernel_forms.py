@@ -13,14 +13,16 @@ CORRECTED, UNCORRECTED, NON_FATAL, FATAL = "corrected", "uncorrected", "non-fata
 WORST_FIRST = (FATAL, NON_FATAL, UNCORRECTED, CORRECTED)
 GPUS, PCIE, HOST = "gpus", "pcie", "host"  # what a line in no known form may be about
 
+_START = ("probe of", "probe with", "device inaccessible")
+_HEALTH = ("Health issue", "synd 0x", "PCI slot", "health recovery")
 WORDS_OF = {  # one of them is in each line of this kind
     "xids": ("Xid",),
     "sxids": ("SXid",),
     "lost_gpus": ("NVRM",),
     "pcie_errors": ("PCIe Bus Error", "AER", "aer_", "DPC", "Slot(", ":    ["),
     "host_errors": ("[Hardware Error]", "EDAC ", "Memory failure", "MCE", "mce: Unc"),
-    "device_errors": ("atal", "ATAL", "health compromised", "bad device", "Internal error"),
-    "gpu_devices": (" class 0x03",),
+    "device_errors": ("atal", "ATAL", "health compromised", "bad device", "Internal error", *_START, *_HEALTH),
+    "devices": (" class 0x",),
 }
 WORDS = tuple(word.encode() for words in WORDS_OF.values() for word in words)
 
@@ -44,6 +46,11 @@ class Form:
 _BUS = r"(?:PCI:)?(?P<bus>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})(?P<function>\.[0-7])?"
 _SOURCE = r"(?:id=|ID)?(?P<source>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]|[0-9a-fA-F]{4}\b)"
 _DEVICE = rf"(?P<driver>\S+) {_BUS}(?::pcie[0-9a-f]+)?: "
+# An interface has a state behind its name: "bnxt_en 0000:9a:00.0 (unnamed net_device) (uninitialized): ...".
+_DRIVER = rf"(?P<driver>\S+) {_BUS}(?: [^:]+)?: "
+DRIVER_GIVES_UP = (
+    r"health compromised|bad device here|Internal error detected|PCI slot .*unavailable|health recovery (?:failed|flow aborted)"
+)
 _SXID = rf"(?P<switch>nvidia-nvswitch\d+): SXid \({_BUS}\): (?P<number>\d{{1,9}})"
 _SEVERITY = r"(?P<severity>(?:Corr|Uncorr)ect(?:ed|able)(?: \((?:Non-)?Fatal\))?)"
 
@@ -91,9 +98,25 @@ FORMS: tuple[Form, ...] = (
         "NVRM: nvidia_open: GPU 0000:1b:00.0: failed",
         rf"NVRM: nvidia_open: GPU {_BUS}: failed.*",
     ),
+    # The driver does not take the GPU: nv-pci.c.
+    Form(
+        *("lost_gpus", "refused", "always"),
+        r"NVRM: The NVIDIA GPU 0000:1b:00.0 (PCI ID: 10de:2330)\x0aNVRM: installed in this system is not supported by the",
+        rf"NVRM: The NVIDIA GPU {_BUS}\b.*installed in this system.*",
+    ),
+    Form(
+        *("lost_gpus", "region", "always"),
+        "NVRM: BAR1 is 0M @ 0x0 (PCI:0000:1b:00.0)",
+        rf"NVRM: (?:This PCI I/O region .*NVRM: )?BAR\d+ is \d+M @ 0x[0-9a-f]+ \({_BUS}\).*",
+    ),
+    Form(
+        *("lost_gpus", "refusals", "in doubt, unless other lines name as many GPUs"),
+        "NVRM: The NVIDIA probe routine failed for 1 device(s).",
+        r"NVRM: (?:The NVIDIA probe routine failed for (?P<refused>\d{1,4}) device.*|This PCI I/O region assigned .*)",
+    ),
     # Advanced Error Reporting: the root port's own word first, then the device's.
     Form(
-        *("pcie_errors", "notice", "unless corrected; one error with the device's own line"),
+        *("pcie_errors", "notice", "unless corrected, of the device that it names; one error with that device's own line"),
         "pcieport 0000:15:01.0: AER: Uncorrected (Fatal) error received: 0000:1b:00.0",
         rf"{_DEVICE}AER: (?:Multiple )?{_SEVERITY}(?: error(?: message)? received(?: from|:) {_SOURCE})?.*",
     ),
@@ -108,7 +131,7 @@ FORMS: tuple[Form, ...] = (
         rf"{_DEVICE}(?:AER: )?PCIe Bus Error: severity=(?P<words>[^,]+)(?:, .*)?",
     ),
     Form(
-        *("pcie_errors", "detail", "by the other lines of its record: the firmware reported it"),
+        *("pcie_errors", "status", "by the other lines of its record: the firmware reported it"),
         "nvidia 0000:1b:00.0: AER: aer_status: 0x00004000, aer_mask: 0x00000000",
         rf"{_DEVICE}(?:AER: )?aer_status: 0x(?P<status>[0-9a-f]{{1,8}}).*",
     ),
@@ -129,19 +152,25 @@ FORMS: tuple[Form, ...] = (
         rf"{_DEVICE}(?:AER: )? *\[ ?\d{{1,2}}\] (?P<bit>.*?) *(?:\(First\))?",
     ),
     Form(
-        *("pcie_errors", "aftermath", "with the error before it, else by itself"),
+        *("pcie_errors", "aftermath", "as fatal, with the error before it, else by itself"),
         "nvidia 0000:1b:00.0: AER: can't recover (no error_detected callback)",
         rf"{_DEVICE}AER: can't recover.*",
         UNCORRECTED,
     ),
     Form(
-        *("pcie_errors", "aftermath", "with the error before it, else by itself"),
+        *("pcie_errors", "recovered", "with the error before it, else by itself"),
+        "pcieport 0000:15:01.0: AER: device recovery successful",
+        rf"{_DEVICE}AER: [Dd]evice recovery successful.*",
+        UNCORRECTED,
+    ),
+    Form(
+        *("pcie_errors", "aftermath", "as fatal, with the error before it, else by itself"),
         "pcieport 0000:15:01.0: AER: device recovery failed",
         rf"{_DEVICE}AER: [Dd]evice recovery .*",
         UNCORRECTED,
     ),
     Form(
-        *("pcie_errors", "containment", "always, but in doubt where software triggered it"),
+        *("pcie_errors", "containment", "as fatal, but in doubt where software triggered it"),
         "pcieport 0000:15:01.0: DPC: containment event, status:0x1f01 source:0x0000",
         rf"{_DEVICE}DPC:? containment event, status:0x(?P<trigger>[0-9a-f]{{1,4}})(?:[: ].*)?",
     ),
@@ -151,9 +180,10 @@ FORMS: tuple[Form, ...] = (
         rf"{_DEVICE}DPC:? (?P<reason>unmasked uncorrectable error|ERR_NONFATAL|ERR_FATAL|RP PIO error|software trigger|reserved error)\b.*",
     ),
     Form(
-        *("pcie_errors", "hotplug", "unless the kernel ignores it: the port has lost its link"),
+        *("pcie_errors", "hotplug", "as fatal, unless the kernel ignores it: the port has lost its link"),
         "pcieport 0000:15:01.0: pciehp: Slot(12): Link Down",
-        rf"{_DEVICE}(?:pciehp: )?Slot\([^)]*\): (?:Link Down|Card not present|Power fault|Cannot train link|No link)(?!.*ignored).*",
+        rf"{_DEVICE}(?:(?:pciehp: )?Slot\([^)]*\): (?:Link Down|Card not present|Power fault|Cannot train link|No link)"
+        r"|Card not present on Slot\()(?!.*ignored).*",
         UNCORRECTED,
     ),
     Form(
@@ -196,16 +226,44 @@ FORMS: tuple[Form, ...] = (
         r"(?:mce: )?MCE: Killing .* due to hardware memory corruption.*",
         UNCORRECTED,
     ),
-    # What a driver says of its own device; judged for the network cards that the job uses.
+    # What the kernel and a driver say of a device: drivers/base/dd.c of kernels up to 6.8 and since, drivers/pci/pci.c, mlx5 health.c.
     Form(
-        *("device_errors", "driver", "if of a network card that the job uses"),
-        "mlx5_core 0000:9a:00.0: poll_health:957:(pid 0): Fatal error 1 detected",
-        rf"(?P<driver>\S+) {_BUS}(?: \S+)?: .*(?:(?i:\bfatal\b)|health compromised|bad device here|Internal error detected).*",
+        *("device_errors", "probe", "if of the GPU driver, or of a network card that the job uses"),
+        "nvidia 0000:1b:00.0: probe with driver nvidia failed with error -1",
+        rf"(?P<driver>\S+) {_BUS}: probe with driver \S+ failed with error.*",
         FATAL,
     ),
     Form(
-        *("gpu_devices", "class", "never: it tells which devices were GPUs at boot"),
+        *("device_errors", "probe", "if of the GPU driver, or of a network card that the job uses"),
+        "nvidia: probe of 0000:1b:00.0 failed with error -1",
+        rf"(?P<driver>\S+): probe of {_BUS} failed with error.*",
+        FATAL,
+    ),
+    Form(
+        *("device_errors", "inaccessible", "if of a GPU, or of a network card that the job uses"),
+        "nvidia 0000:1b:00.0: Unable to change power state from D3cold to D0, device inaccessible",
+        rf"(?P<driver>\S+) {_BUS}: .*\bdevice inaccessible.*",
+        FATAL,
+    ),
+    Form(
+        *("device_errors", "health", "if of a network card that the job uses, and of severity 0 to 3: EMERGENCY, ALERT, CRITICAL, ERROR"),
+        "mlx5_core 0000:9a:00.0: print_health_info:431:(pid 0): Health issue observed, unrecoverable hardware error, severity(2) CRITICAL:",
+        rf"{_DRIVER}.*Health issue observed, .*\bseverity\((?P<health>\d{{1,3}})\).*",
+    ),
+    Form(
+        *("device_errors", "syndrome", "if of a network card that the job uses, unless the line above has another severity"),
+        "mlx5_core 0000:9a:00.0: print_health_info:424:(pid 0): synd 0x8: unrecoverable hardware error",
+        rf"{_DRIVER}.*\bsynd 0x0*[1-9a-f][0-9a-f]*: .*",
+    ),
+    Form(
+        *("device_errors", "driver", "if of a network card that the job uses"),
+        "mlx5_core 0000:9a:00.0: poll_health:957:(pid 0): Fatal error 1 detected",
+        rf"{_DRIVER}.*(?:(?i:\bfatal\b)|{DRIVER_GIVES_UP}).*",
+        FATAL,
+    ),
+    Form(
+        *("devices", "class", "never: it tells what each device was at boot"),
         "pci 0000:1b:00.0: [10de:2330] type 00 class 0x030200",
-        rf"pci {_BUS}: \[10de:[0-9a-f]{{4}}\] .*class 0x03.*",
+        rf"pci {_BUS}: \[(?P<vendor>[0-9a-f]{{4}}):[0-9a-f]{{4}}\] .*class 0x(?P<class>[0-9a-f]{{2}}).*",
     ),
 )

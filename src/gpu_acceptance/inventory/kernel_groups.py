@@ -8,19 +8,26 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from gpu_acceptance.inventory.kernel_forms import CORRECTED, UNCORRECTED, WORST_FIRST
+from gpu_acceptance.inventory.kernel_forms import CORRECTED, FATAL, NON_FATAL, UNCORRECTED, WORST_FIRST
 from gpu_acceptance.inventory.kernel_lines import Line
 
 NEAR_S = 60.0  # the lines of one record are logged at once; recovery of a device takes some seconds
 MOST_OPEN = 16  # open records of one key
 _NOT_TWICE = {
-    *("head", "notice", "gone", "detail", "containment", "reason", "record"),
-    *("lost", "init", "start", "open", "words", "check"),
+    *("head", "notice", "gone", "detail", "status", "containment", "reason", "record"),
+    *("lost", "init", "start", "open", "refused", "probe", "words", "check"),
 }
 
 
 def worst_of(severities: Sequence[str]) -> str:
     return next((one for one in WORST_FIRST if one in severities), "")
+
+
+def severity_by_bits(severity: str, status: str, fatal_bits: str) -> str:
+    """Return the severity of an error on a link: one that was not corrected is fatal where a bit of its status is a fatal one."""
+    if severity != UNCORRECTED or not status or not fatal_bits:
+        return severity
+    return FATAL if int(status, 16) & int(fatal_bits, 16) else NON_FATAL
 
 
 @dataclass
@@ -40,7 +47,9 @@ class Record:
 
     def fits(self, line: Line) -> bool:
         is_near = abs(line.at_s - self.first.at_s) <= NEAR_S
-        return is_near and not (line.role in _NOT_TWICE and line.role in self.roles) and agree(self.severity, line.severity)
+        is_second = line.role in _NOT_TWICE and line.role in self.roles
+        is_uncorrectable = CORRECTED in {self.severity, line.severity} and any(one.is_uncorrectable for one in (*self.lines, line))
+        return is_near and not is_second and not is_uncorrectable and agree(self.severity, line.severity)
 
     def fact(self, name: str) -> str:
         return next((line.facts[name] for line in self.lines if name in line.facts), "")
@@ -58,7 +67,8 @@ def grouped(lines: Iterable[Line]) -> list[Record]:
     for line in lines:
         keys = [(line.kind, key) for key in line.keys]
         near = {id(record): record for key in keys for record in by_key.get(key, ()) if record.fits(line)}
-        record = max(near.values(), key=lambda one: one.first.at_s, default=None)
+        nearest = min if line.role == "status" else max  # records of the firmware come first, all registers after them in the same order
+        record = nearest(near.values(), key=lambda one: one.first.at_s, default=None)
         if record is None:
             record = Record(line)
             records.append(record)

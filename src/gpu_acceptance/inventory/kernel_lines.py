@@ -4,8 +4,23 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from gpu_acceptance.inventory.kernel_forms import CORRECTED, FATAL, FORMS, GPUS, HOST, NON_FATAL, PCIE, UNCORRECTED, WORDS_OF, Form
+from gpu_acceptance.inventory.kernel_forms import (
+    CORRECTED,
+    DRIVER_GIVES_UP,
+    FATAL,
+    FORMS,
+    GPUS,
+    HOST,
+    NON_FATAL,
+    PCIE,
+    UNCORRECTED,
+    WORDS_OF,
+    Form,
+)
 from gpu_acceptance.inventory.pci_topology import nvml_bus_id
+
+_CORRECTABLE = 0xF1C1  # bits of the register of correctable errors (PCI Express, 7.8.4.5)
+_LEAST_HARMLESS_HEALTH = 4  # WARNING; 0 to 3 are EMERGENCY, ALERT, CRITICAL, ERROR
 
 
 @dataclass(frozen=True)
@@ -23,12 +38,25 @@ class Line:
     source: str = ""  # PCI address that the reporting port blames
     facts: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def owner(self) -> str:
+        """Return the device that the line is about: the one that a port blames, else the one that reports."""
+        return self.source or self.device
+
+    @property
+    def is_uncorrectable(self) -> bool:
+        """Return True for a status with bits that only the register of uncorrectable errors has."""
+        return int(self.facts.get("status", "0"), 16) & ~_CORRECTABLE != 0
+
 
 _NOT_FATAL = re.compile(r"(?i)\bnon-?\s?fatal\b")
 # Lines that look like one of the above: each may be as bad as any.
 _DOUBTFUL = (
     (
-        re.compile(r"NVRM: Xid.*|.*: SXid .*|NVRM: .*(?:fallen off the bus|lost from the bus|[Rr]m_?[Ii]nit_?[Aa]dapter.*failed).*"),
+        re.compile(
+            r"NVRM: Xid.*|.*: SXid .*|NVRM: .*(?:fallen off the bus|lost from the bus|[Rr]m_?[Ii]nit_?[Aa]dapter.*failed).*"
+            r"|NVRM: .*(?:probe routine failed|global fatal error|requiring os reboot|GPU is probably locked).*"
+        ),
         GPUS,
     ),
     (re.compile(r".*(?:PCIe Bus Error|AER: Uncorrect|aer_status|DPC: containment event|DPC containment event).*"), PCIE),
@@ -85,7 +113,7 @@ def _line_of(form: Form, match: re.Match[str], at_s: float) -> Line | None:
 
 
 def _is_fatal(text: str) -> bool:
-    return re.search(r"(?i)\bfatal\b|health compromised|bad device here|Internal error detected", _NOT_FATAL.sub("", text)) is not None
+    return re.search(rf"(?i:\bfatal\b)|{DRIVER_GIVES_UP}", _NOT_FATAL.sub("", text)) is not None
 
 
 def _severity_of(found: dict[str, str]) -> str:
@@ -96,6 +124,8 @@ def _severity_of(found: dict[str, str]) -> str:
         return _REASONS.get(found["reason"], FATAL)
     if "bit" in found:
         return CORRECTED if found["bit"] in _CORRECTED_BITS else UNCORRECTED if found["bit"] in _UNCORRECTED_BITS else ""
+    if "health" in found:
+        return FATAL if int(found["health"]) < _LEAST_HARMLESS_HEALTH else CORRECTED
     if "edac" in found:
         return CORRECTED if found["edac"] == "CE" else UNCORRECTED
     if "fatality" in found or "level" in found:

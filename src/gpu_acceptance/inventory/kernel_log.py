@@ -10,7 +10,7 @@ from gpu_acceptance.base.text import each_once
 from gpu_acceptance.inventory.answer import Answer, Missing, Why, all_missing, is_absent, known
 from gpu_acceptance.inventory.gpu import GpuReading
 from gpu_acceptance.inventory.infiniband import RdmaDevice
-from gpu_acceptance.inventory.kernel_forms import CORRECTED, FATAL, GPUS, HOST, PCIE, WORDS
+from gpu_acceptance.inventory.kernel_forms import CORRECTED, FATAL, GPUS, HOST, PCIE, UNCORRECTED, WORDS
 from gpu_acceptance.inventory.kernel_lines import read_line
 from gpu_acceptance.inventory.kernel_messages import (
     OLD_SNAPSHOT,
@@ -102,7 +102,7 @@ def elsewhere(log: KernelLog, gpus: Iterable[GpuReading]) -> Findings:
     addresses += [gpu for error in bad if not isinstance(error.severity, Missing) for gpu in error.gpus]
     strange = [address for address in addresses if address not in shown]
     gone = [error.gone for error in bad if error.gone and error.gone not in shown]
-    doubt = Missing(Why.UNREADABLE, f"gone, and may be a GPU: {gone[0]}"[:200]) if gone else _doubt_of_line(log, GPUS)
+    doubt = Missing(Why.UNREADABLE, f"not known, and may be a GPU: {gone[0]}"[:200]) if gone else _doubt_of_line(log, GPUS)
     number = unknown if unknown and strange else _counted(strange, log, doubt)
     yield "kernel_log.elsewhere.gpus", number, "count", each_once(strange)
     fatal = [f"SXid {one.number} of {one.switch}" for one in known(log.sxids) if one.is_fatal is True]
@@ -147,6 +147,8 @@ def _fatal_of_cards(log: KernelLog, devices: Answer[tuple[RdmaDevice, ...]]) -> 
         for error in own:
             if error.severity == FATAL:
                 bad[f"{device.name}: {_names(error)} fatal, {error.at_s:.3f} s after boot"] = None
+            if error.severity == UNCORRECTED:
+                doubts.append(Missing(Why.UNREADABLE, f"{_names(error)} uncorrected, fatal or not: {error.text}"[:200]))
         for one in known(log.device_errors):
             if one.pci_bus_id == address:
                 bad[f"{device.name}, {one.at_s:.3f} s after boot: {one.text}"] = None

@@ -45,7 +45,7 @@ class SXid:
 class PcieError:
     """One error on a PCIe link, of a GPU, a network card, or a port above them.
 
-    `pci_bus_id` is the device that reported it or, where only a port did, that port; `also` are other devices that it names.
+    `pci_bus_id` is the device that reported it or that a port above it names, else that port; `also` are others in its lines.
     """
 
     pci_bus_id: str
@@ -54,7 +54,7 @@ class PcieError:
     text: str
     also: tuple[str, ...] = ()
     gpus: tuple[str, ...] = ()  # those of these devices that are GPUs by their driver, or by the kernel's list of devices at boot
-    gone: str = ""  # the device that the port names, which did not answer any more, and of which nothing says what it was
+    gone: str = ""  # the device that the port names, of which no line and no list of devices says what it was
 
 
 @dataclass(frozen=True)

@@ -2,21 +2,26 @@
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from gpu_acceptance.base.text import clip
 from gpu_acceptance.inventory.answer import Answer, Missing, Why
 from gpu_acceptance.inventory.kernel_firmware import firmware_records
 from gpu_acceptance.inventory.kernel_forms import CORRECTED, FATAL, NON_FATAL, UNCORRECTED
-from gpu_acceptance.inventory.kernel_groups import MOST_OPEN, NEAR_S, Record, grouped
+from gpu_acceptance.inventory.kernel_groups import MOST_OPEN, NEAR_S, Record, grouped, severity_by_bits, worst_of
 from gpu_acceptance.inventory.kernel_lines import Line
 from gpu_acceptance.inventory.kernel_messages import AnyMessage, DeviceError, HostError, LostGpu, Message, PcieError, SXid, Xid
 
 _MOST_NEAR = 100  # records among which one line is looked for
+_CUT_OFF = {"containment", "hotplug", "aftermath"}  # whatever the error was, the device is out of use: as bad as a fatal one
 _HEADS = {
-    *("head", "notice", "detail", "containment", "record", "hotplug", "aftermath"),
+    *("head", "notice", "detail", "status", "containment", "record", "hotplug", "recovered", "aftermath"),
     *("words", "check", "memory", "device", "killed"),
 }
+_RECOVERY = {"recovered", "aftermath"}
+_OF_STATUS = {"bit", "layer", "uncorrected"}
+_NVIDIA, _DISPLAY = "10de", "03"  # a vendor's number, and the class of a device, which GPUs without a display have as well
 _MOST_TEXT = 300  # characters
 _NO_PROCESS = Missing(Why.NOT_THERE, "the line names none")
 _NO_SEVERITY = Missing(Why.NOT_THERE, "the line names no severity")
@@ -33,21 +38,47 @@ def messages(lines: Sequence[Line]) -> Iterator[tuple[str, AnyMessage]]:
     host += [line for line in firmware if line.kind == "host_errors"]
     pcie = [*by_kind.get("pcie_errors", ()), *(line for line in firmware if line.kind == "pcie_errors")]
     links = _pcie_records(sorted(pcie, key=lambda line: line.at_s))
-    gpus = {line.device for line in by_kind.get("gpu_devices", ())}
+    devices = {line.device: line.facts for line in by_kind.get("devices", ())}
+    gpus = {device for device, facts in devices.items() if facts["vendor"] == _NVIDIA and facts["class"] == _DISPLAY}
+    by_kind["lost_gpus"], by_kind["device_errors"] = _lost_lines(by_kind, gpus)
     found: dict[str, Iterable[AnyMessage]] = {
         "xids": map(_xid, by_kind.get("xids", ())),
-        "unreadable": (Message(line.at_s, clip(line.text, _MOST_TEXT), line.role) for line in by_kind.get("unreadable", ())),
+        "unreadable": [*map(_message, by_kind.get("unreadable", ())), *_unexplained(by_kind["lost_gpus"])],
         "sxids": map(_sxid, grouped(by_kind.get("sxids", ()))),
-        "lost_gpus": map(_lost, grouped(by_kind.get("lost_gpus", ()))),
-        "device_errors": map(_of_driver, grouped(by_kind.get("device_errors", ()))),
-        "pcie_errors": (_pcie(record, gpus) for record in links),
+        "lost_gpus": map(_lost, grouped(line for line in by_kind["lost_gpus"] if line.device)),
+        "device_errors": (_of_driver(one) for one in grouped(by_kind["device_errors"]) if one.severity != CORRECTED),
+        "pcie_errors": (_pcie(record, gpus, devices) for record in links),
         "host_errors": map(_host, _host_records(host, links)),
     }
     yield from ((name, message) for name, its in found.items() for message in its)
 
 
+def _message(line: Line) -> Message:
+    return Message(line.at_s, clip(line.text, _MOST_TEXT), line.role)
+
+
+def _lost_lines(by_kind: dict[str, list[Line]], gpus: set[str]) -> tuple[list[Line], list[Line]]:
+    """Return the lines about GPUs that were lost or did not start, and those about other devices.
+
+    Another driver may refuse a GPU without a fault (nouveau); what the kernel itself says of it counts.
+    """
+    others = by_kind.get("device_errors", [])
+    starts = [line for line in others if line.role in {"probe", "inaccessible"}]
+    own = [line for line in starts if line.facts["driver"] == "nvidia" or (line.role == "inaccessible" and line.device in gpus)]
+    lost = sorted([*by_kind.get("lost_gpus", ()), *(replace(line, kind="lost_gpus") for line in own)], key=lambda line: line.at_s)
+    return lost, [line for line in others if line not in own]
+
+
+def _unexplained(lost: Sequence[Line]) -> Iterator[Message]:
+    """Yield each line that says that GPUs did not start, where fewer are named near it."""
+    for line in (one for one in lost if one.role == "refusals"):
+        named = {one.device for one in lost if one.device and abs(one.at_s - line.at_s) <= NEAR_S}
+        if len(named) < int(line.facts.get("refused", "1")):
+            yield Message(line.at_s, clip(line.text, _MOST_TEXT))
+
+
 def _lost(record: Record) -> LostGpu:
-    return LostGpu(record.first.device, record.first.at_s, "lost" not in record.roles)
+    return LostGpu(record.first.device, record.first.at_s, record.roles.isdisjoint({"lost", "inaccessible"}))
 
 
 def _of_driver(record: Record) -> DeviceError:
@@ -83,11 +114,12 @@ def _sxid(record: Record) -> SXid:
 
 def _pcie_records(lines: Sequence[Line]) -> list[Record]:
     """Return the errors of links. What the kernel says of recovery names every device below the port, so it comes to the others last."""
-    records = grouped(line for line in lines if line.role != "aftermath")
+    last = [line for line in lines if line.role in _RECOVERY]
+    records = grouped(line for line in _with_registers(lines) if line.role not in _RECOVERY)
     bad = [record for record in records if record.severity not in {"", CORRECTED}]
     starts = [record.first.at_s for record in bad]
     alone = []
-    for line in (line for line in lines if line.role == "aftermath"):
+    for line in last:
         begin = bisect_left(starts, line.at_s - NEAR_S)
         near = [record for record in bad[begin : begin + _MOST_NEAR] if record.fits(line)]
         own = [record for record in near if {key for one in record.lines for key in one.keys}.intersection(line.keys)]
@@ -99,30 +131,51 @@ def _pcie_records(lines: Sequence[Line]) -> list[Record]:
     return sorted([*records, *grouped(alone)], key=lambda record: record.first.at_s)
 
 
-def _pcie(record: Record, gpus: set[str]) -> PcieError:
-    told = [line for line in record.lines if line.role not in {"notice", "gone", "aftermath"}]
+def _with_registers(lines: Sequence[Line]) -> list[Line]:
+    """Return the lines, each `aer_status` with the bits, layer and mask behind it as one line: two of one device must not mix."""
+    found: list[Line] = []
+    status_of: dict[str, int] = {}  # the place of the last one of each device
+    for line in lines:
+        place = status_of.get(line.device)
+        if place is not None and line.role in _OF_STATUS and line.at_s - found[place].at_s <= NEAR_S:
+            found[place] = _with_register(found[place], line)
+            continue
+        if line.role == "status":
+            status_of[line.device] = len(found)
+        elif line.role == "detail":
+            status_of.pop(line.device, None)
+        found.append(line)
+    return found
+
+
+def _with_register(status: Line, line: Line) -> Line:
+    """Return a status with the register of another line: of an error that was not corrected, a bit that counts as fatal is one."""
+    facts = {**line.facts, **status.facts}
+    severity = worst_of([status.severity, line.severity])
+    return replace(status, facts=facts, severity=severity_by_bits(severity, facts.get("status", ""), facts.get("fatal_bits", "")))
+
+
+def _pcie(record: Record, gpus: set[str], devices: Container[str]) -> PcieError:
+    told = [line for line in record.lines if line.role not in {"notice", "gone", *_RECOVERY}]
     main = (told or record.lines)[0]
-    named = [line.device for line in record.lines if line.role not in {"notice", "gone"}]
-    named += [] if told else [line.source for line in record.lines]
-    also = tuple(dict.fromkeys(address for address in named if address not in {"", main.device}))
+    also = tuple(dict.fromkeys(line.owner for line in record.lines if line.owner != main.owner))
     driven = {line.device for line in record.lines if line.facts.get("driver") == "nvidia"}
-    known = tuple(address for address in (main.device, *also) if address in gpus | driven)
-    gone = next((line.source for line in record.lines if line.role == "gone" and not told and line.source not in gpus), "")
+    known = tuple(address for address in (main.owner, *also) if address in gpus | driven)
+    gone = next((line.source for line in record.lines if line.source and not told and line.source not in devices), "")
     text = clip(main.text, _MOST_TEXT)
-    return PcieError(main.device, _severity_of_link(record), record.first.at_s, text, also[:MOST_OPEN], known[:MOST_OPEN], gone)
+    return PcieError(main.owner, _severity_of_link(record), record.first.at_s, text, also[:MOST_OPEN], known[:MOST_OPEN], gone)
 
 
 def _severity_of_link(record: Record) -> Answer[str]:
-    """Return the severity that any line states; of a record of the firmware, fatal where a bit is set that counts as fatal."""
+    """Return the severity that any line states, or fatal where the device was cut off."""
     said = next((line.said for line in record.lines if line.said), "")
     if said:
         return Missing(Why.UNREADABLE, said)
     if not record.roles & _HEADS or not record.severity:
         return _NO_SEVERITY
-    status, fatal_bits = record.fact("status"), record.fact("fatal_bits")
-    if record.severity == UNCORRECTED and status and fatal_bits:
-        return FATAL if int(status, 16) & int(fatal_bits, 16) else NON_FATAL
-    return record.severity
+    if record.roles & _CUT_OFF:
+        return FATAL
+    return severity_by_bits(record.severity, record.fact("status"), record.fact("fatal_bits"))
 
 
 # --- the host -------------------------------------------------------------------------------------------------------------------

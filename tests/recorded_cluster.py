@@ -180,7 +180,7 @@ def recorded_in(nodeid: str, rank: int) -> RankRecord | None:
 
 def _port_counters(world: World, rank: int, limited: frozenset[str]) -> list[Figure]:
     """Return the counters of this node's ports, none of which rose."""
-    reading = CountersReading(node_with(world.network(rank)).counted, ())
+    reading = CountersReading(node_with(world.network(rank)).counted)
     return [one for one in risen(reading, reading, limited, counters.PORT_NAMES) if one.metric.startswith(_PORTS)]
 
 

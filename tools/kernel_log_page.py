@@ -32,7 +32,8 @@ _XIDS = """
 ## XIDs
 
 Source: [{title}]({url}), {version}. The table is [xids.yaml](../src/gpu_acceptance/inventory/xids.yaml). A number that is not listed
-counts. XID 154 has the remedy that its line names. During a run every XID counts ([`counters.xids`](limits.md#counters)).
+counts. XID 154 has the remedy that its line names. During a run every XID counts
+([`counters.xids`](limits.md#counters)), but a link event (144 to 149) by its line in this log: without it that figure has no value.
 
 | XID | name | remedy | counts | advice |
 |---|---|---|---|---|
@@ -40,7 +41,8 @@ counts. XID 154 has the remedy that its line names. During a run every XID count
 _LINKS = """
 ## XIDs 144 to 149: severity and error status
 
-These lines say Fatal or Nonfatal. A fatal one counts. A non-fatal one counts only where the table below resets the GPU.
+These lines say Fatal or Nonfatal. A fatal one counts. A non-fatal one counts only where the table below resets the GPU;
+an error status that a unit of the table does not have is in doubt.
 
 | XID | unit | no repair | restart the application | reset the GPU |
 |---|---|---|---|---|

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpu_acceptance.inventory.answer import Answer, Missing, Why, is_absent, is_lacking, known, names_in, read_value, then, with_name
+from gpu_acceptance.inventory.answer import Answer, Missing, Why, is_absent, is_lacking, known, names_in, read_value, then
 from gpu_acceptance.inventory.infiniband import LINK_ERRORS, OTHER_NAMES, PortName, is_chosen, not_found
 from gpu_acceptance.inventory.nvml import Asker
+from gpu_acceptance.inventory.xid_events import NOTHING_HEARD, Heard, XidEvents
 
 Counter = tuple[str, str]  # name, and the part that it counts: "link 7", "mlx5_3 port 1", "" for the GPU or the sum over all links
 Counted = Mapping[Counter, Answer[int]]
@@ -40,7 +41,6 @@ LINK_NAMES = tuple(_OF_LINK)
 GPU_NAMES = (*_OF_GPU, *LINK_NAMES)
 ALL_LINKS = 0xFFFFFFFF  # the sum over all links; documented for throughput, answered for errors (H200, driver 580): never trusted alone
 _LinkCounter = tuple[str, int]  # name, and the link or ALL_LINKS
-_MOST_XIDS = 1_000  # in one reading; a lost GPU may report without end
 
 _TRAFFIC = {"sent_bytes": "port_xmit_data", "received_bytes": "port_rcv_data"}
 _TRAFFIC_BITS = (32, 64)  # 32 where the device has no PortCountersExtended
@@ -56,23 +56,20 @@ class CountersReading:
     """
 
     values: Counted
-    xids: Answer[tuple[int, ...]]
+    xids: Heard = NOTHING_HEARD
 
 
 class GpuCounters:
-    """Counters of one GPU. XIDs are events from its construction on; earlier ones are in the kernel log alone."""
+    """Counters of one GPU. XIDs are events from its construction on. `root`: where the kernel's log is."""
 
-    def __init__(self, pynvml: Any, uuid: str) -> None:
+    def __init__(self, pynvml: Any, uuid: str, root: Path = Path("/")) -> None:
         self._asker = Asker(pynvml)
         self._handle = self._asker.handle(uuid)
         self._num_links = self._asker.num_links(self._handle)
         self._sums: Counted = {}  # as they were when each link was last read
         self._answered: set[_LinkCounter] = set()
         self._lacking: dict[_LinkCounter, Answer[int]] = {}
-        self._events = self._asker.ask("nvmlEventSetCreate", make=lambda events: events)
-        self._registered = self._asker.ask(
-            "nvmlDeviceRegisterEvents", self._handle, getattr(pynvml, "nvmlEventTypeXidCriticalError", 8), self._events, make=bool
-        )
+        self._xids = XidEvents(self._asker, self._handle, root)
 
     def read(self, *, each_link: bool, is_poll: bool = False) -> CountersReading:
         """Read all counters. Without `each_link`, links are read only where a sum has changed or is missing: each costs a driver call.
@@ -87,7 +84,7 @@ class GpuCounters:
             num_links = 0 if isinstance(self._num_links, Missing) else self._num_links
             # All counters of a link in a row: NVML asks the driver once for the three (16 ms on an H200, 38 ms in the other order).
             values |= self._of_links([(name, link) for link in range(num_links) for name in _OF_LINK])
-        return CountersReading({**values, **sums}, self._xids())
+        return CountersReading({**values, **sums}, self._xids.read())
 
     def _of_links(self, wanted: Sequence[_LinkCounter]) -> dict[Counter, Answer[int]]:
         """Read these counters. One that is not supported is not asked again, unless it has answered before."""
@@ -98,25 +95,11 @@ class GpuCounters:
         found = {**self._lacking, **answers}
         return {(name, "" if link == ALL_LINKS else f"link {link}"): found[name, link] for name, link in wanted}
 
-    def _xids(self) -> Answer[tuple[int, ...]]:
-        if isinstance(self._registered, Missing):
-            return self._registered
-        xids: list[int] = []
-        while len(xids) < _MOST_XIDS:
-            try:
-                event = self._asker.pynvml.nvmlEventSetWait_v2(self._events, 0)
-            except self._asker.pynvml.NVMLError_Timeout:
-                break
-            except self._asker.pynvml.NVMLError as error:
-                return with_name(f"after {len(xids)} XIDs", self._asker.why("nvmlEventSetWait_v2", error))
-            xids.append(int(event.eventData))
-        return tuple(xids)
-
 
 def unread(reason: str, names: Collection[str] = GPU_NAMES) -> CountersReading:
     """Return a reading in which every counter is missing for this reason."""
     missing = Missing(Why.UNREADABLE, reason[:200])
-    return CountersReading({(name, ""): missing for name in names}, missing)
+    return CountersReading({(name, ""): missing for name in names}, Heard(unread=missing))
 
 
 @dataclass(frozen=True)

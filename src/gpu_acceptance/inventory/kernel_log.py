@@ -26,9 +26,9 @@ from gpu_acceptance.inventory.kernel_messages import (
 from gpu_acceptance.inventory.kernel_records import messages
 from gpu_acceptance.inventory.kmsg import Reach, read_kmsg
 from gpu_acceptance.inventory.pci_topology import Place, nvml_bus_id
-from gpu_acceptance.inventory.xids import NO_REPAIR, labels_of, meaning_of
+from gpu_acceptance.inventory.xids import XidMeaning, labels_of, meaning_of
 
-_MOST_ALIKE = 100  # listed messages that differ in nothing that is judged; one that repeats endlessly must not hide another
+MOST_ALIKE = 100  # listed messages that differ in nothing that is judged; one that repeats endlessly must not hide another
 _NEVER_DECIDES = {"at_s", "text", "pid", "process"}
 Finding = tuple[str, Answer[int], str, str] | tuple[str, Answer[int], str, str, dict[str, int]]  # metric, value, unit, detail, labels
 Findings = Iterator[Finding]
@@ -62,9 +62,9 @@ def read(root: Path = Path("/")) -> KernelLog:
     for name, message in messages([line for line in lines if line]):
         kind = name, _what_decides(message)
         seen[kind] += 1
-        if seen[kind] <= _MOST_ALIKE:
+        if seen[kind] <= MOST_ALIKE:
             lists[name].append(message)
-    num_left_out = sum(max(0, number - _MOST_ALIKE) for number in seen.values())
+    num_left_out = sum(max(0, number - MOST_ALIKE) for number in seen.values())
     return KernelLog(records.reach, **{name: tuple(found) for name, found in lists.items()}, num_left_out=num_left_out)
 
 
@@ -82,8 +82,8 @@ def errors(log: KernelLog, gpu: GpuReading, place: Answer[Place]) -> Findings:
         yield from all_missing("kernel_log.errors", address, xids="count", lost="count", pcie="count")
         return
     xids = [meaning_of(xid.number, xid.text) for xid in known(log.xids) if xid.pci_bus_id == address]
-    to_repair = [meaning for meaning in xids if meaning.remedy not in NO_REPAIR]
-    number = _counted(to_repair, log, _doubt_of_line(log, GPUS))
+    to_repair = [meaning for meaning in xids if meaning.needs_repair]
+    number = _counted(to_repair, log, _doubt_of_xid(xids) or _doubt_of_line(log, GPUS))
     yield "kernel_log.errors.xids", number, "count", each_once(map(str, to_repair)), labels_of(to_repair)
     lost = [_loss(one) for one in known(log.lost_gpus) if one.pci_bus_id == address]
     yield "kernel_log.errors.lost", _counted(lost, log, _doubt_of_line(log, GPUS)), "count", each_once(lost)
@@ -98,11 +98,13 @@ def elsewhere(log: KernelLog, gpus: Iterable[GpuReading]) -> Findings:
     shown = [gpu.pci_bus_id for gpu in gpus]
     unknown = next((address for address in shown if isinstance(address, Missing)), None)
     bad = [error for error in known(log.pcie_errors) if error.severity != CORRECTED]
-    addresses = [*(xid.pci_bus_id for xid in known(log.xids)), *(one.pci_bus_id for one in known(log.lost_gpus))]
+    xids = [(xid.pci_bus_id, meaning_of(xid.number, xid.text)) for xid in known(log.xids)]
+    addresses = [*(address for address, one in xids if one.needs_repair), *(one.pci_bus_id for one in known(log.lost_gpus))]
     addresses += [gpu for error in bad if not isinstance(error.severity, Missing) for gpu in error.gpus]
     strange = [address for address in addresses if address not in shown]
     gone = [error.gone for error in bad if error.gone and error.gone not in shown]
     doubt = Missing(Why.UNREADABLE, f"not known, and may be a GPU: {gone[0]}"[:200]) if gone else _doubt_of_line(log, GPUS)
+    doubt = _doubt_of_xid([one for address, one in xids if address not in shown]) or doubt
     number = unknown if unknown and strange else _counted(strange, log, doubt)
     yield "kernel_log.elsewhere.gpus", number, "count", each_once(strange)
     fatal = [f"SXid {one.number} of {one.switch}" for one in known(log.sxids) if one.is_fatal is True]
@@ -193,6 +195,10 @@ def _counted(found: Sequence[object], log: KernelLog, doubt: Missing | None) -> 
     if not log.reach.is_since_boot:
         return Missing(Why.NOT_THERE, f"not all of the kernel log since boot is there: it begins {log.reach.first_s:.0f} s after it")
     return 0
+
+
+def _doubt_of_xid(xids: Iterable[XidMeaning]) -> Missing | None:
+    return next((Missing(Why.UNREADABLE, f"XID {one.number}: {one.doubt}"[:200]) for one in xids if one.doubt), None)
 
 
 def _doubt_of_line(log: KernelLog, about: str) -> Missing | None:

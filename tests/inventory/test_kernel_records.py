@@ -17,7 +17,7 @@ from gpu_acceptance.inventory.pci_topology import Place, nvml_bus_id
 PLACE = Place(GPU, PATH, 0)
 SHOWN = snapshot_of(changed(healthy_h200(), "node.gpus.gpus.0.pci_bus_id", GPU)).node.gpus.gpus[0]
 # Order tells apart what the firmware does not number.
-IN_ORDER = re.compile("two errors in one record|two records of the firmware|what stopped the previous boot")
+IN_ORDER = re.compile("two errors in one record|two records of the firmware|the previous boot")
 LINES = sorted({line for _, lines in BLOCKS.values() for line in lines})
 
 

@@ -1,16 +1,16 @@
 """Lines behind `[Hardware Error]:` - records of the firmware (GHES, BERT), and machine checks with what they are decoded to."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 
 from gpu_acceptance.inventory.kernel_forms import CORRECTED, FATAL, UNCORRECTED
 from gpu_acceptance.inventory.kernel_groups import severity_by_bits, worst_of
 from gpu_acceptance.inventory.kernel_lines import Line
 
 _FIRMWARE_FIELD = re.compile(
-    r" *(?:event severity|Error \d+, type|section[_ ]type|fru_|(?:im)?precise tstamp|flags|port_type|version|command|device_id|slot"
-    r"|secondary_bus|vendor_id|class_code|serial number|bridge|aer_|TLP Header|physical_address|error_type|error_status|node|APEI generic"
-    r"|Hardware error from APEI|It has been corrected)\b.*"
+    r" *(?:event severity|Error \d+, type|section[_ ](?:type|length)|fru_\w+|(?:im)?precise tstamp|flags|port_type|version|command"
+    r"|device_id|slot|secondary_bus|vendor_id|class_code|serial number|bridge|aer_\w+|TLP Header|physical_address|error_type|error_status"
+    r"|node|APEI generic|Hardware error from APEI|It has been corrected|[0-9a-f]{8}: [0-9a-f]{8})\b.*"
 )
 _FACTS = {
     "severity": re.compile(r" *event severity: (\w+).*"),
@@ -31,11 +31,11 @@ def firmware_records(lines: Sequence[Line]) -> Iterator[Line]:
     The kernel numbers the lines of a record, `{7}[Hardware Error]`. Without a number a new one begins with its severity.
     """
     records: dict[tuple[str, int], list[tuple[Line, dict[str, str]]]] = {}
-    unnumbered = 0
+    unnumbered, vendors = 0, _vendors(lines)
     for line in lines:
         number, text = line.facts.get("record", ""), line.facts["field"]
         if not number and not _FIRMWARE_FIELD.fullmatch(text):
-            yield _machine_check(line)
+            yield _machine_check(line, vendors)
             continue
         facts = {name: match[1] for name, pattern in _FACTS.items() if (match := pattern.fullmatch(text))}
         unnumbered += not number and "severity" in facts
@@ -79,9 +79,13 @@ def _nvml(address: str) -> str:
     return f"{int(domain, 16):08X}:{rest.upper()}"
 
 
-# MCi_STATUS: bit 61 uncorrected, 57 the processor's context is corrupt (Intel SDM 3B, 17.3.2.2); AMD's decoder prints the flags.
+# MCi_STATUS: bit 61 uncorrected, 57 the processor's context is corrupt (Intel SDM 3B, 17.3.2.2). Of AMD and Hygon 44 is a deferred error
+# and 43 poison: data are lost (asm/mce.h, MCI_STATUS_DEFERRED and MCI_STATUS_POISON); of Intel they belong to a number of corrected errors.
+_UNCORRECTED, _CORRUPT, _LOST_DATA = 1 << 61, 1 << 57, 0b11 << 43
+_PROCESSOR = re.compile(r" *PROCESSOR (\d{1,3}):.*")
+_WITH_LOST_DATA = {"2", "9"}  # vendors, asm/processor.h: X86_VENDOR_AMD, X86_VENDOR_HYGON
 _CHECK = re.compile(r" *CPU ?\d+: Machine Check(?: Exception)?: [0-9a-f]+ Bank \d+: ([0-9a-f]{1,16}).*")
-_DECODED = re.compile(r".*\bMC\d+_STATUS\[([^\]]*)\]: 0x([0-9a-f]{1,16}).*")
+_DECODED = re.compile(r".*\bMC\d+_STATUS\[[^\]]*\]: 0x([0-9a-f]{1,16}).*")
 _VERDICTS = {
     re.compile(r" *Corrected error, no action required\..*"): CORRECTED,
     re.compile(r" *(?:Deferred error|Uncorrected, software (?:restartable|containable)).*"): UNCORRECTED,
@@ -89,14 +93,28 @@ _VERDICTS = {
 }
 
 
-def _machine_check(line: Line) -> Line:
+def _vendors(lines: Sequence[Line]) -> set[str]:
+    """Return the vendors of the processors, which the kernel prints with each machine check that it does not decode."""
+    return {match[1] for line in lines if (match := _PROCESSOR.fullmatch(line.facts["field"]))}
+
+
+def _severity_of_check(status: int, vendors: Set[str]) -> str:
+    """Return the severity of a status word; an empty text where it depends on the vendor, who is unknown."""
+    if status & _UNCORRECTED:
+        return FATAL if status & _CORRUPT else UNCORRECTED
+    if not status & _LOST_DATA:
+        return CORRECTED
+    return (UNCORRECTED if vendors & _WITH_LOST_DATA else CORRECTED) if vendors else ""
+
+
+def _machine_check(line: Line, vendors: Set[str]) -> Line:
     """Return a line of a machine check by its status word, or by what the kernel says about it."""
     text, role, severity = line.facts["field"], "line", ""
     for pattern, verdict in _VERDICTS.items():
         if pattern.fullmatch(text):
             role, severity = "words", verdict
-    if match := _CHECK.fullmatch(text) or _DECODED.fullmatch(text):
-        status, flags = int(match[match.lastindex or 1], 16), match[1] if match.lastindex == 2 else ""
-        is_bad = status >> 61 & 1 or "Deferred" in flags
-        role, severity = "check", (FATAL if status >> 57 & 1 else UNCORRECTED) if is_bad else CORRECTED
+    if match := _CHECK.fullmatch(text):
+        role, severity = "check", _severity_of_check(int(match[1], 16), vendors)
+    if match := _DECODED.fullmatch(text):  # by the decoder for AMD
+        role, severity = "check", _severity_of_check(int(match[1], 16), _WITH_LOST_DATA)
     return Line("host_errors", role, line.text, line.at_s, ("machine check",), severity)

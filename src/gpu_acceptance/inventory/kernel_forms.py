@@ -20,7 +20,7 @@ WORDS_OF = {  # one of them is in each line of this kind
     "sxids": ("SXid",),
     "lost_gpus": ("NVRM",),
     "pcie_errors": ("PCIe Bus Error", "AER", "aer_", "DPC", "Slot(", ":    ["),
-    "host_errors": ("[Hardware Error]", "EDAC ", "Memory failure", "MCE", "mce: Unc"),
+    "host_errors": ("[Hardware Error]", "EDAC ", "Memory failure", "Injecting memory failure", "MCE", "mce: Unc"),
     "device_errors": ("atal", "ATAL", "health compromised", "bad device", "Internal error", *_START, *_HEALTH),
     "devices": (" class 0x",),
 }
@@ -187,10 +187,10 @@ FORMS: tuple[Form, ...] = (
         UNCORRECTED,
     ),
     Form(
-        *("host_errors", "info", "never: what was not corrected has lines of its own"),
+        # Linux before 5.8 prints nothing else where a decoder is registered, later ones where nobody has handled the event.
+        *("host_errors", "info", "in doubt, unless another line near it says what the event was"),
         "mce: [Hardware Error]: Machine check events logged",
         r"mce: \[Hardware Error\]: Machine check events logged",
-        CORRECTED,
     ),
     # Records of the firmware (GHES, BERT), and machine checks with what they are decoded to: see kernel_records.
     Form(
@@ -213,6 +213,11 @@ FORMS: tuple[Form, ...] = (
         "Memory failure: 0x1f4ab30: recovery action for dirty LRU page: Recovered",
         r"(?:Memory failure: |MCE )0x(?P<page>[0-9a-f]{1,16}): .*",
         UNCORRECTED,
+    ),
+    Form(
+        *("host_errors", "injected", "never: somebody tries how memory failures are handled, and that of this page is no fault"),
+        "Injecting memory failure for pfn 0x1f4ab30 at process virtual address 0x7f1200000000",
+        r"(?:.*: )?Injecting memory failure (?:for|at) pfn (?:0x)?(?P<page>[0-9a-f]{1,16})\b.*",
     ),
     Form(
         *("host_errors", "memory", "each page once"),

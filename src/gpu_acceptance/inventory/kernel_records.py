@@ -1,7 +1,7 @@
 """Records of the kernel's log: each kind of message from the lines that belong together (kernel_groups)."""
 
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 
@@ -34,7 +34,7 @@ def messages(lines: Sequence[Line]) -> Iterator[tuple[str, AnyMessage]]:
     for line in lines:
         by_kind.setdefault(line.kind, []).append(line)
     firmware = list(firmware_records([line for line in by_kind.get("host_errors", ()) if line.role == "firmware"]))
-    host = [*(line for line in by_kind.get("host_errors", ()) if line.role not in {"firmware", "info"})]
+    host = [*(line for line in by_kind.get("host_errors", ()) if line.role != "firmware")]
     host += [line for line in firmware if line.kind == "host_errors"]
     pcie = [*by_kind.get("pcie_errors", ()), *(line for line in firmware if line.kind == "pcie_errors")]
     links = _pcie_records(sorted(pcie, key=lambda line: line.at_s))
@@ -194,14 +194,25 @@ def _host_records(lines: Sequence[Line], links: Sequence[Record]) -> Iterator[Re
     bad_starts = [one.first.at_s for one in bad]
     killed = [line for line in memory if line.role == "killed"]
     records += grouped(line for line in killed if not _around(bad, bad_starts, line.at_s))
-    others = grouped(line for line in lines if line.role not in {"memory", "killed"})
-    for record in sorted([*records, *others], key=lambda one: one.first.at_s):
+    injected = {key for line in lines if line.role == "injected" for key in line.keys}
+    records += grouped(line for line in lines if line.role not in {"memory", "killed", "injected", "info"})
+    records += _unexplained_events([line for line in lines if line.role == "info"], records)
+    for record in sorted(records, key=lambda one: one.first.at_s):
+        if injected.intersection(record.first.keys) and all("page" in line.facts for line in record.lines):
+            continue
         if "no_section" in record.first.facts and record.severity == UNCORRECTED:
             near = [one for one in _around(by_firmware, starts, record.first.at_s) if "record" not in one.roles]
             if near:
                 near[0].roles.add("record")
                 continue
         yield record
+
+
+def _unexplained_events(lines: Sequence[Line], records: Sequence[Record]) -> list[Record]:
+    """Return a record for each line that says no more than that there was an event, where no other record is near it."""
+    starts = sorted(record.first.at_s for record in records)
+    near = [bisect_left(starts, line.at_s - NEAR_S) < bisect_right(starts, line.at_s + NEAR_S) for line in lines]
+    return [Record(line, [line]) for line, is_explained in zip(lines, near, strict=True) if not is_explained]
 
 
 def _around(records: Sequence[Record], starts: Sequence[float], at_s: float) -> list[Record]:

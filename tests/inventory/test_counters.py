@@ -9,10 +9,9 @@ from inventory.fake_nvml import COUNTERS, FIELDS, UUIDS, EventQueue, fails, fiel
 
 from gpu_acceptance.inventory import counters
 from gpu_acceptance.inventory.answer import Missing, Why
-from gpu_acceptance.inventory.counters import GPU_NAMES, GpuCounters, read_traffic, unread
+from gpu_acceptance.inventory.counters import GPU_NAMES, GpuCounters, Heard, read_traffic, unread
 from gpu_acceptance.inventory.infiniband import LINK_ERRORS
 from gpu_acceptance.inventory.nvml import Asker
-from gpu_acceptance.inventory.xid_events import Heard
 
 ALL_FIELDS = {**FIELDS, **COUNTERS}
 

@@ -11,7 +11,7 @@ from gpu_acceptance.inventory.kernel_forms import FORMS
 from gpu_acceptance.inventory.kernel_forms import WORDS as WORDS_THAT_ARE_READ
 from gpu_acceptance.inventory.kernel_lines import read_line
 from gpu_acceptance.inventory.kernel_log import KernelLog
-from gpu_acceptance.inventory.kernel_messages import HostError, LostGpu, Message, PcieError, SXid, Xid
+from gpu_acceptance.inventory.kernel_records import HostError, LostGpu, Message, PcieError, SXid, Xid
 
 NONE = Missing(Why.NOT_THERE, "the line names none")
 

@@ -11,7 +11,7 @@ from snapshots import changed, healthy_h200, snapshot_of
 
 from gpu_acceptance.inventory import kernel_log
 from gpu_acceptance.inventory.answer import Missing, Why
-from gpu_acceptance.inventory.kernel_messages import OLD_SNAPSHOT, DeviceError
+from gpu_acceptance.inventory.kernel_records import OLD_SNAPSHOT, DeviceError
 from gpu_acceptance.inventory.pci_topology import Place, nvml_bus_id
 
 PLACE = Place(GPU, PATH, 0)

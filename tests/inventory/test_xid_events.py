@@ -6,8 +6,7 @@ from inventory.fake_nvml import UUIDS, EventQueue, install
 from kernel_logs import write_log
 
 from gpu_acceptance.inventory.answer import Missing, Why
-from gpu_acceptance.inventory.counters import GpuCounters
-from gpu_acceptance.inventory.xid_events import Heard
+from gpu_acceptance.inventory.counters import GpuCounters, Heard
 
 XID = "NVRM: Xid (PCI:0000:00:06): "  # the address of the GPU of fake_nvml
 HARMLESS = XID + "145, RLW_TAGSTATE   Nonfatal XC0 i0 Link 13 (0x00000008 0x00000001)"

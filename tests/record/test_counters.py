@@ -3,9 +3,8 @@
 import pytest
 
 from gpu_acceptance.inventory.answer import Missing, Why
-from gpu_acceptance.inventory.counters import GPU_NAMES, CountersReading, unread
+from gpu_acceptance.inventory.counters import GPU_NAMES, CountersReading, Heard, unread
 from gpu_acceptance.inventory.infiniband import PortName
-from gpu_acceptance.inventory.xid_events import Heard
 from gpu_acceptance.record.counters import risen
 
 ALL = frozenset({"counters.xids", *(f"counters.{name}" for name in GPU_NAMES)})

@@ -24,7 +24,7 @@ from gpu_acceptance.cli.snapshot_file import Snapshot
 from gpu_acceptance.inventory.answer import Answer, Missing, Unlimited, known, then
 from gpu_acceptance.inventory.cgroup import Allowance, Allowances
 from gpu_acceptance.inventory.cpu import Cpu
-from gpu_acceptance.inventory.kernel_messages import Xid
+from gpu_acceptance.inventory.kernel_records import Xid
 from gpu_acceptance.inventory.mounts import Mount, Mounts
 from gpu_acceptance.inventory.node import NodeReading
 from gpu_acceptance.inventory.system import Memory

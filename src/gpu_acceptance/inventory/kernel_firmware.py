@@ -4,8 +4,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence, Set
 
 from gpu_acceptance.inventory.kernel_forms import CORRECTED, FATAL, UNCORRECTED
-from gpu_acceptance.inventory.kernel_groups import severity_by_bits, worst_of
-from gpu_acceptance.inventory.kernel_lines import Line
+from gpu_acceptance.inventory.kernel_lines import Line, severity_by_bits, worst_of
 
 _FIRMWARE_FIELD = re.compile(
     r" *(?:event severity|Error \d+, type|section[_ ](?:type|length)|fru_\w+|(?:im)?precise tstamp|flags|port_type|version|command"

@@ -12,7 +12,7 @@ from gpu_acceptance.inventory.gpu import GpuReading
 from gpu_acceptance.inventory.infiniband import RdmaDevice
 from gpu_acceptance.inventory.kernel_forms import CORRECTED, FATAL, GPUS, HOST, PCIE, UNCORRECTED, WORDS
 from gpu_acceptance.inventory.kernel_lines import read_line
-from gpu_acceptance.inventory.kernel_messages import (
+from gpu_acceptance.inventory.kernel_records import (
     OLD_SNAPSHOT,
     AnyMessage,
     DeviceError,
@@ -22,8 +22,8 @@ from gpu_acceptance.inventory.kernel_messages import (
     PcieError,
     SXid,
     Xid,
+    messages,
 )
-from gpu_acceptance.inventory.kernel_records import messages
 from gpu_acceptance.inventory.kmsg import Reach, read_kmsg
 from gpu_acceptance.inventory.pci_topology import Place, nvml_bus_id
 from gpu_acceptance.inventory.xids import XidMeaning, labels_of, meaning_of

@@ -1,18 +1,17 @@
-"""Records of the kernel's log: each kind of message from the lines that belong together (kernel_groups)."""
+"""Records of the kernel's log: each kind of message from the lines that belong together."""
 
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Container, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from gpu_acceptance.base.text import clip
 from gpu_acceptance.inventory.answer import Answer, Missing, Why
 from gpu_acceptance.inventory.kernel_firmware import firmware_records
-from gpu_acceptance.inventory.kernel_forms import CORRECTED, FATAL, NON_FATAL, UNCORRECTED
-from gpu_acceptance.inventory.kernel_groups import MOST_OPEN, NEAR_S, Record, grouped, severity_by_bits, worst_of
-from gpu_acceptance.inventory.kernel_lines import Line
-from gpu_acceptance.inventory.kernel_messages import AnyMessage, DeviceError, HostError, LostGpu, Message, PcieError, SXid, Xid
+from gpu_acceptance.inventory.kernel_forms import CORRECTED, FATAL, GPUS, NON_FATAL, UNCORRECTED
+from gpu_acceptance.inventory.kernel_lines import MOST_OPEN, NEAR_S, Line, Record, grouped, severity_by_bits, worst_of
 
+OLD_SNAPSHOT = Missing(Why.NOT_THERE, "the snapshot is of an older version")
 _MOST_NEAR = 100  # records among which one line is looked for
 _CUT_OFF = {"containment", "hotplug", "aftermath"}  # whatever the error was, the device is out of use: as bad as a fatal one
 _HEADS = {
@@ -26,6 +25,86 @@ _MOST_TEXT = 300  # characters
 _NO_PROCESS = Missing(Why.NOT_THERE, "the line names none")
 _NO_SEVERITY = Missing(Why.NOT_THERE, "the line names no severity")
 _NO_FATALITY = Missing(Why.NOT_THERE, "the line says neither Fatal nor Non-fatal")
+
+
+@dataclass(frozen=True)
+class Message:
+    """One line of the log. `at_s`: seconds since boot, by the kernel's own clock."""
+
+    at_s: float
+    text: str
+    about: str = GPUS  # or pcie, host
+
+
+@dataclass(frozen=True)
+class Xid:
+    """A message of the GPU driver. `pci_bus_id` is written as in NVML. Meaning of the numbers: xids.yaml."""
+
+    number: int
+    pci_bus_id: str
+    at_s: float
+    pid: Answer[int]  # of the process that owns the channel, if the driver knows it
+    process: Answer[str]
+    text: str  # the rest of the line
+
+
+@dataclass(frozen=True)
+class SXid:
+    """An event of the NVSwitch driver (up to Hopper). Numbers: NVIDIA Fabric Manager User Guide, "NVSwitch SXid Errors"."""
+
+    number: int
+    switch: str  # nvidia-nvswitch0
+    pci_bus_id: str
+    at_s: float
+    is_fatal: Answer[bool]
+    text: str
+
+
+@dataclass(frozen=True)
+class PcieError:
+    """One error on a PCIe link, of a GPU, a network card, or a port above them.
+
+    `pci_bus_id` is the device that reported it or that a port above it names, else that port; `also` are others in its lines.
+    """
+
+    pci_bus_id: str
+    severity: Answer[str]  # corrected, uncorrected (fatal or not), non-fatal, fatal
+    at_s: float
+    text: str
+    also: tuple[str, ...] = ()
+    gpus: tuple[str, ...] = ()  # those of these devices that are GPUs by their driver, or by the kernel's list of devices at boot
+    gone: str = ""  # the device that the port names, of which no line and no list of devices says what it was
+
+
+@dataclass(frozen=True)
+class LostGpu:
+    """A GPU that has fallen off the bus, or did not start, by its driver. XID 79 does not report either where the driver starts."""
+
+    pci_bus_id: str
+    at_s: float
+    did_not_start: bool = False
+
+
+@dataclass(frozen=True)
+class HostError:
+    """An error of the host's memory, CPUs or buses: machine checks, EDAC, records of the firmware."""
+
+    at_s: float
+    text: str
+    kind: str = "machine check"  # or memory, firmware
+    severity: Answer[str] = OLD_SNAPSHOT
+
+
+@dataclass(frozen=True)
+class DeviceError:
+    """A fatal error of a device by its own driver."""
+
+    pci_bus_id: str
+    at_s: float
+    text: str
+
+
+AnyMessage = Message | Xid | SXid | PcieError | LostGpu | HostError | DeviceError
 
 
 def messages(lines: Sequence[Line]) -> Iterator[tuple[str, AnyMessage]]:

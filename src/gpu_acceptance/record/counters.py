@@ -8,9 +8,8 @@ from pathlib import Path
 from gpu_acceptance.base.text import clip, each_once, first_few
 from gpu_acceptance.inventory import counters, nccl_log
 from gpu_acceptance.inventory.answer import Answer, Missing, Why
-from gpu_acceptance.inventory.counters import CountersReading
+from gpu_acceptance.inventory.counters import CountersReading, Heard
 from gpu_acceptance.inventory.infiniband import PortName
-from gpu_acceptance.inventory.xid_events import Heard
 from gpu_acceptance.inventory.xids import labels_of, meaning_of
 from gpu_acceptance.record.figure import NONE, Figure, make_figure
 from gpu_acceptance.thresholds.limit import COUNTERS

@@ -10,11 +10,10 @@ from dataclasses import replace
 
 from gpu_acceptance.inventory import counters, gpu
 from gpu_acceptance.inventory.answer import Missing
-from gpu_acceptance.inventory.counters import CountersReading, GpuCounters, unread
+from gpu_acceptance.inventory.counters import CountersReading, GpuCounters, Heard, unread
 from gpu_acceptance.inventory.nvml import NoNvmlError, library
 from gpu_acceptance.inventory.telemetry import Point, Window, points
 from gpu_acceptance.inventory.telemetry_sampler import Sampler
-from gpu_acceptance.inventory.xid_events import Heard
 from gpu_acceptance.record.counters import risen
 from gpu_acceptance.record.figure import Figure
 from gpu_acceptance.record.gpu_telemetry import KEPT_FROM_S, MAX_WHY, MOST_POINTS, Between, GpuSeries, GpuTelemetry, Level, check_moments

@@ -25,7 +25,7 @@ _KINDS = {
     "lost_gpus": "GPU lost or not started",
     "pcie_errors": "PCIe error",
     "host_errors": "error of the host",
-    "device_errors": "error of a network card",
+    "device_errors": "error of a GPU or network card",
     "devices": "devices at boot",
 }
 _XIDS = """

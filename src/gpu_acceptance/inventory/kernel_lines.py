@@ -58,7 +58,7 @@ class Line:
     @property
     def is_uncorrectable(self) -> bool:
         """Return True for a status with bits that only the register of uncorrectable errors has."""
-        return int(self.facts.get("status", "0"), 16) & ~_CORRECTABLE != 0
+        return "status" in self.facts and int(self.facts["status"], 16) & ~_CORRECTABLE != 0
 
 
 _NOT_FATAL = re.compile(r"(?i)\bnon-?\s?fatal\b")
@@ -206,8 +206,11 @@ class Record:
     def fits(self, line: Line) -> bool:
         is_near = abs(line.at_s - self.first.at_s) <= NEAR_S
         is_second = line.role in _NOT_TWICE and line.role in self.roles
-        is_uncorrectable = CORRECTED in {self.severity, line.severity} and any(one.is_uncorrectable for one in (*self.lines, line))
-        return is_near and not is_second and not is_uncorrectable and agree(self.severity, line.severity)
+        return is_near and not is_second and agree(self.severity, line.severity) and not self._contradicts(line)
+
+    def _contradicts(self, line: Line) -> bool:
+        """Return True where one calls the error corrected, and the other has a status that no corrected error has."""
+        return CORRECTED in {self.severity, line.severity} and any(one.is_uncorrectable for one in (*self.lines, line))
 
     def fact(self, name: str) -> str:
         return next((line.facts[name] for line in self.lines if name in line.facts), "")

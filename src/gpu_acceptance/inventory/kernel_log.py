@@ -72,7 +72,8 @@ def _what_decides(message: AnyMessage) -> Hashable:
     """Return all of a message that a figure depends on: a flood of harmless messages must not hide one that counts."""
     meaning = meaning_of(message.number, message.text) if isinstance(message, Xid) else None
     told = [(name, value) for name, value in vars(message).items() if name not in _NEVER_DECIDES]
-    return meaning, *((name, value.missing if isinstance(value, Missing) else value) for name, value in told)
+    decides = meaning and (meaning.remedy, bool(meaning.doubt))
+    return decides, *((name, value.missing if isinstance(value, Missing) else value) for name, value in told)
 
 
 def errors(log: KernelLog, gpu: GpuReading, place: Answer[Place]) -> Findings:

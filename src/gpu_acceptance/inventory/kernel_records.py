@@ -141,18 +141,22 @@ def _lost_lines(by_kind: dict[str, list[Line]], gpus: set[str]) -> tuple[list[Li
 
     Another driver may refuse a GPU without a fault (nouveau); what the kernel itself says of it counts.
     """
-    others = by_kind.get("device_errors", [])
-    starts = [line for line in others if line.role in {"probe", "inaccessible"}]
-    own = [line for line in starts if line.facts["driver"] == "nvidia" or (line.role == "inaccessible" and line.device in gpus)]
-    lost = sorted([*by_kind.get("lost_gpus", ()), *(replace(line, kind="lost_gpus") for line in own)], key=lambda line: line.at_s)
-    return lost, [line for line in others if line not in own]
+    lost, others = list(by_kind.get("lost_gpus", ())), []
+    for line in by_kind.get("device_errors", ()):
+        of_driver = line.role in {"probe", "inaccessible"} and line.facts["driver"] == "nvidia"
+        if of_driver or (line.role == "inaccessible" and line.device in gpus):
+            lost.append(replace(line, kind="lost_gpus"))
+        else:
+            others.append(line)
+    return sorted(lost, key=lambda line: line.at_s), others
 
 
 def _unexplained(lost: Sequence[Line]) -> Iterator[Message]:
-    """Yield each line that says that GPUs did not start, where fewer are named near it."""
+    """Yield each line that says that GPUs did not start, where fewer are named near it. `lost` is in the order of time."""
+    times = [line.at_s for line in lost]
     for line in (one for one in lost if one.role == "refusals"):
-        named = {one.device for one in lost if one.device and abs(one.at_s - line.at_s) <= NEAR_S}
-        if len(named) < int(line.facts.get("refused", "1")):
+        near = lost[bisect_left(times, line.at_s - NEAR_S) : bisect_right(times, line.at_s + NEAR_S)]
+        if len({one.device for one in near if one.device}) < int(line.facts.get("refused", "1")):
             yield Message(line.at_s, clip(line.text, _MOST_TEXT))
 
 

@@ -180,7 +180,7 @@ def recorded_in(nodeid: str, rank: int) -> RankRecord | None:
 
 def _port_counters(world: World, rank: int, limited: frozenset[str]) -> list[Figure]:
     """Return the counters of this node's ports, none of which rose."""
-    reading = CountersReading(node_with(world.network(rank)).counted, ())
+    reading = CountersReading(node_with(world.network(rank)).counted)
     return [one for one in risen(reading, reading, limited, counters.PORT_NAMES) if one.metric.startswith(_PORTS)]
 
 
@@ -200,6 +200,12 @@ def _on_their_limits(nodeid: str, profile: Profile) -> tuple[Figure, ...]:
 
 def _nothing(_world: World, _test: str, _rank: int) -> Iterator[tuple]:
     return iter(())
+
+
+def _gpu_health(_world: World, test: str, _rank: int) -> Iterator[tuple]:
+    """Yield what the committed runs are too old to have: the health in the fabric, which their driver does not tell."""
+    if test == "fabric":
+        yield "gpu_health.fabric.health", "not supported", "text"
 
 
 def _infiniband(world: World, test: str, rank: int) -> Iterator[tuple]:
@@ -246,6 +252,7 @@ def _p2p(world: World, test: str, rank: int) -> Iterator[tuple]:
 
 
 _FINDERS = {
+    "gpu_health": _gpu_health,
     "infiniband": _infiniband,
     "nccl": _nccl,
     "nccl_scaling": _nccl_scaling,

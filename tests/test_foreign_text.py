@@ -18,7 +18,7 @@ OTHERS_TOO = {  # phrases of others that our own sentences have as well -> who w
     "argument ": "argparse",
     "error: ": "gcc, clang",
     "Skipped: ": "pytest",
-    "fallen off the bus": "the driver of NVIDIA",
+    **dict.fromkeys(("fallen off the bus", "probe routine failed"), "the driver of NVIDIA"),
     **dict.fromkeys(("Hardware Error", "Internal error detected", "Memory failure", "PCIe Bus Error", "bad device here"), "the kernel"),
     **dict.fromkeys(("containment event", "health compromised", "event severity", "serial number"), "the kernel"),
     "cannot find": "ld",

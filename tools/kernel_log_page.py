@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from gpu_acceptance.base.text import format_ranges
-from gpu_acceptance.inventory.kernel_lines import FORMS
+from gpu_acceptance.inventory.kernel_forms import FORMS
 from gpu_acceptance.inventory.xids import NO_REPAIR, Remedy, UnitRules, catalogue, links, meanings
 from tools.markdown import MADE_BY, cell
 
@@ -25,14 +25,15 @@ _KINDS = {
     "lost_gpus": "GPU lost or not started",
     "pcie_errors": "PCIe error",
     "host_errors": "error of the host",
-    "device_errors": "error of a network card",
-    "gpu_devices": "devices at boot",
+    "device_errors": "error of a GPU or network card",
+    "devices": "devices at boot",
 }
 _XIDS = """
 ## XIDs
 
 Source: [{title}]({url}), {version}. The table is [xids.yaml](../src/gpu_acceptance/inventory/xids.yaml). A number that is not listed
-counts. XID 154 has the remedy that its line names. During a run every XID counts ([`counters.xids`](limits.md#counters)).
+counts. XID 154 has the remedy that its line names. During a run every XID counts
+([`counters.xids`](limits.md#counters)), but a link event (144 to 149) by its line in this log: without it that figure has no value.
 
 | XID | name | remedy | counts | advice |
 |---|---|---|---|---|
@@ -40,7 +41,8 @@ counts. XID 154 has the remedy that its line names. During a run every XID count
 _LINKS = """
 ## XIDs 144 to 149: severity and error status
 
-These lines say Fatal or Nonfatal. A fatal one counts. A non-fatal one counts only where the table below resets the GPU.
+These lines say Fatal or Nonfatal. A fatal one counts. A non-fatal one counts only where the table below resets the GPU;
+an error status that a unit of the table does not have is in doubt.
 
 | XID | unit | no repair | restart the application | reset the GPU |
 |---|---|---|---|---|

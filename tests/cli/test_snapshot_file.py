@@ -204,6 +204,7 @@ DAMAGES = {
     "an NVLink trained again": ("nvlinks.0.num_recoveries", 1, "nvlink", "nvlink.recoveries = 1 count"),
     "fabric not ready": ("fabric.state", "in progress", "fabric", "fabric.state = in progress"),
     "fabric refused": ("fabric.status", "Insufficient Resources", "fabric", "fabric.status = Insufficient Resources"),
+    "fabric unhealthy": ("fabric.health", "unhealthy", "fabric", "fabric.health = unhealthy"),
     "fabric not started": ("fabric.state", "not started", "fabric", "fabric.state = not started"),
     "MIG on": ("mig_is_on", True, "modes", "modes.mig = true"),
     "MIG on after reset": ("mig_is_on_after_reset", True, "modes", "modes.mig_after_reset = true"),

@@ -9,7 +9,7 @@ from inventory.fake_nvml import COUNTERS, FIELDS, UUIDS, EventQueue, fails, fiel
 
 from gpu_acceptance.inventory import counters
 from gpu_acceptance.inventory.answer import Missing, Why
-from gpu_acceptance.inventory.counters import GPU_NAMES, GpuCounters, read_traffic, unread
+from gpu_acceptance.inventory.counters import GPU_NAMES, GpuCounters, Heard, read_traffic, unread
 from gpu_acceptance.inventory.infiniband import LINK_ERRORS
 from gpu_acceptance.inventory.nvml import Asker
 
@@ -34,7 +34,7 @@ def test_a_healthy_gpu_has_all_counters(monkeypatch):
     assert reading.values["nvlink.replays", ""] == 18 * FIELDS["NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY"]
     assert reading.values["throttle.sw_power_cap", ""] == FIELDS["NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP"]
     assert reading.values["ecc.corrected", ""] == COUNTERS["NVML_FI_DEV_ECC_SBE_VOL_TOTAL"]
-    assert reading.xids == ()
+    assert reading.xids == Heard()
 
 
 def links_of(reading):
@@ -59,16 +59,16 @@ def test_links_are_read_again_after_a_change_of_their_sum_or_on_demand(monkeypat
 def test_each_xid_is_reported_once(monkeypatch):
     events = EventQueue()
     watched = opened(monkeypatch, nvmlEventSetWait_v2=events.wait)
-    assert watched.read(each_link=False).xids == ()
+    assert watched.read(each_link=False).xids == Heard()
     events.xids += [79, 31]
-    assert watched.read(each_link=False).xids == (79, 31)
-    assert watched.read(each_link=False).xids == ()
+    assert watched.read(each_link=False).xids == Heard((79, 31))
+    assert watched.read(each_link=False).xids == Heard()
 
 
 def test_endless_xids_do_not_block_the_reader(monkeypatch):
     events = EventQueue()
     events.xids += [79] * 5_000
-    assert len(read(monkeypatch, nvmlEventSetWait_v2=events.wait).xids) == 1_000
+    assert len(read(monkeypatch, nvmlEventSetWait_v2=events.wait).xids.xids) == 1_000
 
 
 def test_a_gpu_without_nvlink_has_no_links_to_count(monkeypatch):
@@ -153,19 +153,19 @@ def test_a_gpu_that_fell_off_the_bus_has_no_counters(monkeypatch):
     )
     reading = watched.read(each_link=False)
     assert {value.detail for value in reading.values.values()} == {"nvmlDeviceGetFieldValues: GPU is lost"}
-    assert reading.xids == Missing(Why.UNREADABLE, "after 0 XIDs: nvmlEventSetWait_v2: GPU is lost")
+    assert reading.xids == Heard(unread=Missing(Why.UNREADABLE, "after 0 XIDs: nvmlEventSetWait_v2: GPU is lost"))
 
 
 @pytest.mark.parametrize("function", ["nvmlEventSetCreate", "nvmlDeviceRegisterEvents", "nvmlDeviceGetHandleByUUID"])
 def test_without_events_the_xids_are_missing(monkeypatch, function):
     reading = read(monkeypatch, **{function: fails(pynvml.NVML_ERROR_NO_PERMISSION)})
-    assert reading.xids == Missing(Why.NOT_PERMITTED, f"{function}: Insufficient Permissions")
+    assert reading.xids == Heard(unread=Missing(Why.NOT_PERMITTED, f"{function}: Insufficient Permissions"))
 
 
 def test_without_a_reading_every_counter_is_missing():
     reading = unread("why")
     assert {name for name, _ in reading.values} == set(GPU_NAMES)
-    assert {*reading.values.values(), reading.xids} == {Missing(Why.UNREADABLE, "why")}
+    assert {*reading.values.values(), reading.xids.unread} == {Missing(Why.UNREADABLE, "why")}
 
 
 @pytest.mark.parametrize("number", [65, 2**32])

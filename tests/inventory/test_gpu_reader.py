@@ -199,6 +199,31 @@ def test_a_fabric_that_is_not_ready_says_so(monkeypatch):
     assert fabric.status != "success"
 
 
+@pytest.mark.parametrize(
+    ("told", "health"),
+    [
+        ({"healthSummary": 1}, "healthy"),
+        ({"healthSummary": 2, "healthMask": 0b010101}, "unhealthy, degraded bandwidth, route recovery, route unhealthy"),
+        ({"healthSummary": 3}, "limited capacity"),
+        ({"healthSummary": 9}, "unknown (9)"),
+        ({"healthSummary": 1, "healthMask": 0b01}, "degraded bandwidth"),
+        ({"healthSummary": 0, "healthMask": 0b10101010}, "healthy"),
+        ({"healthSummary": 0, "healthMask": 0b01000000}, "access timeout recovery"),
+        ({"healthSummary": 0, "healthMask": 0x100}, "healthy"),
+        ({"healthSummary": 0, "healthMask": 0x500}, "incorrect configuration (5)"),
+        ({"healthSummary": 0, "healthMask": 0}, "not supported"),
+    ],
+)
+def test_the_health_in_the_fabric_is_a_figure_whichever_part_of_it_tells(told, health, monkeypatch):
+    info = fill(**{"state": 3, "status": 0, "cliqueId": 0, "healthMask": 0, **told})
+    found = read_gpu(monkeypatch, nvmlDeviceGetGpuFabricInfoV=info)
+    assert {metric: value for metric, value, _ in gpu_health.fabric(found)} == {
+        "gpu_health.fabric.state": "completed",
+        "gpu_health.fabric.status": "success",
+        "gpu_health.fabric.health": health,
+    }
+
+
 def test_only_the_names_of_other_ranks_gpus_are_read(monkeypatch):
     install(monkeypatch)
     whole, own = gpu_reader.read(), gpu_reader.read(UUIDS[1])

@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 from gpu_acceptance.inventory import kernel_log
 from gpu_acceptance.inventory.answer import Missing, Why
-from gpu_acceptance.inventory.kernel_lines import FORMS, read_line
-from gpu_acceptance.inventory.kernel_lines import WORDS as WORDS_THAT_ARE_READ
+from gpu_acceptance.inventory.kernel_forms import FORMS
+from gpu_acceptance.inventory.kernel_forms import WORDS as WORDS_THAT_ARE_READ
+from gpu_acceptance.inventory.kernel_lines import read_line
 from gpu_acceptance.inventory.kernel_log import KernelLog
 from gpu_acceptance.inventory.kernel_records import HostError, LostGpu, Message, PcieError, SXid, Xid
 
@@ -210,7 +211,7 @@ WORDS = (
 @given(st.lists(st.one_of(st.sampled_from(WORDS), st.text(max_size=5))).map("".join))
 def test_no_line_breaks_it(line):
     found = read_line(1.0, line)
-    assert found is None or (found.kind in {"gpu_devices", *KernelLog.__dataclass_fields__} and found.text == line)
+    assert found is None or (found.kind in {"devices", *KernelLog.__dataclass_fields__} and found.text == line)
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.example[:40])

@@ -16,7 +16,8 @@ from gpu_acceptance.inventory.pci_topology import Place, nvml_bus_id
 
 PLACE = Place(GPU, PATH, 0)
 SHOWN = snapshot_of(changed(healthy_h200(), "node.gpus.gpus.0.pci_bus_id", GPU)).node.gpus.gpus[0]
-IN_ORDER = re.compile("two errors in one record|what stopped the previous boot")  # order tells apart what the firmware does not number
+# Order tells apart what the firmware does not number.
+IN_ORDER = re.compile("two errors in one record|two records of the firmware|the previous boot")
 LINES = sorted({line for _, lines in BLOCKS.values() for line in lines})
 
 
@@ -117,3 +118,38 @@ def test_where_the_job_s_cards_are_unknown_a_log_without_any_error_is_enough(car
     write_log(tmp_path, lines)
     ((_, number, *_),) = kernel_log.nics(kernel_log.read(tmp_path), Missing(Why.UNREADABLE, "nearest"), (card,))
     assert str(number) == said
+
+
+XID, SWITCH, PORT = "NVRM: Xid (PCI:0000:1b:00): ", "nvidia-nvswitch3: SXid (PCI:0000:0a:00.0): ", "pcieport 0000:c0:01.0: "
+FLOODS = {  # harmless line, line that counts, its figure
+    "severity of an NVLink's XID": (
+        XID + "145, RLW_TAGSTATE Nonfatal XC0 i0 Link 13 (0x00000008 0x00000001)",
+        XID + "145, RLW_SRC_TRACK Fatal XC0 i0 Link 03 (0x00000007 0x00000001)",
+        "errors.xids",
+    ),
+    "action of XID 154": (
+        XID + "154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)",
+        XID + "154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)",
+        "errors.xids",
+    ),
+    "fatality of a switch's SXid": (
+        SWITCH + "20034, Non-fatal, Link 28 LTSSM Fault Up",
+        SWITCH + "20034, Fatal, Link 30 LTSSM Fault Up",
+        "elsewhere.sxids",
+    ),
+    "device that a port blames": (
+        PORT + "AER: Uncorrected (Non-Fatal) error received: 0000:c2:00.0",
+        PORT + "AER: Uncorrected (Non-Fatal) error received: 0000:c3:00.0",
+        "elsewhere.gpus",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FLOODS)
+def test_a_flood_of_harmless_messages_hides_none_that_counts(name, figures):
+    harmless, bad, metric = FLOODS[name]
+    at_boot = [
+        "pci 0000:c2:00.0: [15b3:1021] type 00 class 0x020700 PCIe Endpoint",
+        "pci 0000:c3:00.0: [10de:2330] type 00 class 0x030200",
+    ]
+    assert figures([*at_boot, *[harmless] * 100, bad]) == {metric: "1"}

@@ -113,6 +113,7 @@ def link_event(number, unit, severity, status, information="0x00000000"):
 def test_a_link_event_that_is_not_fatal_has_the_remedy_of_its_row(number, unit, status, remedy):
     assert link_event(number, unit, "Nonfatal", status).remedy == remedy
     assert link_event(number, f"{unit}_PIPE0/x", "Nonfatal", status).remedy == remedy  # drivers write a unit in two ways
+    assert link_event(number, f"{unit}  ", " Nonfatal ", status).remedy == remedy  # and pad the columns
     assert link_event(number, unit, "Fatal", status) is MEANINGS[number]
 
 
@@ -122,6 +123,13 @@ def test_a_link_event_without_a_row_has_the_remedy_of_its_severity(number):
     assert meaning_of(number, "NEW_UNIT Nonfatal XC0 i0 Link 02").remedy == Remedy.IGNORE
     for text in ("", "NEW_UNIT XC0", "NEW_UNIT Fatal XC0 i0 Link 02", "a Nonfatal, NEW_UNIT Fatal XC0"):
         assert meaning_of(number, text) is MEANINGS[number]
+
+
+@pytest.mark.parametrize(("number", "unit", "status"), [(145, "RLW_TAGSTATE", "0x00000003"), (149, "NETIR_MFDE_EVENT", "0x00000002")])
+def test_a_status_that_a_known_unit_does_not_have_is_in_doubt(number, unit, status):
+    meaning = link_event(number, unit, "Nonfatal", status)
+    assert (meaning.needs_repair, meaning.doubt) == (False, f"{unit} has no error status {status}")
+    assert link_event(number, unit, "Fatal", status).needs_repair
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import pytest
 
 from gpu_acceptance.inventory.answer import Missing, Why
-from gpu_acceptance.inventory.counters import GPU_NAMES, CountersReading, unread
+from gpu_acceptance.inventory.counters import GPU_NAMES, CountersReading, Heard, unread
 from gpu_acceptance.inventory.infiniband import PortName
 from gpu_acceptance.record.counters import risen
 
@@ -17,7 +17,7 @@ def reading(xids=(), **changes):
     for change, value in changes.items():
         kind, name, *link = change.replace("__", "-").split("_")
         values[f"{kind}.{name.replace('-', '_')}", f"link {link[0]}" if link else ""] = value
-    return CountersReading(values, xids)
+    return CountersReading(values, xids if isinstance(xids, Heard) else Heard(xids))
 
 
 def figures(before, after, limited=ALL):
@@ -62,12 +62,12 @@ def test_many_are_counted():
 def summed(number):
     """A reading of sums alone."""
     values = {(name, ""): 5 for name in GPU_NAMES if not name.startswith("nvlink")}
-    return CountersReading({**values, **{(name, ""): number for name in GPU_NAMES if name.startswith("nvlink")}}, ())
+    return CountersReading({**values, **{(name, ""): number for name in GPU_NAMES if name.startswith("nvlink")}})
 
 
 def with_sum(number, **changes):
     made = reading(**changes)
-    return CountersReading({**made.values, ("nvlink.replays", ""): number}, ())
+    return CountersReading({**made.values, ("nvlink.replays", ""): number})
 
 
 def test_where_only_sums_were_read_they_are_compared():
@@ -128,11 +128,16 @@ def test_a_sum_over_links_that_fell_shows_nothing_since():
 
 
 def test_xids_without_permission_are_no_value():
-    figure = figures(reading(), reading(xids=Missing(Why.NOT_PERMITTED, "nvmlDeviceRegisterEvents: Insufficient Permissions")))[
-        "counters.xids"
-    ]
+    heard = Heard(unread=Missing(Why.NOT_PERMITTED, "nvmlDeviceRegisterEvents: Insufficient Permissions"))
+    figure = figures(reading(), reading(xids=heard))["counters.xids"]
     assert figure.value is None
     assert figure.anomaly == "not permitted (nvmlDeviceRegisterEvents: Insufficient Permissions)"
+
+
+def test_an_xid_that_was_heard_counts_whatever_could_not_be_heard_after_it():
+    figure = figures(reading(), reading(xids=Heard((79,), Missing(Why.UNREADABLE, "GPU is lost"))))["counters.xids"]
+    assert (figure.value, figure.is_least) == (1, True)
+    assert figure.detail == "XID 79, GPU has fallen off the bus: reboot the node; perhaps others: unreadable (GPU is lost)"
 
 
 def test_where_nothing_was_read_each_limit_has_a_figure_without_a_value():
@@ -144,7 +149,7 @@ def test_where_nothing_was_read_each_limit_has_a_figure_without_a_value():
 def test_ports_are_added_up_and_named():
     def counted(*numbers):
         names = [PortName(f"mlx5_{device}", 1) for device in range(len(numbers))]
-        return CountersReading({("infiniband.link_downed", name): number for name, number in zip(names, numbers, strict=True)}, ())
+        return CountersReading({("infiniband.link_downed", name): number for name, number in zip(names, numbers, strict=True)})
 
     limited = frozenset({"counters.infiniband.link_downed"})
     (figure,) = [one for one in risen(counted(1, 0), counted(1, 2), limited, ["infiniband.link_downed"]) if "infiniband" in one.metric]
@@ -153,12 +158,12 @@ def test_ports_are_added_up_and_named():
 
 def test_the_reason_is_given_if_all_ports_are_gone():
     name, gone = "infiniband.link_downed", Missing(Why.NOT_THERE, "/sys/class/infiniband")
-    before, after = CountersReading({(name, "mlx5_0 port 1"): 0}, ()), CountersReading({(name, ""): gone}, ())
+    before, after = CountersReading({(name, "mlx5_0 port 1"): 0}), CountersReading({(name, ""): gone})
     (figure,) = risen(before, after, frozenset({f"counters.{name}"}), [name])
     assert (figure.value, figure.anomaly) == (None, "not there (/sys/class/infiniband)")
 
 
 def test_bytes_of_ports_have_the_unit_bytes():
-    before, after = (CountersReading({("infiniband.sent_bytes", "mlx5_0 port 1"): count}, ()) for count in (1000, 5000))
+    before, after = (CountersReading({("infiniband.sent_bytes", "mlx5_0 port 1"): count}) for count in (1000, 5000))
     (figure,) = risen(before, after, frozenset(), ["infiniband.sent_bytes"])
     assert (figure.value, figure.unit, figure.detail, figure.judged) == (4000, "bytes", "mlx5_0 port 1: 4000", False)

@@ -169,6 +169,43 @@ def test_a_poll_is_nothing_to_compare_with(nvml):
     assert ask(watch) == {"pcie.replays": (0, ""), "xids": (0, "")}
 
 
+def test_an_error_of_a_poll_leaves_neither_an_xid_nor_the_error_behind(nvml, monkeypatch):
+    """The XID was heard before the error, and will not be reported again; without one, others may have been missed."""
+    errors: list[int] = []
+
+    def wait(*arguments):
+        return errors.pop() if errors and not nvml.events.xids else nvml.events.wait(*arguments)
+
+    install(monkeypatch, nvmlDeviceGetFieldValues=nvml._fields, nvmlEventSetWait_v2=wait)
+    watch = CounterWatch(reads_ports=False)
+    ask(watch)
+    nvml.events.xids.append(48)
+    errors.append(pynvml.NVML_ERROR_UNKNOWN)
+    why = "unreadable (after 1 XIDs: nvmlEventSetWait_v2: Unknown Error)"
+    told = {"pcie.replays": (0, ""), "xids": (1, f"XID 48, double bit ECC error: reset the GPU; perhaps others: {why}")}
+    assert poll(watch).items() >= told.items()
+    assert ask(watch) == told
+    errors.append(pynvml.NVML_ERROR_UNKNOWN)
+    why = "unreadable (after 0 XIDs: nvmlEventSetWait_v2: Unknown Error)"
+    assert poll(watch)["xids"] == (None, why)
+    assert ask(watch)["xids"] == (None, why)
+    assert ask(watch)["xids"] == (0, "")
+
+
+def test_an_xid_that_was_heard_counts_where_the_driver_hangs_afterwards(nvml, monkeypatch):
+    monkeypatch.setattr("gpu_acceptance.supervisor.gpu_watch.LONGEST_S", 0.2)
+    watch = CounterWatch(reads_ports=False)
+    ask(watch)
+    nvml.events.xids.append(79)
+    poll(watch)
+    nvml.may_answer.clear()
+    assert ask(watch)["xids"][0] == 1
+    nvml.may_answer.set()
+    wait_until(lambda: select.select([watch.wake_fd], [], [], 0)[0])
+    watch.figures()
+    assert ask(watch)["xids"] == (0, "")
+
+
 def test_counters_of_a_poll_are_reported_again_by_link(nvml, monkeypatch):
     links: dict[tuple[str, int], int] = {}
     monkeypatch.setattr(nvml, "_fields", lambda *arguments: fields(nvml.values, links)(*arguments))

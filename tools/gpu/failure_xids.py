@@ -49,7 +49,7 @@ def xids(way: str, rank: str, uuids: list[str], counters: list[GpuCounters]) -> 
         ended = job.measure(way, job.Place(0, 1, len(uuids), "127.0.0.1", port), Path(mkdtemp()), devices=",".join(uuids))
     time.sleep(LATE_S)
     xids = [one.read(each_link=False).xids for one in counters]
-    by_gpu = [list(one) if isinstance(one, tuple) else str(one) for one in xids]
+    by_gpu = [[*one.xids, *([str(one.unread)] if one.unread else [])] for one in xids]
     print(json.dumps({"way": way, "rank": rank, "xids": by_gpu, **asdict(ended)}), flush=True)
     return any(by_gpu) or ended.end_s is None
 

@@ -5,15 +5,19 @@ A call into the driver may hang: supervisor/gpu_watch.py makes it from a thread 
 Field ids are looked up by name: CUDA headers differ in their numbers.
 """
 
+import collections
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gpu_acceptance.inventory import kernel_log
 from gpu_acceptance.inventory.answer import Answer, Missing, Why, is_absent, is_lacking, known, names_in, read_value, then, with_name
+from gpu_acceptance.inventory.gpu import text
 from gpu_acceptance.inventory.infiniband import LINK_ERRORS, OTHER_NAMES, PortName, is_chosen, not_found
 from gpu_acceptance.inventory.nvml import Asker
+from gpu_acceptance.inventory.xids import links, meaning_of
 
 Counter = tuple[str, str]  # name, and the part that it counts: "link 7", "mlx5_3 port 1", "" for the GPU or the sum over all links
 Counted = Mapping[Counter, Answer[int]]
@@ -49,6 +53,20 @@ PORT_NAMES = tuple(f"infiniband.{name}" for name in (*LINK_ERRORS, *_TRAFFIC))
 
 
 @dataclass(frozen=True)
+class Heard:
+    """XIDs since the reading before. `unread`: the reason why there may be more; without one, these are all."""
+
+    xids: tuple[int, ...] = ()
+    unread: Missing | None = None
+
+    def __add__(self, later: "Heard") -> "Heard":
+        return Heard(self.xids + later.xids, self.unread or later.unread)
+
+
+NOTHING_HEARD = Heard()
+
+
+@dataclass(frozen=True)
 class CountersReading:
     """All counters of a GPU at one moment, and the XIDs since the reading before.
 
@@ -56,23 +74,20 @@ class CountersReading:
     """
 
     values: Counted
-    xids: Answer[tuple[int, ...]]
+    xids: Heard = NOTHING_HEARD
 
 
 class GpuCounters:
-    """Counters of one GPU. XIDs are events from its construction on; earlier ones are in the kernel log alone."""
+    """Counters of one GPU. XIDs are events from its construction on. `root`: where the kernel's log is."""
 
-    def __init__(self, pynvml: Any, uuid: str) -> None:
+    def __init__(self, pynvml: Any, uuid: str, root: Path = Path("/")) -> None:
         self._asker = Asker(pynvml)
         self._handle = self._asker.handle(uuid)
         self._num_links = self._asker.num_links(self._handle)
         self._sums: Counted = {}  # as they were when each link was last read
         self._answered: set[_LinkCounter] = set()
         self._lacking: dict[_LinkCounter, Answer[int]] = {}
-        self._events = self._asker.ask("nvmlEventSetCreate", make=lambda events: events)
-        self._registered = self._asker.ask(
-            "nvmlDeviceRegisterEvents", self._handle, getattr(pynvml, "nvmlEventTypeXidCriticalError", 8), self._events, make=bool
-        )
+        self._xids = XidEvents(self._asker, self._handle, root)
 
     def read(self, *, each_link: bool, is_poll: bool = False) -> CountersReading:
         """Read all counters. Without `each_link`, links are read only where a sum has changed or is missing: each costs a driver call.
@@ -87,7 +102,7 @@ class GpuCounters:
             num_links = 0 if isinstance(self._num_links, Missing) else self._num_links
             # All counters of a link in a row: NVML asks the driver once for the three (16 ms on an H200, 38 ms in the other order).
             values |= self._of_links([(name, link) for link in range(num_links) for name in _OF_LINK])
-        return CountersReading({**values, **sums}, self._xids())
+        return CountersReading({**values, **sums}, self._xids.read())
 
     def _of_links(self, wanted: Sequence[_LinkCounter]) -> dict[Counter, Answer[int]]:
         """Read these counters. One that is not supported is not asked again, unless it has answered before."""
@@ -98,9 +113,32 @@ class GpuCounters:
         found = {**self._lacking, **answers}
         return {(name, "" if link == ALL_LINKS else f"link {link}"): found[name, link] for name, link in wanted}
 
-    def _xids(self) -> Answer[tuple[int, ...]]:
+
+class XidEvents:
+    """Events of one GPU from its construction on; earlier ones are in the kernel log alone. An event has a number and no text.
+
+    Of an XID of an NVLink (144 to 149) the number does not say if it is a fault: the same stands for fatal and for harmless events. So its
+    severity is looked up in the kernel's log. Where that cannot be told, there is no answer, never a fault.
+    """
+
+    def __init__(self, asker: Asker, handle: object, root: Path = Path("/")) -> None:
+        self._asker = asker
+        self._root = root
+        self._address: Answer[str] = asker.ask("nvmlDeviceGetPciInfo", handle, make=lambda info: text(info.busId))
+        self._events: Any = asker.ask("nvmlEventSetCreate", make=lambda events: events)
+        kind = getattr(asker.pynvml, "nvmlEventTypeXidCriticalError", 8)
+        self._registered = asker.ask("nvmlDeviceRegisterEvents", handle, kind, self._events, make=bool)
+
+    def read(self) -> Heard:
+        """Return the XIDs since the reading before that count, as far as they could be heard and told."""
         if isinstance(self._registered, Missing):
-            return self._registered
+            return Heard(unread=self._registered)
+        heard = self._hear()
+        of_links = collections.Counter(number for number in heard.xids if number in links())
+        found = Heard(tuple(number for number in heard.xids if number not in of_links), heard.unread)
+        return sum((self._faults(number, times) for number, times in of_links.items()), found)
+
+    def _hear(self) -> Heard:
         xids: list[int] = []
         while len(xids) < _MOST_XIDS:
             try:
@@ -108,15 +146,32 @@ class GpuCounters:
             except self._asker.pynvml.NVMLError_Timeout:
                 break
             except self._asker.pynvml.NVMLError as error:
-                return with_name(f"after {len(xids)} XIDs", self._asker.why("nvmlEventSetWait_v2", error))
+                return Heard(tuple(xids), with_name(f"after {len(xids)} XIDs", self._asker.why("nvmlEventSetWait_v2", error)))
             xids.append(int(event.eventData))
-        return tuple(xids)
+        return Heard(tuple(xids))
+
+    def _faults(self, number: int, times: int) -> Heard:
+        answer = then(self._address, lambda address: faults_of(kernel_log.read(self._root), address, number, times))
+        return Heard(unread=with_name(f"XID {number}", answer)) if isinstance(answer, Missing) else Heard((number,) * answer)
+
+
+def faults_of(log: kernel_log.KernelLog, address: str, number: int, times: int) -> Answer[int]:
+    """Return how many of the last XIDs of a GPU with this number need a repair, by their lines in the kernel's log."""
+    if isinstance(log.xids, Missing):
+        return log.xids
+    lines = [meaning_of(number, xid.text) for xid in log.xids if (xid.pci_bus_id, xid.number) == (address, number)]
+    if not any(one.needs_repair or one.doubt for one in lines):
+        is_there = len(lines) >= min(times, kernel_log.MOST_ALIKE)
+        return 0 if is_there else Missing(Why.NOT_THERE, "the kernel's log does not have it, and NVML does not tell its severity")
+    last = lines[-times:] if log.num_left_out == 0 and len(lines) >= times else []
+    doubt = next((one.doubt for one in last if one.doubt), "the kernel's log has several of it, and does not say which one this was")
+    return sum(one.needs_repair for one in last) or Missing(Why.UNREADABLE, doubt)
 
 
 def unread(reason: str, names: Collection[str] = GPU_NAMES) -> CountersReading:
     """Return a reading in which every counter is missing for this reason."""
     missing = Missing(Why.UNREADABLE, reason[:200])
-    return CountersReading({(name, ""): missing for name in names}, missing)
+    return CountersReading({(name, ""): missing for name in names}, Heard(unread=missing))
 
 
 @dataclass(frozen=True)

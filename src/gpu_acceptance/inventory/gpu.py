@@ -199,7 +199,7 @@ class Fabric:
     status: Answer[str]
     clique_id: Answer[int]
     cluster_uuid: Answer[str]
-    health: Answer[str]  # a summary, which not all drivers and GPUs give
+    health: Answer[str]  # `healthy`, or what is wrong; not all drivers and GPUs tell
 
 
 @dataclass(frozen=True)

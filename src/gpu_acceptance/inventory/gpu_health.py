@@ -133,6 +133,7 @@ def nvlink(gpu: GpuReading) -> Findings:
 def fabric(gpu: GpuReading) -> Findings:
     yield "gpu_health.fabric.state", gpu.fabric.state, "text"
     yield "gpu_health.fabric.status", gpu.fabric.status, "text"
+    yield "gpu_health.fabric.health", "not supported" if is_lacking(gpu.fabric.health) else gpu.fabric.health, "text"
 
 
 def modes(gpu: GpuReading) -> Findings:

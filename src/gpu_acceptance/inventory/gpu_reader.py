@@ -29,7 +29,11 @@ from gpu_acceptance.inventory.gpu import (
 from gpu_acceptance.inventory.nvml import Asker, NoNvmlError, library
 
 _FABRIC_STATES = {0: "not supported", 1: "not started", 2: "in progress", 3: "completed"}
-_FABRIC_HEALTH = {0: "not supported", 1: "healthy", 2: "unhealthy", 3: "limited capacity"}
+# NVML_GPU_FABRIC_HEALTH_SUMMARY_*, and of the mask the first bit of each part that is 1 where it is true. Drivers of the second version of
+# the structure have the mask alone.
+_FABRIC_HEALTH = {1: "healthy", 2: "unhealthy", 3: "limited capacity"}
+_FABRIC_FAULTS = {0: "degraded bandwidth", 2: "route recovery", 4: "route unhealthy", 6: "access timeout recovery"}
+_FABRIC_CONFIGURATION = 8  # a part of 4 bits: 0 not supported, 1 none is incorrect, others what is
 _P2P = {
     0: "ok",
     1: "chipset not supported",
@@ -98,14 +102,24 @@ def _fabric(asker: Asker, handle: object) -> Fabric:
     info = asker.structure("c_nvmlGpuFabricInfo_v3_t", "nvmlDeviceGetGpuFabricInfoV", handle)
     if isinstance(info, Missing):  # an older driver
         info = asker.structure("c_nvmlGpuFabricInfo_v2_t", "nvmlDeviceGetGpuFabricInfoV", handle)
-    health = then(info, lambda info: getattr(info, "healthSummary", 0))
     return Fabric(
         state=then(info, lambda info: word(_FABRIC_STATES, info.state)),
         status=then(info, lambda info: "success" if info.status == 0 else str(asker.pynvml.NVMLError(info.status))),
         clique_id=then(info, lambda info: int(info.cliqueId)),
         cluster_uuid=then(info, lambda info: str(UUID(bytes=bytes(info.clusterUuid)))),
-        health=then(health, lambda health: word(_FABRIC_HEALTH, health) if health else Missing(Why.NOT_SUPPORTED)),
+        health=then(info, lambda info: _fabric_health(int(getattr(info, "healthSummary", 0)), int(info.healthMask))),
     )
+
+
+def _fabric_health(summary: int, mask: int) -> Answer[str]:
+    """Return `healthy`, or all that the summary and the parts of the mask say against it; missing where neither says anything."""
+    if not summary and not mask:
+        return Missing(Why.NOT_SUPPORTED)
+    found = [] if summary in {0, 1} else [word(_FABRIC_HEALTH, summary)]
+    found += [fault for bit, fault in _FABRIC_FAULTS.items() if mask >> bit & 3 == 1]
+    configuration = mask >> _FABRIC_CONFIGURATION & 15
+    found += [f"incorrect configuration ({configuration})"] if configuration > 1 else []
+    return ", ".join(found) or "healthy"
 
 
 def _ecc(asker: Asker, handle: object) -> Ecc:

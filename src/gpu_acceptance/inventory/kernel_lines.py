@@ -1,31 +1,38 @@
-"""Lines of the kernel's log about hardware: one table of the forms that are read, and what each line says by itself.
+"""Lines of the kernel's log about hardware: what each says by itself, and which ones are of one event. Their forms: kernel_forms.py.
 
-Sources of the forms: Linux, drivers/pci/pcie/{aer,err,dpc}.c, drivers/pci/hotplug/pciehp_*.c, drivers/firmware/efi/cper.c,
-drivers/acpi/apei/ghes.c, drivers/edac/{edac_mc,edac_device,mce_amd}.c, arch/x86/kernel/cpu/mce/core.c, mm/memory-failure.c,
-drivers/net/ethernet/mellanox; NVIDIA's open kernel modules 570, kernel_rc.c, osinit.c and error_nvswitch.c.
+A line joins an open record of its kind that shares a key with it, lies near it, has no such line yet, and does not contradict its severity.
+A line of detail without its head stays a record in doubt. So no fault is lost, and no detail is counted as a second fault.
 """
 
 import re
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
+from gpu_acceptance.inventory.kernel_forms import (
+    CORRECTED,
+    DRIVER_GIVES_UP,
+    FATAL,
+    FORMS,
+    GPUS,
+    HOST,
+    NON_FATAL,
+    PCIE,
+    UNCORRECTED,
+    WORDS_OF,
+    WORST_FIRST,
+    Form,
+)
 from gpu_acceptance.inventory.pci_topology import nvml_bus_id
 
-CORRECTED, UNCORRECTED, NON_FATAL, FATAL = "corrected", "uncorrected", "non-fatal", "fatal"
-WORST_FIRST = (FATAL, NON_FATAL, UNCORRECTED, CORRECTED)
-GPUS, PCIE, HOST = "gpus", "pcie", "host"  # what a line in no known form may be about
-
-_WORDS_OF = {  # one of them is in each line of this kind
-    "xids": ("Xid",),
-    "sxids": ("SXid",),
-    "lost_gpus": ("NVRM",),
-    "pcie_errors": ("PCIe Bus Error", "AER", "aer_", "DPC", "Slot(", ":    ["),
-    "host_errors": ("[Hardware Error]", "EDAC ", "Memory failure", "MCE", "mce: Unc"),
-    "device_errors": ("atal", "ATAL", "health compromised", "bad device", "Internal error"),
-    "gpu_devices": (" class 0x03",),
+NEAR_S = 60.0  # the lines of one record are logged at once; recovery of a device takes some seconds
+MOST_OPEN = 16  # open records of one key
+_NOT_TWICE = {
+    *("head", "notice", "gone", "detail", "status", "containment", "reason", "record"),
+    *("lost", "init", "start", "open", "refused", "probe", "words", "check"),
 }
-WORDS = tuple(word.encode() for words in _WORDS_OF.values() for word in words)
+_CORRECTABLE = 0xF1C1  # bits of the register of correctable errors (PCI Express, 7.8.4.5)
+_LEAST_HARMLESS_HEALTH = 4  # WARNING; 0 to 3 are EMERGENCY, ALERT, CRITICAL, ERROR
 
 
 @dataclass(frozen=True)
@@ -43,196 +50,25 @@ class Line:
     source: str = ""  # PCI address that the reporting port blames
     facts: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def owner(self) -> str:
+        """Return the device that the line is about: the one that a port blames, else the one that reports."""
+        return self.source or self.device
 
-@dataclass(frozen=True)
-class Form:
-    """One form of line. `counts`: what it means for the verdict; it stands with the example in docs/kernel-log.md."""
-
-    kind: str
-    role: str
-    counts: str
-    example: str
-    regex: str
-    severity: str = ""  # of every such line
-
-    @cached_property
-    def pattern(self) -> re.Pattern[str]:
-        return re.compile(self.regex)
+    @property
+    def is_uncorrectable(self) -> bool:
+        """Return True for a status with bits that only the register of uncorrectable errors has."""
+        return "status" in self.facts and int(self.facts["status"], 16) & ~_CORRECTABLE != 0
 
 
-_BUS = r"(?:PCI:)?(?P<bus>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})(?P<function>\.[0-7])?"
-_SOURCE = r"(?:id=|ID)?(?P<source>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]|[0-9a-fA-F]{4}\b)"
-_DEVICE = rf"(?P<driver>\S+) {_BUS}(?::pcie[0-9a-f]+)?: "
-_SXID = rf"(?P<switch>nvidia-nvswitch\d+): SXid \({_BUS}\): (?P<number>\d{{1,9}})"
-_SEVERITY = r"(?P<severity>(?:Corr|Uncorr)ect(?:ed|able)(?: \((?:Non-)?Fatal\))?)"
-
-# The first form that fits a whole line holds. What is none of them, and looks like one, is in doubt (`_DOUBTFUL`).
-FORMS: tuple[Form, ...] = (
-    # krcReportXid, under MIG with instances; the catalogue also shows the older form without `PCI:`.
-    Form(
-        *("xids", "xid", "by its number and, from 144 to 149, its severity"),
-        "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.",
-        rf"NVRM: Xid \({_BUS}(?: GPU-I:\d+)?(?: GPU-CI:\d+)?\): (?P<number>\d{{1,9}})(?:, *(?P<rest>.*))?",
-    ),
-    Form(
-        *("sxids", "data", "belongs to its head line; 1 is fatal"),
-        "nvidia-nvswitch0: SXid (PCI:0000:a9:00.0): 20034, Severity 1 Engine instance 30 Sub-engine instance 00",
-        rf"{_SXID}, Severity (?P<level>\d+) .*",
-    ),
-    Form(
-        *("sxids", "data", "belongs to its head line"),
-        "nvidia-nvswitch0: SXid (PCI:0000:a9:00.0): 20034, Data {0x20000000, 0x20000000}",
-        rf"{_SXID}, Data .*",
-    ),
-    Form(
-        *("sxids", "head", "if fatal"),
-        "nvidia-nvswitch0: SXid (PCI:0000:a9:00.0): 20034, Fatal, Link 30 LTSSM Fault Up",
-        rf"{_SXID}(?:, *(?P<rest>(?:(?P<fatality>Fatal|Non-fatal)(?=,|$))?.*))?",
-    ),
-    # Also of a driver that misses the GPU at its start: "NVRM: The NVIDIA GPU 0000:91:00.0\\x0aNVRM: (PCI ID: ..."
-    Form(
-        *("lost_gpus", "lost", "always"),
-        "NVRM: GPU 0000:91:00.0: GPU has fallen off the bus.",
-        rf"NVRM: (?:The NVIDIA )?GPU(?: at)? {_BUS}\b.*fallen off the bus.*",
-    ),
-    Form(
-        *("lost_gpus", "init", "always"),
-        "NVRM: GPU 0000:1b:00.0: RmInitAdapter failed! (0x62:0x55:2477)",
-        rf"NVRM: GPU {_BUS}: RmInitAdapter failed.*",
-    ),
-    Form(
-        *("lost_gpus", "start", "with the line above, else by itself"),
-        "NVRM: GPU 0000:1b:00.0: rm_init_adapter failed, device minor number 0",
-        rf"NVRM: GPU {_BUS}: rm_init_adapter failed.*",
-    ),
-    Form(
-        *("lost_gpus", "open", "with the lines above, else by itself"),
-        "NVRM: nvidia_open: GPU 0000:1b:00.0: failed",
-        rf"NVRM: nvidia_open: GPU {_BUS}: failed.*",
-    ),
-    # Advanced Error Reporting: the root port's own word first, then the device's.
-    Form(
-        *("pcie_errors", "notice", "unless corrected; one error with the device's own line"),
-        "pcieport 0000:15:01.0: AER: Uncorrected (Fatal) error received: 0000:1b:00.0",
-        rf"{_DEVICE}AER: (?:Multiple )?{_SEVERITY}(?: error(?: message)? received(?: from|:) {_SOURCE})?.*",
-    ),
-    Form(
-        *("pcie_errors", "gone", "belongs to the line above: the device does not answer"),
-        "pcieport 0000:15:01.0: AER: can't find device of ID1b00",
-        rf"{_DEVICE}AER: (?:can't find device of |found no error details for ){_SOURCE}.*",
-    ),
-    Form(
-        *("pcie_errors", "detail", "unless corrected"),
-        "nvidia 0000:1b:00.0: PCIe Bus Error: severity=Uncorrected (Non-Fatal), type=Transaction Layer, (Requester ID)",
-        rf"{_DEVICE}(?:AER: )?PCIe Bus Error: severity=(?P<words>[^,]+)(?:, .*)?",
-    ),
-    Form(
-        *("pcie_errors", "detail", "by the other lines of its record: the firmware reported it"),
-        "nvidia 0000:1b:00.0: AER: aer_status: 0x00004000, aer_mask: 0x00000000",
-        rf"{_DEVICE}(?:AER: )?aer_status: 0x(?P<status>[0-9a-f]{{1,8}}).*",
-    ),
-    Form(
-        *("pcie_errors", "uncorrected", "belongs to aer_status: not corrected, and which bits are fatal"),
-        "nvidia 0000:1b:00.0: AER: aer_uncor_severity: 0x00062011",
-        rf"{_DEVICE}(?:AER: )?aer_uncor_severity: 0x(?P<fatal_bits>[0-9a-f]{{1,8}}).*",
-        UNCORRECTED,
-    ),
-    Form(
-        *("pcie_errors", "layer", "belongs to aer_status"),
-        "nvidia 0000:1b:00.0: AER: aer_layer=Transaction Layer, aer_agent=Requester ID",
-        rf"{_DEVICE}(?:AER: )?aer_layer=.*",
-    ),
-    Form(
-        *("pcie_errors", "bit", "belongs to the lines above; its name says if it was corrected"),
-        "nvidia 0000:1b:00.0: AER:    [14] CmpltTO                (First)",
-        rf"{_DEVICE}(?:AER: )? *\[ ?\d{{1,2}}\] (?P<bit>.*?) *(?:\(First\))?",
-    ),
-    Form(
-        *("pcie_errors", "aftermath", "with the error before it, else by itself"),
-        "nvidia 0000:1b:00.0: AER: can't recover (no error_detected callback)",
-        rf"{_DEVICE}AER: can't recover.*",
-        UNCORRECTED,
-    ),
-    Form(
-        *("pcie_errors", "aftermath", "with the error before it, else by itself"),
-        "pcieport 0000:15:01.0: AER: device recovery failed",
-        rf"{_DEVICE}AER: [Dd]evice recovery .*",
-        UNCORRECTED,
-    ),
-    Form(
-        *("pcie_errors", "containment", "always, but in doubt where software triggered it"),
-        "pcieport 0000:15:01.0: DPC: containment event, status:0x1f01 source:0x0000",
-        rf"{_DEVICE}DPC:? containment event, status:0x(?P<trigger>[0-9a-f]{{1,4}})(?:[: ].*)?",
-    ),
-    Form(
-        *("pcie_errors", "reason", "belongs to the line above"),
-        "pcieport 0000:15:01.0: DPC: unmasked uncorrectable error detected",
-        rf"{_DEVICE}DPC:? (?P<reason>unmasked uncorrectable error|ERR_NONFATAL|ERR_FATAL|RP PIO error|software trigger|reserved error)\b.*",
-    ),
-    Form(
-        *("pcie_errors", "hotplug", "unless the kernel ignores it: the port has lost its link"),
-        "pcieport 0000:15:01.0: pciehp: Slot(12): Link Down",
-        rf"{_DEVICE}(?:pciehp: )?Slot\([^)]*\): (?:Link Down|Card not present|Power fault|Cannot train link|No link)(?!.*ignored).*",
-        UNCORRECTED,
-    ),
-    Form(
-        *("host_errors", "info", "never: what was not corrected has lines of its own"),
-        "mce: [Hardware Error]: Machine check events logged",
-        r"mce: \[Hardware Error\]: Machine check events logged",
-        CORRECTED,
-    ),
-    # Records of the firmware (GHES, BERT), and machine checks with what they are decoded to: see kernel_records.
-    Form(
-        *("host_errors", "firmware", "by the severity and section of its record, or the status of the machine check"),
-        "{7}[Hardware Error]: event severity: recoverable",
-        r"(?:[\w-]+: )*(?:\{(?P<record>\d{1,10})\})?\[Hardware Error\]:(?P<field>.*)",
-    ),
-    Form(
-        *("host_errors", "memory", "if UE, each page once"),
-        "EDAC MC3: 1 UE memory read error on CPU_SrcID#0_MC#1_Chan#0_DIMM#0 (channel:0 slot:0 page:0x1f4ab30 offset:0x0 grain:32)",
-        r"EDAC (?!DEVICE|PCI)\S+: (?:\d+ )?(?P<edac>[CU]E)\b.*",
-    ),
-    Form(
-        *("host_errors", "device", "if UE"),
-        "EDAC DEVICE0: UE: L2 instance: cpu0 block: L2_0 'ECC'",
-        r"EDAC (?:DEVICE|PCI)\d*: (?:\d+ )?(?P<edac>[CU]E)\b.*",
-    ),
-    Form(
-        *("host_errors", "memory", "each page once"),
-        "Memory failure: 0x1f4ab30: recovery action for dirty LRU page: Recovered",
-        r"(?:Memory failure: |MCE )0x(?P<page>[0-9a-f]{1,16}): .*",
-        UNCORRECTED,
-    ),
-    Form(
-        *("host_errors", "memory", "each page once"),
-        "mce: Uncorrected hardware memory error in user-access at 1f4ab30000",
-        r"mce: Uncorrected hardware memory error in user-access at (?P<address>[0-9a-f]{1,16})",
-        UNCORRECTED,
-    ),
-    Form(
-        *("host_errors", "killed", "with the error before it, else by itself"),
-        "MCE: Killing python3:4711 due to hardware memory corruption fault at 7f0000000000",
-        r"(?:mce: )?MCE: Killing .* due to hardware memory corruption.*",
-        UNCORRECTED,
-    ),
-    # What a driver says of its own device; judged for the network cards that the job uses.
-    Form(
-        *("device_errors", "driver", "if of a network card that the job uses"),
-        "mlx5_core 0000:9a:00.0: poll_health:957:(pid 0): Fatal error 1 detected",
-        rf"(?P<driver>\S+) {_BUS}(?: \S+)?: .*(?:(?i:\bfatal\b)|health compromised|bad device here|Internal error detected).*",
-        FATAL,
-    ),
-    Form(
-        *("gpu_devices", "class", "never: it tells which devices were GPUs at boot"),
-        "pci 0000:1b:00.0: [10de:2330] type 00 class 0x030200",
-        rf"pci {_BUS}: \[10de:[0-9a-f]{{4}}\] .*class 0x03.*",
-    ),
-)
 _NOT_FATAL = re.compile(r"(?i)\bnon-?\s?fatal\b")
 # Lines that look like one of the above: each may be as bad as any.
 _DOUBTFUL = (
     (
-        re.compile(r"NVRM: Xid.*|.*: SXid .*|NVRM: .*(?:fallen off the bus|lost from the bus|[Rr]m_?[Ii]nit_?[Aa]dapter.*failed).*"),
+        re.compile(
+            r"NVRM: Xid.*|.*: SXid .*|NVRM: .*(?:fallen off the bus|lost from the bus|[Rr]m_?[Ii]nit_?[Aa]dapter.*failed).*"
+            r"|NVRM: .*(?:probe routine failed|global fatal error|requiring os reboot|GPU is probably locked).*"
+        ),
         GPUS,
     ),
     (re.compile(r".*(?:PCIe Bus Error|AER: Uncorrect|aer_status|DPC: containment event|DPC containment event).*"), PCIE),
@@ -266,7 +102,7 @@ _UNCORRECTED_BITS = {
 def read_line(at_s: float, line: str) -> Line | None:
     """Return what a line says; None where it is about no hardware that is judged."""
     for form in FORMS:
-        if not any(word in line for word in _WORDS_OF[form.kind]):
+        if not any(word in line for word in WORDS_OF[form.kind]):
             continue
         if (match := form.pattern.fullmatch(line)) and (found := _line_of(form, match, at_s)):
             return found
@@ -289,7 +125,7 @@ def _line_of(form: Form, match: re.Match[str], at_s: float) -> Line | None:
 
 
 def _is_fatal(text: str) -> bool:
-    return re.search(r"(?i)\bfatal\b|health compromised|bad device here|Internal error detected", _NOT_FATAL.sub("", text)) is not None
+    return re.search(rf"(?i:\bfatal\b)|{DRIVER_GIVES_UP}", _NOT_FATAL.sub("", text)) is not None
 
 
 def _severity_of(found: dict[str, str]) -> str:
@@ -300,6 +136,8 @@ def _severity_of(found: dict[str, str]) -> str:
         return _REASONS.get(found["reason"], FATAL)
     if "bit" in found:
         return CORRECTED if found["bit"] in _CORRECTED_BITS else UNCORRECTED if found["bit"] in _UNCORRECTED_BITS else ""
+    if "health" in found:
+        return FATAL if int(found["health"]) < _LEAST_HARMLESS_HEALTH else CORRECTED
     if "edac" in found:
         return CORRECTED if found["edac"] == "CE" else UNCORRECTED
     if "fatality" in found or "level" in found:
@@ -334,3 +172,70 @@ def _page(found: dict[str, str], text: str) -> Iterator[str]:
         number = int(match[1], 16)
     if number:
         yield f"page {number:#x}"
+
+
+# --- groups of lines ------------------------------------------------------------------------------------------------------------
+
+
+def worst_of(severities: Sequence[str]) -> str:
+    return next((one for one in WORST_FIRST if one in severities), "")
+
+
+def severity_by_bits(severity: str, status: str, fatal_bits: str) -> str:
+    """Return the severity of an error on a link: one that was not corrected is fatal where a bit of its status is a fatal one."""
+    if severity != UNCORRECTED or not status or not fatal_bits:
+        return severity
+    return FATAL if int(status, 16) & int(fatal_bits, 16) else NON_FATAL
+
+
+@dataclass
+class Record:
+    """Lines that belong together."""
+
+    first: Line
+    lines: list[Line] = field(default_factory=list)
+    roles: set[str] = field(default_factory=set)
+    severity: str = ""
+
+    def add(self, line: Line) -> None:
+        if line.role not in self.roles or len(self.lines) < MOST_OPEN:
+            self.lines.append(line)
+        self.roles.add(line.role)
+        self.severity = worst_of([self.severity, line.severity])
+
+    def fits(self, line: Line) -> bool:
+        is_near = abs(line.at_s - self.first.at_s) <= NEAR_S
+        is_second = line.role in _NOT_TWICE and line.role in self.roles
+        return is_near and not is_second and agree(self.severity, line.severity) and not self._contradicts(line)
+
+    def _contradicts(self, line: Line) -> bool:
+        """Return True where one calls the error corrected, and the other has a status that no corrected error has."""
+        return CORRECTED in {self.severity, line.severity} and any(one.is_uncorrectable for one in (*self.lines, line))
+
+    def fact(self, name: str) -> str:
+        return next((line.facts[name] for line in self.lines if name in line.facts), "")
+
+
+def agree(one: str, other: str) -> bool:
+    """Return True where both severities may be of one error: `uncorrected` is either of fatal and non-fatal."""
+    return "" in {one, other} or one == other or (UNCORRECTED in {one, other} and CORRECTED not in {one, other})
+
+
+def grouped(lines: Iterable[Line]) -> list[Record]:
+    """Return the records of lines, in the order of their first ones."""
+    records: list[Record] = []
+    by_key: dict[tuple[str, str], deque[Record]] = {}
+    for line in lines:
+        keys = [(line.kind, key) for key in line.keys]
+        near = {id(record): record for key in keys for record in by_key.get(key, ()) if record.fits(line)}
+        nearest = min if line.role == "status" else max  # records of the firmware come first, all registers after them in the same order
+        record = nearest(near.values(), key=lambda one: one.first.at_s, default=None)
+        if record is None:
+            record = Record(line)
+            records.append(record)
+        record.add(line)
+        for key in keys:
+            its = by_key.setdefault(key, deque(maxlen=MOST_OPEN))
+            if not any(one is record for one in its):
+                its.append(record)
+    return records

@@ -10,9 +10,11 @@ from gpu_acceptance.base.text import each_once
 from gpu_acceptance.inventory.answer import Answer, Missing, Why, all_missing, is_absent, known
 from gpu_acceptance.inventory.gpu import GpuReading
 from gpu_acceptance.inventory.infiniband import RdmaDevice
-from gpu_acceptance.inventory.kernel_lines import CORRECTED, FATAL, GPUS, HOST, PCIE, WORDS, read_line
+from gpu_acceptance.inventory.kernel_forms import CORRECTED, FATAL, GPUS, HOST, PCIE, UNCORRECTED, WORDS
+from gpu_acceptance.inventory.kernel_lines import read_line
 from gpu_acceptance.inventory.kernel_records import (
     OLD_SNAPSHOT,
+    AnyMessage,
     DeviceError,
     HostError,
     LostGpu,
@@ -24,9 +26,10 @@ from gpu_acceptance.inventory.kernel_records import (
 )
 from gpu_acceptance.inventory.kmsg import Reach, read_kmsg
 from gpu_acceptance.inventory.pci_topology import Place, nvml_bus_id
-from gpu_acceptance.inventory.xids import NO_REPAIR, labels_of, meaning_of
+from gpu_acceptance.inventory.xids import XidMeaning, labels_of, meaning_of
 
-_MOST_ALIKE = 100  # listed messages of one kind about one device; one that repeats endlessly must not hide another
+MOST_ALIKE = 100  # listed messages that differ in nothing that is judged; one that repeats endlessly must not hide another
+_NEVER_DECIDES = {"at_s", "text", "pid", "process"}
 Finding = tuple[str, Answer[int], str, str] | tuple[str, Answer[int], str, str, dict[str, int]]  # metric, value, unit, detail, labels
 Findings = Iterator[Finding]
 
@@ -56,12 +59,21 @@ def read(root: Path = Path("/")) -> KernelLog:
     lines = [read_line(at_s, text.decode("utf-8", "backslashreplace")) for at_s, text in records.kept]
     lists: dict[str, Any] = {name: [] for name in _LISTS}
     seen: Counter[Hashable] = Counter()
-    for name, kind, message in messages([line for line in lines if line]):
-        seen[name, kind] += 1
-        if seen[name, kind] <= _MOST_ALIKE:
+    for name, message in messages([line for line in lines if line]):
+        kind = name, _what_decides(message)
+        seen[kind] += 1
+        if seen[kind] <= MOST_ALIKE:
             lists[name].append(message)
-    num_left_out = sum(max(0, number - _MOST_ALIKE) for number in seen.values())
+    num_left_out = sum(max(0, number - MOST_ALIKE) for number in seen.values())
     return KernelLog(records.reach, **{name: tuple(found) for name, found in lists.items()}, num_left_out=num_left_out)
+
+
+def _what_decides(message: AnyMessage) -> Hashable:
+    """Return all of a message that a figure depends on: a flood of harmless messages must not hide one that counts."""
+    meaning = meaning_of(message.number, message.text) if isinstance(message, Xid) else None
+    told = [(name, value) for name, value in vars(message).items() if name not in _NEVER_DECIDES]
+    decides = meaning and (meaning.remedy, bool(meaning.doubt))
+    return decides, *((name, value.missing if isinstance(value, Missing) else value) for name, value in told)
 
 
 def errors(log: KernelLog, gpu: GpuReading, place: Answer[Place]) -> Findings:
@@ -71,8 +83,8 @@ def errors(log: KernelLog, gpu: GpuReading, place: Answer[Place]) -> Findings:
         yield from all_missing("kernel_log.errors", address, xids="count", lost="count", pcie="count")
         return
     xids = [meaning_of(xid.number, xid.text) for xid in known(log.xids) if xid.pci_bus_id == address]
-    to_repair = [meaning for meaning in xids if meaning.remedy not in NO_REPAIR]
-    number = _counted(to_repair, log, _doubt_of_line(log, GPUS))
+    to_repair = [meaning for meaning in xids if meaning.needs_repair]
+    number = _counted(to_repair, log, _doubt_of_xid(xids) or _doubt_of_line(log, GPUS))
     yield "kernel_log.errors.xids", number, "count", each_once(map(str, to_repair)), labels_of(to_repair)
     lost = [_loss(one) for one in known(log.lost_gpus) if one.pci_bus_id == address]
     yield "kernel_log.errors.lost", _counted(lost, log, _doubt_of_line(log, GPUS)), "count", each_once(lost)
@@ -87,11 +99,13 @@ def elsewhere(log: KernelLog, gpus: Iterable[GpuReading]) -> Findings:
     shown = [gpu.pci_bus_id for gpu in gpus]
     unknown = next((address for address in shown if isinstance(address, Missing)), None)
     bad = [error for error in known(log.pcie_errors) if error.severity != CORRECTED]
-    addresses = [*(xid.pci_bus_id for xid in known(log.xids)), *(one.pci_bus_id for one in known(log.lost_gpus))]
+    xids = [(xid.pci_bus_id, meaning_of(xid.number, xid.text)) for xid in known(log.xids)]
+    addresses = [*(address for address, one in xids if one.needs_repair), *(one.pci_bus_id for one in known(log.lost_gpus))]
     addresses += [gpu for error in bad if not isinstance(error.severity, Missing) for gpu in error.gpus]
     strange = [address for address in addresses if address not in shown]
     gone = [error.gone for error in bad if error.gone and error.gone not in shown]
-    doubt = Missing(Why.UNREADABLE, f"gone, and may be a GPU: {gone[0]}"[:200]) if gone else _doubt_of_line(log, GPUS)
+    doubt = Missing(Why.UNREADABLE, f"not known, and may be a GPU: {gone[0]}"[:200]) if gone else _doubt_of_line(log, GPUS)
+    doubt = _doubt_of_xid([one for address, one in xids if address not in shown]) or doubt
     number = unknown if unknown and strange else _counted(strange, log, doubt)
     yield "kernel_log.elsewhere.gpus", number, "count", each_once(strange)
     fatal = [f"SXid {one.number} of {one.switch}" for one in known(log.sxids) if one.is_fatal is True]
@@ -136,6 +150,8 @@ def _fatal_of_cards(log: KernelLog, devices: Answer[tuple[RdmaDevice, ...]]) -> 
         for error in own:
             if error.severity == FATAL:
                 bad[f"{device.name}: {_names(error)} fatal, {error.at_s:.3f} s after boot"] = None
+            if error.severity == UNCORRECTED:
+                doubts.append(Missing(Why.UNREADABLE, f"{_names(error)} uncorrected, fatal or not: {error.text}"[:200]))
         for one in known(log.device_errors):
             if one.pci_bus_id == address:
                 bad[f"{device.name}, {one.at_s:.3f} s after boot: {one.text}"] = None
@@ -180,6 +196,10 @@ def _counted(found: Sequence[object], log: KernelLog, doubt: Missing | None) -> 
     if not log.reach.is_since_boot:
         return Missing(Why.NOT_THERE, f"not all of the kernel log since boot is there: it begins {log.reach.first_s:.0f} s after it")
     return 0
+
+
+def _doubt_of_xid(xids: Iterable[XidMeaning]) -> Missing | None:
+    return next((Missing(Why.UNREADABLE, f"XID {one.number}: {one.doubt}"[:200]) for one in xids if one.doubt), None)
 
 
 def _doubt_of_line(log: KernelLog, about: str) -> Missing | None:

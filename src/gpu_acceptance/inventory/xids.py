@@ -98,13 +98,21 @@ class _Table(Model):
 
 @dataclass(frozen=True)
 class XidMeaning:
-    """One XID. `is_application`: mostly an application's own mistake causes it, and the GPU is held healthy."""
+    """One XID. `is_application`: mostly an application's own mistake causes it, and the GPU is held healthy.
+
+    `doubt`: why nobody can tell if this one needs its remedy.
+    """
 
     number: int
     name: str
     remedy: Remedy
     is_application: bool
     advice: str
+    doubt: str = ""
+
+    @property
+    def needs_repair(self) -> bool:
+        return not self.doubt and self.remedy not in NO_REPAIR
 
     def __str__(self) -> str:
         return f"XID {self.number}, {self.name}: {self.remedy}"
@@ -146,27 +154,30 @@ def meaning_of(number: int, text: str = "") -> XidMeaning:
         return XidMeaning(number, "not in the table", Remedy.CONTACT_SUPPORT, is_application=False, advice=_UNKNOWN)
     if number == _RECOVERY_ACTION and (action := _NEW_ACTION.fullmatch(text)) and action[1] in _ACTIONS:
         return replace(meaning, remedy=_ACTIONS[action[1]], advice="It sums up the XIDs beside it, which give the cause.")
-    if number in links() and (remedy := _remedy_of_link(number, text)):
-        return replace(meaning, remedy=remedy)
-    return meaning
+    return _meaning_of_link(meaning, text) if number in links() else meaning
 
 
 # <sub component> <fatal or nonfatal> <crosscontain> <injected> <link> (<intrInfo> <errorStatus> <errorDebugData...>)
 _LINK_EVENT = re.compile(
-    r"(?:.*, )?(?P<unit>[^ ,]+) (?i:Non-?fatal)\b(?:.*?[(\[](?P<information>0x[0-9a-fA-F]{1,8})(?: (?P<status>0x[0-9a-fA-F]{1,8}))?)?.*"
+    r"(?:.*, )?(?P<unit>[^ ,]+) +(?i:Non-?fatal)\b(?:.*?[(\[] *(?P<information>0x[0-9a-fA-F]{1,8})(?: +(?P<status>0x[0-9a-fA-F]{1,8}))?)?.*"
 )
 _FATAL = re.compile(r"(?i)(?<!non)(?<!non-)\bfatal\b")
 
 
-def _remedy_of_link(number: int, text: str) -> Remedy | None:
-    """Return the remedy of an NVLink event that its line calls non-fatal; None where that of its number holds."""
+def _meaning_of_link(meaning: XidMeaning, text: str) -> XidMeaning:
+    """Return what an NVLink event means that its line calls non-fatal; any other one has the meaning of its number.
+
+    A status that the unit's rows do not have may be several of them at once, and as bad as any.
+    """
     event = _LINK_EVENT.fullmatch(text)
     if event is None or _FATAL.search(text):  # a process may call itself anything; the driver prints its name before the event
-        return None
-    rules = next((its for unit, its in links()[number].items() if any(part.startswith(unit) for part in event["unit"].split("/"))), None)
+        return meaning
+    units = links()[meaning.number].items()
+    rules = next((its for unit, its in units if any(part.startswith(unit) for part in event["unit"].split("/"))), None)
     if rules is None or event["status"] is None:
-        return Remedy.IGNORE
-    return rules.remedy(int(event["status"], 16), int(event["information"], 16)) or Remedy.IGNORE
+        return replace(meaning, remedy=Remedy.IGNORE)
+    remedy = rules.remedy(int(event["status"], 16), int(event["information"], 16))
+    return replace(meaning, remedy=remedy) if remedy else replace(meaning, doubt=f"{event['unit']} has no error status {event['status']}")
 
 
 def labels_of(found: Iterable[XidMeaning]) -> dict[str, int]:

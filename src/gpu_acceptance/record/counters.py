@@ -8,7 +8,7 @@ from pathlib import Path
 from gpu_acceptance.base.text import clip, each_once, first_few
 from gpu_acceptance.inventory import counters, nccl_log
 from gpu_acceptance.inventory.answer import Answer, Missing, Why
-from gpu_acceptance.inventory.counters import CountersReading
+from gpu_acceptance.inventory.counters import CountersReading, Heard
 from gpu_acceptance.inventory.infiniband import PortName
 from gpu_acceptance.inventory.xids import labels_of, meaning_of
 from gpu_acceptance.record.figure import NONE, Figure, make_figure
@@ -126,9 +126,19 @@ def _after_a_fall(name: str, part: str, before: int, after: int) -> _Rise:
     return _Rise(since, f"fell from {before} to {after}: it was reset or began again, and what it counted before that is not known")
 
 
-def _xids(xids: Answer[tuple[int, ...]], is_judged: bool) -> Figure:
-    if isinstance(xids, Missing):
-        return make_figure(f"{COUNTERS}.xids", xids, "count", judged=is_judged)
-    meanings = [meaning_of(number) for number in xids]
-    detail = "; ".join(first_few([str(one) for one in dict.fromkeys(meanings)], _MOST_COUNTERS))
-    return make_figure(f"{COUNTERS}.xids", len(xids), "count", judged=is_judged, detail=detail, labels=labels_of(meanings))
+def _xids(heard: Heard, is_judged: bool) -> Figure:
+    """Return the number of XIDs that were heard. Without one, a reason why there may be others leaves no value."""
+    if heard.unread and not heard.xids:
+        return make_figure(f"{COUNTERS}.xids", heard.unread, "count", judged=is_judged)
+    meanings = [meaning_of(number) for number in heard.xids]
+    told = [*map(str, dict.fromkeys(meanings))]
+    told = [*first_few(told, _MOST_COUNTERS), *([f"perhaps others: {heard.unread}"] if heard.unread else [])]
+    return make_figure(
+        f"{COUNTERS}.xids",
+        len(meanings),
+        "count",
+        judged=is_judged,
+        is_least=heard.unread is not None,
+        detail="; ".join(told),
+        labels=labels_of(meanings),
+    )

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from gpu_acceptance.inventory import counters, gpu
 from gpu_acceptance.inventory.answer import Missing
-from gpu_acceptance.inventory.counters import CountersReading, GpuCounters, unread
+from gpu_acceptance.inventory.counters import CountersReading, GpuCounters, Heard, unread
 from gpu_acceptance.inventory.nvml import NoNvmlError, library
 from gpu_acceptance.inventory.telemetry import Point, Window, points
 from gpu_acceptance.inventory.telemetry_sampler import Sampler
@@ -40,7 +40,7 @@ class CounterWatch:
         self._thread: threading.Thread | None = None
         self._uuid = ""
         self._before: CountersReading | None = None
-        self._late_xids: tuple[int, ...] = ()  # of polls, and of answers that came too late
+        self._late_xids = Heard()  # in polls, and in answers that came too late
         self._is_poll = False
         self._asked_at: float | None = None  # while NVML owes an answer
         self._figures: tuple[Figure, ...] | None = ()
@@ -57,7 +57,7 @@ class CounterWatch:
             self._figures = ()
             return
         if uuid != self._uuid:
-            self._uuid, self._before, self._late_xids = uuid, None, ()
+            self._uuid, self._before, self._late_xids = uuid, None, Heard()
         if self._asked_at is not None:
             self._give_up()  # the reader hangs, and every later question would wait behind this one
             return
@@ -83,27 +83,27 @@ class CounterWatch:
         if uuid != self._uuid:
             self._give_up()
         elif self._figures is not None:  # late: the next reading includes it
-            self._late_xids += () if isinstance(reading.xids, Missing) else reading.xids
+            self._late_xids += reading.xids
         elif self._before is None:
             self._before, self._figures = None if self._is_poll else reading, ()  # a reading in the middle of a validation is no start
         else:
             self._compare(self._before, reading)
 
     def _compare(self, before: CountersReading, reading: CountersReading) -> None:
-        if not isinstance(reading.xids, Missing):
-            self._late_xids += reading.xids
-            reading = replace(reading, xids=self._late_xids)
+        self._late_xids += reading.xids
+        reading = replace(reading, xids=self._late_xids)
         self._figures = risen(before, reading, self._limited, self._names)
         if self._is_poll:
             return
-        self._late_xids = self._late_xids if isinstance(reading.xids, Missing) else ()
+        self._late_xids = Heard()
         known = {counter: answer for counter, answer in reading.values.items() if not isinstance(answer, Missing)}
         self._before = replace(reading, values={**before.values, **known})  # a counter that was not read this time is compared next time
 
     def _give_up(self) -> None:
         if self._figures is None:
             nothing = unread(f"NVML has not answered for {LONGEST_S:g} s", self._names)
-            self._figures = risen(nothing, nothing, self._limited, self._names)
+            self._figures = risen(nothing, replace(nothing, xids=self._late_xids + nothing.xids), self._limited, self._names)
+            self._late_xids = self._late_xids if self._is_poll else Heard()
 
 
 def _names(*, reads_ports: bool) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from gpu_acceptance.measure.lora.calls import Dialogue, DialogueError, DroppedEr
 from gpu_acceptance.measure.lora.records import dialogue_of
 
 MOST_LINE_BYTES = 2**20
-MOST_BYTES = 2**27  # read, and written by a chat template, within a minute
+MOST_BYTES = 2**27  # read within a minute; writing takes longer, of each dialogue no more than MOST_STEPS of the sandbox
 WANTED = (
     'one object a line, or one list of them: {"messages": [...], "tools": [...]}, or as ShareGPT (Hermes, ToolACE, APIGen-MT), xLAM and '
     "glaive-function-calling-v2 have them"

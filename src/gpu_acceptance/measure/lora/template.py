@@ -9,17 +9,13 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, NoReturn
-
-from jinja2 import TemplateError as JinjaError
-from jinja2.ext import Extension, loopcontrols
-from jinja2.nodes import Node
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from typing import Any
 
 from gpu_acceptance.measure.lora.calls import Call, Dialogue, DroppedError, Form, Message, find_calls, for_template, split_thought
+from gpu_acceptance.measure.lora.sandbox import MOST_STEPS, TRIAL_STEPS, RefusedError, Sandbox, TooLongError
 
 _TODAY = datetime(2024, 7, 26, tzinfo=UTC)  # the date that Llama 3.1 writes where it is given none
+_MOST_SOURCE = 2**20  # characters of a template
 _MOST_SHOWN = 120  # characters of a template's words
 _NAME, _QUESTION, _ANSWER = "find_city", "Where is it?", "It is there."
 _TOOL = {
@@ -68,10 +64,13 @@ class Template:
     """Writes dialogues. `special`: the tokenizer's tokens by their names, such as bos_token. Raises TemplateError."""
 
     def __init__(self, source: str, special: Mapping[str, str]) -> None:
-        self._special = dict(special)
+        self._special, self._sandbox = dict(special), Sandbox()
+        self._sandbox.globals["strftime_now"] = _TODAY.strftime
+        if len(source) > _MOST_SOURCE:
+            raise TemplateError(f"has {len(source):,} characters, more than {_MOST_SOURCE:,}")
         try:
-            self._compiled = _environment().from_string(source)
-        except (JinjaError, RecursionError) as error:
+            self._compiled = self._sandbox.from_string(source)
+        except Exception as error:  # also one of Python's compiler, of the code that is made of it
             raise TemplateError(f"cannot be compiled: {_shown(error)}") from None
         self.is_native, self.form = self._tried()
 
@@ -80,6 +79,7 @@ class Template:
 
         Raises DroppedError where the template refuses the dialogue, or writes an answer whose calls would not be found again.
         """
+        self._sandbox.begin(MOST_STEPS)
         found: list[Written] = []
         for place in dialogue.answers:
             prompt, answer = self._cut(dialogue, place)
@@ -92,6 +92,7 @@ class Template:
 
     def prompt(self, dialogue: Dialogue) -> str:
         """Return the text before the first learned answer."""
+        self._sandbox.begin(MOST_STEPS)
         return self._cut(dialogue, dialogue.answers[0])[0]
 
     def _cut(self, dialogue: Dialogue, place: int) -> tuple[str, str]:
@@ -119,6 +120,8 @@ class Template:
             return self._compiled.render(
                 messages=for_template(messages), tools=tools, documents=None, add_generation_prompt=is_asked, **self._special
             )
+        except TooLongError as error:
+            raise _UnwrittenError(f"takes {error} to write a dialogue") from None
         except Exception as error:  # a program from elsewhere may raise any
             raise _UnwrittenError(f"refuses it: {_shown(error)}") from None
 
@@ -126,6 +129,7 @@ class Template:
         """Return True if the template itself writes functions and calls, and its form of an answer."""
         asked, problems = Message("user", _QUESTION), []
         for self.is_native in (True, False):
+            self._sandbox.begin(TRIAL_STEPS)
             try:
                 _, plain = self._cut(Dialogue((_TOOL,), (asked, Message("assistant", _ANSWER)), 0), 1)
                 prompt, called = self._cut(Dialogue((_TOOL,), (asked, Message("assistant", "", (_CALL,))), 0), 1)
@@ -165,33 +169,6 @@ def _json(value: object) -> str:
 
 def _shown(error: BaseException) -> str:
     """Return the words of a template, or of what failed in it: on one line, escaped, short."""
-    words = str(error) if isinstance(error, _RefusedError) else f"{type(error).__name__}: {error}"
+    words = str(error) if isinstance(error, RefusedError) else f"{type(error).__name__}: {error}"
     text = repr(words)
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
-
-
-class _RefusedError(JinjaError):
-    """The words of a template that refuses a dialogue."""
-
-
-def _refuse(words: object) -> NoReturn:
-    raise _RefusedError(str(words))
-
-
-class _Generation(Extension):
-    """Marks of the assistant's part, which are not needed here: `{% generation %}...{% endgeneration %}`."""
-
-    tags = {"generation"}  # noqa: RUF012 - as the base class has it
-
-    def parse(self, parser: Parser) -> list[Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-def _environment() -> ImmutableSandboxedEnvironment:
-    found = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
-    found.filters["tojson"] = lambda value, ensure_ascii=False, indent=None, separators=None, sort_keys=False: json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-    )
-    found.globals |= {"raise_exception": _refuse, "strftime_now": _TODAY.strftime}
-    return found

@@ -100,7 +100,7 @@ def test_each_is_refused_under_the_option_that_named_it(model, data):
     make_checkpoint(model.parent / "other")
     data.write_text('{"messages": [}')
     assert refusal(lora_model=model.parent / "other", lora_data=data).startswith(
-        f"--lora-data: {data}, line 1: column 15: Expecting value; wanted: "
+        f"--lora-data: {data}: 1 lines, and no dialogue to learn from: column 15: Expecting value (1: line 1); wanted: "
     )
 
 

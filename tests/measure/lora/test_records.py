@@ -22,20 +22,6 @@ ASKED, CALLED = Message("user", "Weather in Oslo?"), Message("assistant", "", (O
 TIME = Message("assistant", "", (Call("get_time", {}),))
 WRONG = Message("assistant", "A wrong answer", is_learned=False)
 EXPERT = Message("system", "You are an expert in composing functions. Here is a list of functions:")
-HERMES = Message(
-    "system",
-    "You are a function calling AI model. You are provided with function signatures within <tools> </tools> XML tags. You may call one or "
-    "more functions to assist with the user query. Don't make assumptions about what values to plug into functions.\n"
-    "For each function call return a json object with function name and arguments within <tool_call> </tool_call> tags with the following "
-    "schema:\n<tool_call>\n{'arguments': <args-dict>, 'name': <function-name>}\n</tool_call>",
-)
-QWEN = Message(
-    "system",
-    "You are a helpful assistant.\n\n# Tools\n\nYou may call one or more functions to assist with the user query.\n\n"
-    "You are provided with function signatures within <tools></tools> XML tags:\n"
-    "For each function call, return a json object with function name and arguments within <tool_call></tool_call> XML tags:\n"
-    '<tool_call>\n{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call>',
-)
 GLAIVE = "You are a helpful assistant with access to the following functions. Use them if required"
 
 READ = {  # file -> the messages of its first dialogue
@@ -61,14 +47,12 @@ READ = {  # file -> the messages of its first dialogue
     "17_calls_in_text.jsonl": (Message("system", "<tools>...</tools>"), ASKED, CALLED),
     "18_names.jsonl": (Message("user", "Go"), Message("assistant", "", (Call("weather.v2.get now", {"town": "Oslo"}),))),
     "19_anthropic.jsonl": (ASKED, CALLED),
-    "20_hermes_card.jsonl": (HERMES, ASKED, CALLED),  # the card of NousResearch/hermes-function-calling-v1, with calls as it prints them
-    "21_qwen_system.jsonl": (QWEN, ASKED, CALLED),  # the system's text that the template of Qwen2.5 writes
 }
 ERRORS = {
     "14_list.json": "no call in 1 dialogues: no answer (1: object 2)",
     "15_pretty_list.json": "1 objects, and no dialogue to learn from: an empty message (1: object 1)",
 }
-NUM_LINES = {"11_empty_arguments.jsonl": 3, "12_glaive.jsonl": 5, "17_calls_in_text.jsonl": 2, "20_hermes_card.jsonl": 4}
+NUM_LINES = {"11_empty_arguments.jsonl": 3, "12_glaive.jsonl": 5, "17_calls_in_text.jsonl": 2}
 
 
 @pytest.mark.parametrize("name", READ)
@@ -83,11 +67,6 @@ def test_files_from_the_field_with_nothing_to_learn(name):
     with pytest.raises(DialogueError) as caught:
         read(CASES / name)
     assert ERRORS[name] in str(caught.value)
-
-
-def test_all_lines_of_one_file_say_the_same_in_json_and_as_python_writes_it():
-    found = read(CASES / "20_hermes_card.jsonl").dialogues
-    assert [(one.messages, one.tools) for one in found] == [(found[0].messages, found[0].tools)] * 4
 
 
 def test_each_file_from_the_field_has_its_value():
@@ -237,6 +216,7 @@ OBJECTS = {  # as the page or the issue that is named has it -> the messages aft
         chat(says("x", loss=False), USER, says("3", loss=True)),
         (replace(COLD, content="x", is_learned=False), ASKED, COLD),
     ),
+    "functions beside an empty list of tools": ({**chat(asks(), tools=[]), "functions": [TOOL]}, (BARE,)),
     "a null weight": (chat(says("3", weight=None)), (COLD,)),
 }
 

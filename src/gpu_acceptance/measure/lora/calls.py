@@ -39,7 +39,7 @@ class DialogueError(ValueError):
 
 
 class DroppedError(ValueError):
-    """A dialogue of valid JSON that is not learnable; equal faults have equal texts."""
+    """A line or an object of a file that is not learnable, and why."""
 
 
 @dataclass(frozen=True)

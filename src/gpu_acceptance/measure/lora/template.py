@@ -5,9 +5,11 @@ differences: a date in a prompt is always the same one, so that all ranks and al
 functions, or writes no calls, gets both as text, in the form of Hermes.
 """
 
+import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -27,6 +29,8 @@ _TOOL = {
     },
 }
 _CALL = Call(_NAME, {"city": "Oslo"}, "call00000")
+_LONG_CALL = replace(_CALL, id="call_Ab12Cd34Ef56Gh78Ij90Kl12")  # as many chat APIs give them
+_SHORT_ID = re.compile(r"[A-Za-z0-9]{9}")
 _OFFER = """\
 You can call these functions:
 <tools>
@@ -72,7 +76,9 @@ class Template:
             self._compiled = self._sandbox.from_string(source)
         except Exception as error:  # also one of Python's compiler, of the code that is made of it
             raise TemplateError(f"cannot be compiled: {_shown(error)}") from None
+        self.shortens_ids = False
         self.is_native, self.form = self._tried()
+        self.shortens_ids = self.is_native and self._wants_short_ids()
 
     def written(self, dialogue: Dialogue) -> list[Written]:
         """Return texts in which each learned answer has its own prompt.
@@ -113,6 +119,8 @@ class Template:
 
     def _text(self, dialogue: Dialogue, num_messages: int, *, is_asked: bool) -> str:
         messages: Sequence[Message] = dialogue.messages[:num_messages]
+        if self.shortens_ids:
+            messages = list(map(_with_short_ids, messages))
         tools = list(dialogue.tools) or None
         if not self.is_native:
             messages, tools = _in_words(messages, dialogue.tools), None
@@ -143,6 +151,34 @@ class Template:
                     return self.is_native, form
             problems.append("does not write all of a question, an answer, and a call that can be read again")
         raise TemplateError(problems[-1])
+
+    def _wants_short_ids(self) -> bool:
+        """Return True if the template refuses a call and its result for their identifiers alone: Mistral's want nine letters or digits."""
+        called, returned = Message("assistant", "", (_LONG_CALL,)), Message("tool", _ANSWER, call_id=_LONG_CALL.id, name=_NAME)
+        dialogue = Dialogue((_TOOL,), (Message("user", _QUESTION), called, returned, Message("assistant", _ANSWER)), 0)
+        for num_messages in (2, 4):
+            refusals = []
+            for self.shortens_ids in (False, True):
+                self._sandbox.begin(TRIAL_STEPS)
+                try:
+                    self._text(dialogue, num_messages, is_asked=False)
+                except _UnwrittenError as error:
+                    refusals.append(error.why)
+            if len(refusals) == 1:
+                return True
+        return False
+
+
+def _with_short_ids(message: Message) -> Message:
+    """Return the message with identifiers of nine characters, equal ones for equal ones."""
+    calls = tuple(replace(call, id=_short(call.id)) for call in message.calls)
+    return replace(message, calls=calls, call_id=_short(message.call_id))
+
+
+def _short(identifier: str) -> str:
+    if not identifier or _SHORT_ID.fullmatch(identifier):
+        return identifier
+    return hashlib.sha256(identifier.encode()).hexdigest()[:9]
 
 
 def _in_words(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[Message]:

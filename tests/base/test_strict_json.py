@@ -1,4 +1,5 @@
 import json
+import math
 from contextlib import suppress
 
 import pytest
@@ -96,3 +97,10 @@ def test_no_text_does_anything_but_hold_a_value_or_be_refused(text):
 def test_no_bytes_do_anything_but_hold_a_text_or_be_refused(content):
     with suppress(StrictJsonError):
         assert text_of(content).encode() == content
+
+
+def test_numbers_that_are_not_finite_where_a_caller_takes_them():
+    assert parse('{"a": [0.0, Infinity, -Infinity, 1e400]}', is_finite=False) == {"a": [0, math.inf, -math.inf, math.inf]}
+    assert math.isnan(parse("NaN", is_finite=False))
+    with pytest.raises(StrictJsonError, match=r"^key 'a' is given twice$"):
+        parse('{"a": NaN, "a": 1}', is_finite=False)

@@ -82,6 +82,12 @@ def test_dialogues_that_the_template_refuses_are_named_before_any_device_is_open
     assert refusal(lora_model=model, lora_data=data).startswith(text)
 
 
+def test_identifiers_that_are_made_short_are_told(model, data):
+    assert "ids of calls" not in str(look(model, data))
+    (model / "chat_template.jinja").write_text(TEMPLATES["Mistral v0.3"].replace("eos_token", "'</s>'"))
+    assert str(look(model, data)).endswith("; the chat template gets ids of calls as nine characters")
+
+
 def test_a_source_is_the_same_wherever_the_same_lies(tmp_path, model, data):
     found = source_of(look(model, data))
     copy = tmp_path / "copy.jsonl"
@@ -100,7 +106,7 @@ def test_each_is_refused_under_the_option_that_named_it(model, data):
     make_checkpoint(model.parent / "other")
     data.write_text('{"messages": [}')
     assert refusal(lora_model=model.parent / "other", lora_data=data).startswith(
-        f"--lora-data: {data}, line 1: column 15: Expecting value; wanted: "
+        f"--lora-data: {data}: 1 lines, and no dialogue to learn from: column 15: Expecting value (1: line 1); wanted: "
     )
 
 

@@ -37,9 +37,9 @@ def text_of(content: bytes) -> str:
     return text
 
 
-def parse(text: str) -> Any:
-    """Return the one value that the text holds. Raises StrictJsonError."""
-    value, end = parse_first(text, 0)
+def parse(text: str, *, is_finite: bool = True) -> Any:
+    """Return the one value that the text holds. Raises StrictJsonError. `is_finite=False`: numbers may be NaN and infinite."""
+    value, end = _first(_DECODER if is_finite else _ANY_NUMBER, text, 0)
     if text[end:].strip(" \t\r\n"):
         raise StrictJsonError(f"{_where(text, end)}: more after the value: {text[end : end + _MAX_SHOWN]!r}")
     return value
@@ -47,10 +47,14 @@ def parse(text: str) -> Any:
 
 def parse_first(text: str, start: int) -> tuple[Any, int]:
     """Return the first value from `start` on, and where it ends. Raises StrictJsonError."""
+    return _first(_DECODER, text, start)
+
+
+def _first(decoder: json.JSONDecoder, text: str, start: int) -> tuple[Any, int]:
     blank = _BLANK.match(text, start)
     start = blank.end() if blank else start
     try:
-        value, end = _DECODER.raw_decode(text, start)
+        value, end = decoder.raw_decode(text, start)
     except json.JSONDecodeError as error:
         raise StrictJsonError(f"{_where(text, error.pos)}: {error.msg}") from None
     except RecursionError:
@@ -102,6 +106,7 @@ def _refuse_constant(text: str) -> NoReturn:
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_int=_whole, parse_float=_finite, parse_constant=_refuse_constant)
+_ANY_NUMBER = json.JSONDecoder(object_pairs_hook=_unique, parse_int=_whole)
 
 
 def _where(text: str, place: int) -> str:

@@ -152,7 +152,8 @@ class LoraFiles:
     def __str__(self) -> str:
         dropped = f"; dropped: {self.read.reasons}" if self.read.dropped else ""
         dialogues = f"{len(self.read.dialogues):,} dialogues with {self.read.num_calls:,} calls{dropped}"
-        return f"{self.checkpoint.folder}: {self.checkpoint}; {self.data}: {dialogues}"
+        ids = "; the chat template gets ids of calls as nine characters" if self.checkpoint.template.shortens_ids else ""
+        return f"{self.checkpoint.folder}: {self.checkpoint}; {self.data}: {dialogues}{ids}"
 
 
 def source_of(found: LoraFiles) -> str:

@@ -1,4 +1,5 @@
 import json
+import math
 import os
 from pathlib import Path
 
@@ -223,6 +224,15 @@ def test_a_file_that_is_too_large_and_a_transformers_without_the_table(folder, m
 
 
 # --- other sound folders --------------------------------------------------------------------------------------------------------
+
+
+def test_a_number_that_is_not_finite_costs_only_who_asks_for_it(folder):
+    """The configs of Bamba and Falcon-H1 have `time_step_limit`, as transformers writes it."""
+    change(folder / "config.json", time_step_limit=[0.0, math.inf])
+    assert look_at(folder).longest
+    change(folder / "config.json", max_position_embeddings=math.inf)
+    with pytest.raises(CheckpointError, match="max_position_embeddings inf: no longest sequence"):
+        look_at(folder)
 
 
 def test_weights_in_several_files_and_other_names_in_the_config(folder):

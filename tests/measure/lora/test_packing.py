@@ -74,10 +74,20 @@ def test_as_many_as_fit_in_their_order_and_what_fills_a_row_up_is_learned_by_nob
 def test_those_that_do_not_fit_are_counted_and_none_that_fits_is_an_error():
     talks = [Dialogue((), (), line) for line in range(5)]
     writer = OfLine(None, None, 0, 4)
-    assert [len(one.ids) for one in writer.fitting(talks, range(5))] == [4, 3, 2]
+    assert [(talk.line, len(parts[0].ids)) for talk, parts in writer.fitting(talks, range(5))] == [(0, 4), (1, 3), (4, 2)]
     assert (writer.num_too_long, writer.num_seen) == (2, 5)
     with pytest.raises(FitError, match=r"^none of 5 dialogues fits into 1 tokens; raise lora_model.sequence$"):
         next(OfLine(None, None, 0, 1).fitting(talks, shuffled(5)))
+
+
+def test_a_prompt_must_leave_room_for_its_answer():
+    writer = scribe()
+    num_new = 1_000 - len(writer.prompt(talk(SAID[:2])))
+    assert len(list(writer.fitting([talk(SAID[:2])], [0], num_new))) == 1
+    said = f"none of 1 dialogues fits into 1,000 tokens with an answer of {num_new + 1:,} after its prompt; raise lora_model.sequence"
+    with pytest.raises(FitError, match=f"^{said}$"):
+        next(writer.fitting([talk(SAID[:2])], [0], num_new + 1))
+    assert (writer.num_too_long, writer.num_seen) == (1, 2)
 
 
 def test_each_time_around_all_are_there_in_another_order():

@@ -110,6 +110,7 @@ DROPPED = {
     "unnamed call": ({**GOOD, "messages": [ASKED, call_of(arguments={})]}, "a call without a function's name"),
     "list": ({**GOOD, "messages": [ASKED, call_of(name="add", arguments=[1])]}, "arguments that are no object"),
     "broken": ({**GOOD, "messages": [ASKED, call_of(name="add", arguments="{")]}, "arguments that are no object"),
+    "no functions": ({**GOOD, "tools": [], "functions": []}, "a call of a function that is not offered"),
     "no texts": ({"system": None, "chat": "x"}, "system or chat that is no text"),
 }
 
@@ -207,12 +208,24 @@ def test_no_text_of_glaive_raises_anything_else(tmp_path_factory, system, chat):
         (b'{"a": "\xff"}', "not UTF-8: byte 8 is 0xff"),
         (b'{"a": "\0"}', "a NUL byte; it is not text"),
         (b"\xef\xbb\xbf{}", "a byte order mark; save it as UTF-8 without one"),
+        (b'{"a": 1e400}', "number '1e400' is too large"),
+        (json.dumps(GOOD).encode()[:50], "column 51: Invalid control character at"),
         (b'{"a":' * 100_000, "nested deeper than 64 levels"),
         (b"7", "no object"),
     ],
 )
-def test_a_malformed_line_is_an_error_with_its_number(error_of, line, said):
-    assert error_of(GOOD, b"", GOOD, line, GOOD) == f"calls.jsonl, line 4: {said}; {WANTED}"
+def test_a_malformed_line_costs_that_line_and_has_its_reason(read_lines, line, said):
+    found = read_lines(GOOD, b"", GOOD, line, GOOD, line)
+    assert [dialogue.line for dialogue in found.dialogues] == [1, 3, 5]
+    assert (found.dropped, found.num_lines) == ({said: (4, 6)}, 5)
+
+
+def test_a_byte_order_mark_may_begin_a_file(read_lines):
+    content = json.dumps(GOOD).encode()
+    for mark_and_file, num in ((b"\xef\xbb\xbf" + content, 1), (b"\xef\xbb\xbf[" + content + b", " + content + b"]", 2)):
+        found = read_lines(mark_and_file)
+        assert (len(found.dialogues), found.dropped, found.is_list) == (num, {}, num == 2)
+        assert found.sha256 == hashlib.sha256(mark_and_file + b"\n").hexdigest()
 
 
 @pytest.mark.parametrize(
@@ -238,10 +251,13 @@ def test_one_list_of_all_is_read_and_its_objects_are_counted(read_lines):
     assert read_lines(json.dumps([GOOD] * 3).encode()).num_lines == 3
 
 
-def test_a_line_and_a_file_that_is_too_long(error_of, monkeypatch):
+def test_a_line_and_a_file_that_is_too_long(read_lines, error_of, monkeypatch):
     monkeypatch.setattr(reading, "MOST_LINE_BYTES", 1000)
-    assert error_of(GOOD, b"x" * 999, b"") == f"calls.jsonl, line 2: column 1: Expecting value; {WANTED}"
-    assert error_of(GOOD, b"x" * 1000) == f"calls.jsonl, line 2: longer than 1,000 bytes; {WANTED}"
+    long = [b"x" * size for size in (1000, 2000, 5000)]
+    found = read_lines(GOOD, b"x" * 999, *long, GOOD, long[0])
+    assert [dialogue.line for dialogue in found.dialogues] == [1, 6]
+    assert found.dropped == {"column 1: Expecting value": (2,), "longer than 1,000 bytes": (3, 4, 5, 7)}
+    assert found.sha256 == read_lines(GOOD, b"x" * 999, *long, GOOD, long[0]).sha256 != read_lines(GOOD, b"x" * 999, *long, GOOD).sha256
     monkeypatch.setattr(reading, "MOST_BYTES", 1000)
     assert error_of(b" " * 1500) == "calls.jsonl: 1,501 bytes; wanted: at most 1,000, a part of it will do"
 

@@ -39,7 +39,7 @@ class DialogueError(ValueError):
 
 
 class DroppedError(ValueError):
-    """A dialogue of valid JSON that is not learnable; equal faults have equal texts."""
+    """A line or an object of a file that is not learnable, and why."""
 
 
 @dataclass(frozen=True)
@@ -222,7 +222,7 @@ def _block(text: str) -> list[Call]:
         return list(_pythonic(text))
     if not text.startswith("["):
         return [_call(text)]
-    calls = [_call_of(one) for one in _parsed(text)]
+    calls = [_call_of(one) for one in _parsed_or_literal(text)]
     if not calls:
         raise _NoCallError("a list of no calls")
     return calls
@@ -279,15 +279,34 @@ def _closing(text: str, begin: int) -> int:
 
 def _keywords(text: str) -> dict[str, Any]:
     try:
-        with warnings.catch_warnings():  # of an escape that Python does not know
-            warnings.simplefilter("ignore")
-            call = ast.parse(f"f({text})", mode="eval").body
+        call = _expression(f"f({text})")
         if not isinstance(call, ast.Call) or call.args or not isinstance(call.func, ast.Name):
             raise ValueError(text)
-        values = {str(keyword.arg): _literal(keyword.value) for keyword in call.keywords}
-        return dict(parse(json.dumps(values)))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return dict(_as_json({str(keyword.arg): keyword.value for keyword in call.keywords}))
+    except ValueError:
         raise _NoCallError("arguments that are no literals with names") from None
+
+
+def literal_of(text: str) -> Any:
+    """Return the value of a literal of Python that JSON could hold as well. Raises ValueError."""
+    return _as_json({"": _expression(text)})[""]
+
+
+def _expression(text: str) -> ast.expr:
+    try:
+        with warnings.catch_warnings():  # of an escape that Python does not know
+            warnings.simplefilter("ignore")
+            return ast.parse(text, mode="eval").body
+    except (SyntaxError, RecursionError, MemoryError) as error:
+        raise ValueError(error) from None
+
+
+def _as_json(nodes: Mapping[str, ast.expr]) -> Any:
+    """Return the values as JSON has them: a name of `_WORDS` is its value. Raises ValueError."""
+    try:
+        return parse(json.dumps({name: _literal(node) for name, node in nodes.items()}))
+    except (TypeError, RecursionError) as error:  # a key that cannot be one
+        raise ValueError(error) from None
 
 
 def _literal(node: ast.expr) -> Any:
@@ -296,7 +315,10 @@ def _literal(node: ast.expr) -> Any:
     if isinstance(node, ast.List | ast.Tuple):
         return [_literal(one) for one in node.elts]
     if isinstance(node, ast.Dict):
-        return {_literal(key) if key else None: _literal(value) for key, value in zip(node.keys, node.values, strict=True)}
+        values = {_literal(key) if key else None: _literal(value) for key, value in zip(node.keys, node.values, strict=True)}
+        if len(values) < len(node.keys):
+            raise ValueError("a key is given twice")
+        return values
     return ast.literal_eval(node)
 
 
@@ -308,7 +330,7 @@ def _call(text: str) -> Call:
         except _NoCallError:  # an apostrophe inside is plain, or after a backslash, which JSON does not allow
             value = {"name": _parsed(name), "arguments": _parsed(inner.replace("\\'", "'"))}
     else:
-        value = _parsed(text.strip())
+        value = _parsed_or_literal(text.strip())
     return _call_of(value)
 
 
@@ -327,6 +349,18 @@ def arguments_of(value: Any) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise _NoCallError("arguments that are no object")
     return found
+
+
+def _parsed_or_literal(text: str) -> Any:
+    """Return a value in JSON, or as Python would write it, as the card of hermes-function-calling-v1 does."""
+    try:
+        return _parsed(text)
+    except _NoCallError:
+        try:
+            return literal_of(text)
+        except ValueError:
+            pass
+        raise
 
 
 def _parsed(text: str) -> Any:

@@ -17,7 +17,7 @@ from transformers.utils import logging
 
 from gpu_acceptance.measure.collectives import over_ranks
 from gpu_acceptance.measure.lora import packing
-from gpu_acceptance.measure.lora.calls import Dialogue
+from gpu_acceptance.measure.lora.calls import Dialogue, Message
 from gpu_acceptance.measure.lora.model_folder import Checkpoint
 from gpu_acceptance.measure.lora.packing import IGNORED, Scribe
 from gpu_acceptance.measure.lora.tuning import Share, Tuned, tune
@@ -46,7 +46,7 @@ class Sizes:
     sequence: int
     batch_size: int
     num_parts: int
-    num_prompts: int  # held-out dialogues whose first answer is generated
+    num_prompts: int  # most held-out dialogues whose first answer is generated
     num_new: int  # most tokens of an answer
     recomputes: bool  # activations in the backward
     host_bytes: int  # the part of the host's memory for this rank, where it trains on a CPU
@@ -116,8 +116,9 @@ class Answered:
 
 @dataclass(frozen=True)
 class ChatResult:
-    """One fine-tuning. The same on all ranks, except answers, what `tuned` has of this rank, and memory."""
+    """One fine-tuning. The same on all ranks, except answers and those expected, what `tuned` has of this rank, and memory."""
 
+    expected: tuple[Message, ...]  # the right answers to the prompts of this rank
     before: Answered
     after: Answered
     loaded_loss: float  # held out, of the saved adapters on a base that is loaded again
@@ -151,7 +152,7 @@ def measure(
 def _trained(checkpoint: Checkpoint, dialogues: Sequence[Dialogue], exam: "_Exam", folder: Path) -> ChatResult:
     """Train and save; the model is gone when this returns. Collective."""
     sizes, device, scribe, share = exam.sizes, exam.device, exam.scribe, Share(exam.sizes.num_parts, dist.get_rank(), dist.get_world_size())
-    fitting = scribe.fitting(dialogues, packing.shuffled(len(dialogues)))
+    fitting = (tokens for _, parts in scribe.fitting(dialogues, packing.shuffled(len(dialogues))) for tokens in parts)
     num_rows = sizes.schedule.num_steps * sizes.num_parts * sizes.batch_size  # of all steps of all ranks
     rows = list(islice(packing.pack(fitting, sizes.sequence), num_rows))
     module = load(checkpoint, device, in_bf16=sizes.adapter.in_bf16)
@@ -167,6 +168,7 @@ def _trained(checkpoint: Checkpoint, dialogues: Sequence[Dialogue], exam: "_Exam
     seconds, *of_ranks = over_ranks([statistics.median(tuned.steps_s), *tuned.losses], device)
     num_tokens = sum(len(tokens.ids) for row in rows for tokens in row)
     return ChatResult(
+        expected=exam.expected,
         before=before,
         after=after,
         loaded_loss=math.nan,
@@ -193,9 +195,15 @@ class _Exam:
             sizes,
             device,
         )
-        self._alone = list(self.scribe.fitting(held_out, range(len(held_out))))
+        fitting = list(self.scribe.fitting(held_out, range(len(held_out)), sizes.num_new))
+        self._alone = [tokens for _, parts in fitting for tokens in parts]
         rank, world_size = dist.get_rank(), dist.get_world_size()
-        self._prompts = [self.scribe.prompt(dialogue) for dialogue in held_out[: sizes.num_prompts][rank::world_size]]
+        asked = [dialogue for dialogue, _ in fitting[: sizes.num_prompts]]
+        if not any(dialogue.messages[dialogue.answers[0]].calls for dialogue in asked):
+            seen = f"the first answer to none of {len(asked):,} held-out prompts that fit into {sizes.sequence:,} tokens is a call"
+            raise packing.FitError(f"{seen}; raise lora_model.sequence, held_out or num_prompts")
+        self.expected = tuple(dialogue.messages[dialogue.answers[0]] for dialogue in asked[rank::world_size])
+        self._prompts = [self.scribe.prompt(dialogue) for dialogue in asked[rank::world_size]]
         last = {[target for target in tokens.targets if target != IGNORED][-1] for tokens in self._alone}
         # A mark of several tokens ends no generation: its last one may stand anywhere in an answer.
         self._ends = (last & self._tokenizer.added_tokens_decoder.keys()) | {self._tokenizer.eos_token_id} - {None}

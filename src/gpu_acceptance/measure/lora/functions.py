@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpu_acceptance.base.strict_json import StrictJsonError, parse_first
-from gpu_acceptance.measure.lora.calls import DroppedError
+from gpu_acceptance.measure.lora.calls import DroppedError, literal_of
 
 _OFFERED = re.compile(r"\[\s*\{")  # where a list of functions begins in a text
 _TOOLS_MARK, _TOOLS_END = "<tools>", "</tools>"
+_TOOLS = re.compile(rf"{_TOOLS_MARK}(?:(?!{_TOOLS_MARK}).)*?{_TOOLS_END}", re.DOTALL)
 _TYPES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean", "list": "array", "dict": "object"}
 _KEEPS_NULL = {"default", "const", "enum", "examples"}
 
@@ -45,29 +46,36 @@ def _declared(told: Any) -> Any:
 
 def offered_in(system: str) -> tuple[list[Any], str]:
     """Return the functions that stand in a system's text, as Hermes and ToolACE have them, and the text without them."""
-    before, mark, rest = system.partition(_TOOLS_MARK)
-    inside, end, after = rest.partition(_TOOLS_END)
-    if mark and end:
-        try:
-            return _in_a_row(inside), f"{before.rstrip()}\n{after.lstrip()}".strip()
-        except StrictJsonError:
-            raise DroppedError("functions that are no JSON") from None
-    if not (begin := _OFFERED.search(system)):
+    places = [found.span() for found in _TOOLS.finditer(system)]  # the words around them may name the marks, with nothing in between
+    marked = [(begin, end) for begin, end in places if "{" in system[begin:end]]
+    if marked:
+        texts = [system[begin:end].removeprefix(_TOOLS_MARK).removesuffix(_TOOLS_END) for begin, end in marked]
+        for begin, end in reversed(marked):
+            system = f"{system[:begin].rstrip()}\n{system[end:].lstrip()}"
+        return [one for text in texts for one in _in_a_row(text)], system.strip()
+    if not (found := _OFFERED.search(system)):
         return [], system
     try:
-        value, place = parse_first(system, begin.start())
+        value, place = parse_first(system, found.start())
     except StrictJsonError:
         return [], system
     is_offer = all(isinstance(one, dict) and isinstance(one.get("name"), str) for one in value)
-    return (value, f"{system[: begin.start()].rstrip()}\n{system[place:].lstrip()}".strip()) if is_offer else ([], system)
+    return (value, f"{system[: found.start()].rstrip()}\n{system[place:].lstrip()}".strip()) if is_offer else ([], system)
 
 
 def _in_a_row(text: str) -> list[Any]:
-    """Parse a list, or objects one after the other. Raises StrictJsonError."""
+    """Parse a list, or objects one after the other, in JSON; or one value as Python would write it. Raises DroppedError."""
     found, place, text = [], 0, text.strip()
-    while place < len(text):
-        value, place = parse_first(text, place)
-        found += value if isinstance(value, list) else [value]
+    try:
+        while place < len(text):
+            value, place = parse_first(text, place)
+            found += value if isinstance(value, list) else [value]
+    except StrictJsonError:
+        try:
+            value = literal_of(text)
+        except ValueError:
+            raise DroppedError("functions that are no JSON") from None
+        return value if isinstance(value, list) else [value]
     return found
 
 

@@ -129,7 +129,7 @@ class Reader:
     def object(self, name: str) -> dict[str, Any]:
         """Read a file that is one JSON object. Raises OSError, CheckpointError."""
         try:
-            told = parse(self.text(name))
+            told = parse(self.text(name), is_finite=False)  # time_step_limit of Bamba and Falcon-H1 ends at infinity
         except StrictJsonError as error:
             raise CheckpointError(f"{self.folder / name}: {error}; was it copied whole?") from None
         if not isinstance(told, dict):

@@ -44,8 +44,11 @@ class Scribe:
         self._known: dict[int, list[Tokens]] = {}  # by line: a dialogue is trained once in each epoch
         self.num_seen = self.num_too_long = 0  # dialogues
 
-    def fitting(self, dialogues: Sequence[Dialogue], order: Iterable[int]) -> Iterator[Tokens]:
-        """Yield the tokens of dialogues that fit, in this order; others are counted. Raises FitError, also where none of them fits."""
+    def fitting(self, dialogues: Sequence[Dialogue], order: Iterable[int], num_new: int = 0) -> Iterator[tuple[Dialogue, list[Tokens]]]:
+        """Yield dialogues that fit, in this order, with the tokens of their parts; others are counted.
+
+        `num_new`: most tokens of an answer that is generated; the prompt must leave room for it. Raises FitError, also where none fits.
+        """
         is_any = False
         for num_seen, number in enumerate(order, start=1):
             dialogue = dialogues[number]
@@ -53,11 +56,13 @@ class Scribe:
                 self._known[dialogue.line] = self.tokens(dialogue)
             parts = self._known[dialogue.line]
             fits = all(len(part.ids) <= self._sequence for part in parts)
+            fits = fits and not (num_new and len(self.prompt(dialogue)) + num_new > self._sequence)
             is_any, self.num_seen, self.num_too_long = is_any or fits, self.num_seen + 1, self.num_too_long + (not fits)
             if fits:
-                yield from parts
+                yield dialogue, parts
             elif not is_any and num_seen >= len(dialogues):
-                raise FitError(f"none of {len(dialogues):,} dialogues fits into {self._sequence:,} tokens; raise lora_model.sequence")
+                room = f" with an answer of {num_new:,} after its prompt" if num_new else ""
+                raise FitError(f"none of {len(dialogues):,} dialogues fits into {self._sequence:,} tokens{room}; raise lora_model.sequence")
 
     def prompt(self, dialogue: Dialogue) -> list[int]:
         """Return the tokens of a dialogue up to its first answer that is learned."""

@@ -1,5 +1,6 @@
 """Dialogues from a file: JSON lines, or one list."""
 
+import codecs
 import contextlib
 import hashlib
 import re
@@ -14,7 +15,7 @@ from gpu_acceptance.measure.lora.calls import Dialogue, DialogueError, DroppedEr
 from gpu_acceptance.measure.lora.records import dialogue_of
 
 MOST_LINE_BYTES = 2**20
-MOST_BYTES = 2**27  # read, and written by a chat template, within a minute
+MOST_BYTES = 2**27  # read within a minute; writing takes longer, of each dialogue no more than MOST_STEPS of the sandbox
 WANTED = (
     'one object a line, or one list of them: {"messages": [...], "tools": [...]}, or as ShareGPT (Hermes, ToolACE, APIGen-MT), xLAM and '
     "glaive-function-calling-v2 have them"
@@ -28,7 +29,7 @@ class Read:
     """The content of a file of dialogues."""
 
     dialogues: tuple[Dialogue, ...]
-    dropped: Mapping[str, tuple[int, ...]]  # reason -> lines, or objects of a list, of valid JSON that are not learnable
+    dropped: Mapping[str, tuple[int, ...]]  # reason -> lines, or objects of a list, that are not learnable
     num_lines: int  # or objects; without blank lines
     num_calls: int
     sha256: str  # of the file, in hexadecimal
@@ -54,7 +55,7 @@ class Read:
 
 
 def read(path: Path, try_writing: Callable[[Dialogue], object] | None = None) -> Read:
-    """Read a file. Raises DialogueError, with the line, for a file that is no JSON, has no dialogue, or no call.
+    """Read a file. Raises DialogueError for a list that is no JSON, and for a file without a dialogue, or without a call.
 
     A dialogue over which `try_writing` raises DroppedError is dropped as well.
     """
@@ -64,6 +65,8 @@ def read(path: Path, try_writing: Callable[[Dialogue], object] | None = None) ->
     is_list = _is_list(path)
     for number, told in (_listed if is_list else _lines)(path, digest.update):
         try:
+            if isinstance(told, DroppedError):
+                raise told
             dialogue = dialogue_of(told, number)
             if try_writing:
                 try_writing(dialogue)
@@ -101,25 +104,30 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
 
 def _is_list(path: Path) -> bool:
     with _opened(path) as file:
-        return file.read(MOST_LINE_BYTES).lstrip().startswith(b"[")
+        return file.read(MOST_LINE_BYTES).removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"[")
 
 
-def _lines(path: Path, update: Callable[[bytes], None]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield numbers and objects of lines that are not blank."""
+def _lines(path: Path, update: Callable[[bytes], None]) -> Iterator[tuple[int, dict[str, Any] | DroppedError]]:
+    """Yield numbers and objects of lines that are not blank; for a line that is no object, the reason."""
     with _opened(path) as file:
         number = 0
         while line := file.readline(MOST_LINE_BYTES + 1):
             number += 1
-            if len(line) > MOST_LINE_BYTES:
-                raise DialogueError(f"{path}, line {number}: longer than {MOST_LINE_BYTES:,} bytes; wanted: {WANTED}")
             update(line)
-            if not line.strip():
-                continue
-            try:
-                told = parse(text_of(line))
-            except StrictJsonError as error:
-                raise DialogueError(f"{path}, line {number}: {error}; wanted: {WANTED}") from None
-            yield number, _object(f"{path}, line {number}", told)
+            if len(line) > MOST_LINE_BYTES:
+                while not line.endswith(b"\n") and (line := file.readline(MOST_LINE_BYTES)):
+                    update(line)
+                yield number, DroppedError(f"longer than {MOST_LINE_BYTES:,} bytes")
+            elif (line := line.removeprefix(codecs.BOM_UTF8) if number == 1 else line).strip():
+                yield number, _told(line)
+
+
+def _told(line: bytes) -> dict[str, Any] | DroppedError:
+    try:
+        told = parse(text_of(line))
+    except StrictJsonError as error:
+        return DroppedError(str(error))
+    return told if isinstance(told, dict) else DroppedError("no object")
 
 
 def _listed(path: Path, update: Callable[[bytes], None]) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -127,6 +135,7 @@ def _listed(path: Path, update: Callable[[bytes], None]) -> Iterator[tuple[int, 
     with _opened(path) as file:
         content = file.read()
     update(content)
+    content = content.removeprefix(codecs.BOM_UTF8)
     number, mark = 0, ","
     try:
         text = text_of(content)

@@ -96,8 +96,9 @@ def from_glaive(record: dict[str, Any], line: int) -> Dialogue:
 
 
 def _first(record: Mapping[str, Any], keys: Sequence[str]) -> Any:
-    """Return the value of the first of these keys that has one."""
-    return next((record[key] for key in keys if record.get(key) is not None), None)
+    """Return the value of the first of these keys that has one, if possible one that is not empty."""
+    values = [record[key] for key in keys if record.get(key) is not None]
+    return next((value for value in values if value not in ("", [], {})), values[0] if values else None)
 
 
 def _value(told: Any, fault: str) -> Any:

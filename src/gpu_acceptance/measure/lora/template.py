@@ -5,21 +5,19 @@ differences: a date in a prompt is always the same one, so that all ranks and al
 functions, or writes no calls, gets both as text, in the form of Hermes.
 """
 
+import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, NoReturn
-
-from jinja2 import TemplateError as JinjaError
-from jinja2.ext import Extension, loopcontrols
-from jinja2.nodes import Node
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from typing import Any
 
 from gpu_acceptance.measure.lora.calls import Call, Dialogue, DroppedError, Form, Message, find_calls, for_template, split_thought
+from gpu_acceptance.measure.lora.sandbox import MOST_STEPS, TRIAL_STEPS, RefusedError, Sandbox, TooLongError
 
 _TODAY = datetime(2024, 7, 26, tzinfo=UTC)  # the date that Llama 3.1 writes where it is given none
+_MOST_SOURCE = 2**20  # characters of a template
 _MOST_SHOWN = 120  # characters of a template's words
 _NAME, _QUESTION, _ANSWER = "find_city", "Where is it?", "It is there."
 _TOOL = {
@@ -31,6 +29,8 @@ _TOOL = {
     },
 }
 _CALL = Call(_NAME, {"city": "Oslo"}, "call00000")
+_LONG_CALL = replace(_CALL, id="call_Ab12Cd34Ef56Gh78Ij90Kl12")  # as many chat APIs give them
+_SHORT_ID = re.compile(r"[A-Za-z0-9]{9}")
 _OFFER = """\
 You can call these functions:
 <tools>
@@ -68,18 +68,24 @@ class Template:
     """Writes dialogues. `special`: the tokenizer's tokens by their names, such as bos_token. Raises TemplateError."""
 
     def __init__(self, source: str, special: Mapping[str, str]) -> None:
-        self._special = dict(special)
+        self._special, self._sandbox = dict(special), Sandbox()
+        self._sandbox.globals["strftime_now"] = _TODAY.strftime
+        if len(source) > _MOST_SOURCE:
+            raise TemplateError(f"has {len(source):,} characters, more than {_MOST_SOURCE:,}")
         try:
-            self._compiled = _environment().from_string(source)
-        except (JinjaError, RecursionError) as error:
+            self._compiled = self._sandbox.from_string(source)
+        except Exception as error:  # also one of Python's compiler, of the code that is made of it
             raise TemplateError(f"cannot be compiled: {_shown(error)}") from None
+        self.shortens_ids = False
         self.is_native, self.form = self._tried()
+        self.shortens_ids = self.is_native and self._wants_short_ids()
 
     def written(self, dialogue: Dialogue) -> list[Written]:
         """Return texts in which each learned answer has its own prompt.
 
         Raises DroppedError where the template refuses the dialogue, or writes an answer whose calls would not be found again.
         """
+        self._sandbox.begin(MOST_STEPS)
         found: list[Written] = []
         for place in dialogue.answers:
             prompt, answer = self._cut(dialogue, place)
@@ -92,6 +98,7 @@ class Template:
 
     def prompt(self, dialogue: Dialogue) -> str:
         """Return the text before the first learned answer."""
+        self._sandbox.begin(MOST_STEPS)
         return self._cut(dialogue, dialogue.answers[0])[0]
 
     def _cut(self, dialogue: Dialogue, place: int) -> tuple[str, str]:
@@ -112,6 +119,8 @@ class Template:
 
     def _text(self, dialogue: Dialogue, num_messages: int, *, is_asked: bool) -> str:
         messages: Sequence[Message] = dialogue.messages[:num_messages]
+        if self.shortens_ids:
+            messages = list(map(_with_short_ids, messages))
         tools = list(dialogue.tools) or None
         if not self.is_native:
             messages, tools = _in_words(messages, dialogue.tools), None
@@ -119,6 +128,8 @@ class Template:
             return self._compiled.render(
                 messages=for_template(messages), tools=tools, documents=None, add_generation_prompt=is_asked, **self._special
             )
+        except TooLongError as error:
+            raise _UnwrittenError(f"takes {error} to write a dialogue") from None
         except Exception as error:  # a program from elsewhere may raise any
             raise _UnwrittenError(f"refuses it: {_shown(error)}") from None
 
@@ -126,6 +137,7 @@ class Template:
         """Return True if the template itself writes functions and calls, and its form of an answer."""
         asked, problems = Message("user", _QUESTION), []
         for self.is_native in (True, False):
+            self._sandbox.begin(TRIAL_STEPS)
             try:
                 _, plain = self._cut(Dialogue((_TOOL,), (asked, Message("assistant", _ANSWER)), 0), 1)
                 prompt, called = self._cut(Dialogue((_TOOL,), (asked, Message("assistant", "", (_CALL,))), 0), 1)
@@ -139,6 +151,34 @@ class Template:
                     return self.is_native, form
             problems.append("does not write all of a question, an answer, and a call that can be read again")
         raise TemplateError(problems[-1])
+
+    def _wants_short_ids(self) -> bool:
+        """Return True if the template refuses a call and its result for their identifiers alone: Mistral's want nine letters or digits."""
+        called, returned = Message("assistant", "", (_LONG_CALL,)), Message("tool", _ANSWER, call_id=_LONG_CALL.id, name=_NAME)
+        dialogue = Dialogue((_TOOL,), (Message("user", _QUESTION), called, returned, Message("assistant", _ANSWER)), 0)
+        for num_messages in (2, 4):
+            refusals = []
+            for self.shortens_ids in (False, True):
+                self._sandbox.begin(TRIAL_STEPS)
+                try:
+                    self._text(dialogue, num_messages, is_asked=False)
+                except _UnwrittenError as error:
+                    refusals.append(error.why)
+            if len(refusals) == 1:
+                return True
+        return False
+
+
+def _with_short_ids(message: Message) -> Message:
+    """Return the message with identifiers of nine characters, equal ones for equal ones."""
+    calls = tuple(replace(call, id=_short(call.id)) for call in message.calls)
+    return replace(message, calls=calls, call_id=_short(message.call_id))
+
+
+def _short(identifier: str) -> str:
+    if not identifier or _SHORT_ID.fullmatch(identifier):
+        return identifier
+    return hashlib.sha256(identifier.encode()).hexdigest()[:9]
 
 
 def _in_words(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[Message]:
@@ -165,33 +205,6 @@ def _json(value: object) -> str:
 
 def _shown(error: BaseException) -> str:
     """Return the words of a template, or of what failed in it: on one line, escaped, short."""
-    words = str(error) if isinstance(error, _RefusedError) else f"{type(error).__name__}: {error}"
+    words = str(error) if isinstance(error, RefusedError) else f"{type(error).__name__}: {error}"
     text = repr(words)
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
-
-
-class _RefusedError(JinjaError):
-    """The words of a template that refuses a dialogue."""
-
-
-def _refuse(words: object) -> NoReturn:
-    raise _RefusedError(str(words))
-
-
-class _Generation(Extension):
-    """Marks of the assistant's part, which are not needed here: `{% generation %}...{% endgeneration %}`."""
-
-    tags = {"generation"}  # noqa: RUF012 - as the base class has it
-
-    def parse(self, parser: Parser) -> list[Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-def _environment() -> ImmutableSandboxedEnvironment:
-    found = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
-    found.filters["tojson"] = lambda value, ensure_ascii=False, indent=None, separators=None, sort_keys=False: json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-    )
-    found.globals |= {"raise_exception": _refuse, "strftime_now": _TODAY.strftime}
-    return found

@@ -130,7 +130,7 @@ def test_the_card_without_its_share_is_named_and_a_node_of_one_rank_has_no_rate_
     row = nodes.row("test_nic.py::test_share")
     assert sorted(nodes.missed("test_nic.py::test_share")) == ["nic.share.received", "nic.share.sent"], nodes.output
     assert re.search(
-        r"nic\.share\.sent = 0 % \(bytes in all_gather: mlx5_1 port 1: 0, mlx5_0 port 1: 4194304\), need >= 50 % \[base\.yaml: .*\] "
+        r"nic\.share\.sent = 0 % \(bytes in all_gather: mlx5_1 port 1: 0, mlx5_0 port 1: 1048576\), need >= 50 % \[base\.yaml: .*\] "
         r"on node 1 \(",
         row.message,
     )

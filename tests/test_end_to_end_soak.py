@@ -47,8 +47,9 @@ def small_suite(folder):
     """The shipped soak with rounds that take little of two processors which six tests share."""
     suite = shipped_suite(folder, "soak")
     profile = suite / "thresholds" / "cpu.yaml"
-    text = profile.read_text().replace("hbm.array_bytes: 33554432", "hbm.array_bytes: 1048576")
-    profile.write_text(text.replace("nccl.large_bytes: 4194304", "nccl.large_bytes: 1048576"))
+    before, after = "hbm.array_bytes: 8388608", "hbm.array_bytes: 1048576"
+    assert before in profile.read_text()
+    profile.write_text(profile.read_text().replace(before, after))
     return suite
 
 

@@ -22,6 +22,7 @@ OF_READERS = {
     "counters.infiniband.port_rcv_errors",
     "counters.infiniband.port_xmit_discards",
     "counters.infiniband.symbol_error",
+    "gpu_health.fabric.health",
     "infiniband.network.kind",
     "nccl.network.reduction",
     "nccl.transport.intranode",

@@ -42,6 +42,8 @@ def moves(value: object, path: str) -> Iterator[object]:
     """Values to either side of one, near and far, of its own type."""
     if path.endswith(".processes"):
         yield [{"pid": 1607, "used_bytes": 2**30}]
+    elif path.endswith(".fabric.health"):  # which this node's driver does not tell
+        yield "unhealthy"
     elif isinstance(value, bool):
         yield not value
     elif isinstance(value, int | float):

@@ -22,8 +22,8 @@ def with_row(record, nodeid, change):
     return record.model_copy(update={"rows": tuple(row for row in rows if row)})
 
 
-def scaled(metric, factor, *ranks, spread=None):
-    """Changes a figure on these ranks."""
+def scaled(metric, factor, *ranks, spread=None, is_cut=False):
+    """Changes a figure on these ranks. `is_cut`: it is of a few operations."""
 
     def change(row):
         attempt = row.attempts[-1]
@@ -34,7 +34,7 @@ def scaled(metric, factor, *ranks, spread=None):
         def scale(figure):
             if figure.metric != metric or rank not in ranks:
                 return figure
-            return replace(figure, value=figure.value * factor, spread_percent=spread or figure.spread_percent)
+            return replace(figure, value=figure.value * factor, spread_percent=spread or figure.spread_percent, is_cut=is_cut)
 
         return scale
 

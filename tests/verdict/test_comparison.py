@@ -89,6 +89,12 @@ def test_what_was_not_tested_again_is_not_gone(bad, good, change):
     assert found.line.startswith("NOT COMPARABLE: 1 failure not compared")
 
 
+def test_a_figure_of_a_few_operations_has_not_moved(good):
+    brief, whole = (with_row(good, HBM, scaled("hbm.triad.bandwidth", 2.0, 5, is_cut=is_cut)) for is_cut in (True, False))
+    assert compare(samples.accepted(), brief).figures == compare(later(brief), whole).figures == ()
+    assert [one.direction for one in compare(samples.accepted(), whole).figures] == ["better"]
+
+
 def test_what_was_not_tested_before_is_not_new(bad, good):
     assert not_compared(with_row(good, HBM, lambda _: None), bad) == ["not tested before"]
 

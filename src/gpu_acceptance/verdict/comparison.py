@@ -75,9 +75,13 @@ def _compare_figures(before: RunRecord, after: RunRecord, earlier: Slots, later:
 
 
 def _comparable(old: Figure, new: Figure) -> bool:
-    """One of the figures needs a spread. A value of zero has none; a fall to zero is the largest possible change."""
+    """One of the figures needs a spread, and none may be of a few operations, which tell no change.
+
+    A value of zero has no spread; a fall to zero is the largest possible change.
+    """
     has_noise = old.spread_percent is not None or new.spread_percent is not None
-    return has_noise and bool(old.value or new.value) and old.unit == new.unit
+    is_whole = not (old.is_cut or new.is_cut)
+    return has_noise and is_whole and bool(old.value or new.value) and old.unit == new.unit
 
 
 def _figures(record: RunRecord, where: Mapping[int, str]) -> dict[tuple[str, str, str, str], Figure]:

@@ -22,6 +22,7 @@ from gpu_acceptance.control.rank import LaunchError, Rank
 from gpu_acceptance.control.secret import Secret
 from gpu_acceptance.control.session import begin_session
 from gpu_acceptance.control.store_host import host_store
+from gpu_acceptance.run import starting
 
 pytestmark = pytest.mark.slow
 
@@ -125,3 +126,10 @@ def test_a_store_that_does_not_start_is_one_line(place, monkeypatch, tmp_path):
         host_store(place, control_prefix(place), SESSION)
     with pytest.raises(LaunchError, match=r": it did not start within 0\.001 s; MASTER_PORT "):
         host_store(place, control_prefix(place), SESSION, 0.001)
+
+
+def test_it_may_take_as_long_to_start_as_ranks_wait_for_each_other(place, monkeypatch):
+    monkeypatch.setattr(starting, "START_S", 0.001)
+    with pytest.raises(LaunchError, match=r": it did not start within 0\.001 s; MASTER_PORT "):
+        starting._begin(place, 0.0001)
+    starting._begin(place, 60.0)

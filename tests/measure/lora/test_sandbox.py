@@ -56,22 +56,6 @@ def test_a_template_that_takes_too_long_is_refused(source):
         Template(source, {})
 
 
-@pytest.mark.parametrize(
-    ("source", "said"),
-    [
-        ("{% for a in messages %}" * 25 + "{% endfor %}" * 25, "cannot be compiled: 'SyntaxError: too many statically nested blocks "),
-        (f"{{{{ {'(' * 5000}1{')' * 5000} }}}}", "cannot be compiled: 'RecursionError: "),
-        (" " * 2**20 + LOOP, f"has {2**20 + len(LOOP):,} characters, more than 1,048,576"),
-        ("{{ lipsum() }}", "refuses it: .UndefinedError: "),
-        ("{{ messages | random }}", "cannot be compiled: .TemplateAssertionError: "),
-        ("{{ [[1]] | sum(start=[]) }}", "refuses it: 'TypeError: only numbers have a sum'"),
-    ],
-)
-def test_a_template_that_python_does_not_compile_or_that_is_another_each_time(source, said):
-    with pytest.raises(TemplateError, match=f"^{said}"):
-        Template(source, {})
-
-
 def test_sums_and_loops_that_choose_are_as_jinja_has_them():
     source = LOOP.replace("{{ m.content }}", "{{ m.content }}{% for i in [1, 2, 3] if i != 2 %}{{ i }}{% endfor %}")
     source = source.replace("]", "{{ [1, 2] | sum }}{{ [{'n': 4}] | sum('n') }}]", 1).replace("|{% endfor %}", "|{% endfor %}")

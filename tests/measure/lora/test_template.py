@@ -194,6 +194,12 @@ def test_a_form_of_its_own_is_learned_from_what_the_template_writes(tmp_path):
         ("{{ 1 // 0 }}", "refuses it: 'ZeroDivisionError: "),
         ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "refuses it: 'RecursionError: "),
         ("{{ undefined.x }}", "refuses it: .UndefinedError: 'undefined' is undefined"),
+        ("{% for a in messages %}" * 25 + "{% endfor %}" * 25, "cannot be compiled: 'SyntaxError: too many statically nested blocks "),
+        (f"{{{{ {'(' * 5000}1{')' * 5000} }}}}", "cannot be compiled: 'RecursionError: "),
+        (" " * 2**20 + LOOP, f"has {2**20 + len(LOOP):,} characters, more than 1,048,576"),
+        ("{{ lipsum() }}", "refuses it: .UndefinedError: "),
+        ("{{ messages | random }}", "cannot be compiled: .TemplateAssertionError: "),
+        ("{{ [[1]] | sum(start=[]) }}", "refuses it: 'TypeError: only numbers have a sum'"),
     ],
 )
 def test_a_template_that_nothing_can_be_trained_by(source, said):

@@ -201,14 +201,20 @@ def nvml(monkeypatch):
 
 
 @pytest.fixture
-def watch(nvml, worker):
-    nvml.found = processes((worker.pid, 500 * MiB))
+def idle(nvml):
+    """A watch that reads nothing yet."""
     gpus = tuple(Gpu(index=index, name="NVIDIA H200", uuid=uuid, use=GpuUse((), 616 * MiB)) for index, uuid in enumerate(UUIDS))
     made = ProcessWatch(RUN, 1, gpus)
-    made.watch(UUIDS[1], worker.pid)
     yield made
     nvml.may_answer.set()
     made.end()
+
+
+@pytest.fixture
+def watch(idle, nvml, worker):
+    nvml.found = processes((worker.pid, 500 * MiB))
+    idle.watch(UUIDS[1], worker.pid)
+    return idle
 
 
 def answer(watch, begin_s=0.0):
@@ -271,9 +277,9 @@ def test_a_time_without_a_reading_is_told(watch, nvml, monkeypatch):
 
 
 @pytest.mark.parametrize("stays", [True, False])
-def test_who_came_while_workers_formed_is_not_known_where_only_their_number_tells(watch, nvml, worker, stays):
+def test_who_came_while_workers_formed_is_not_known_where_only_their_number_tells(idle, nvml, worker, stays):
     """NVML shows pids of another namespace."""
-    first, second, other = 900_001, 900_002, 900_777
+    watch, first, second, other = idle, 900_001, 900_002, 900_777
     nvml.found = processes((first, 500 * MiB))
     watch.watch(UUIDS[1], worker.pid)
     watch.ask(is_idle=True)

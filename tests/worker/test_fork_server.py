@@ -63,6 +63,28 @@ def test_what_a_worker_needs_is_there_from_its_start(quick, tmp_path):
     assert "there" in starter.log
 
 
+STARTS_A_THREAD = """
+import ctypes, threading
+def rest():
+    ctypes.CDLL(None).prctl(15, {name!r}.encode(), 0, 0, 0)  # PR_SET_NAME
+    has_name.set()
+    threading.Event().wait()
+has_name = threading.Event()
+threading.Thread(target=rest, daemon=True).start()
+has_name.wait()
+"""
+
+
+@pytest.mark.parametrize(("name", "is_forked"), [("jemalloc_bg_thd", True), ("of_openblas", False)])
+def test_a_worker_is_forked_beside_threads_of_imports_that_prepare_for_it_alone(quick, tmp_path, name, is_forked):
+    (tmp_path / "starts_a_thread.py").write_text(STARTS_A_THREAD.format(name=name))
+    starter = quick()
+    starter.imports = Imports(("starts_a_thread",), ())
+    assert exit_text(starter.fork()) == ("exit code 0" if is_forked else "exit code 7")
+    assert (name in starter.log) is not is_forked
+    assert "Warning" not in starter.log
+
+
 @pytest.mark.parametrize(
     ("code", "text"),
     [
@@ -202,7 +224,7 @@ OTHERS = [
     (
         ENDS,
         "import threading; threading.Thread(target=time.sleep, args=(600,), daemon=True).start()",
-        "2 threads in the fork server, of an import: they would not be in a fork; workers are started anew",
+        r"threads of an import in the fork server would not be in a fork: \S+; workers are started anew",
     ),
     (ENDS, "cuda.is_initialized = lambda: True", WITH_CUDA),
     (ENDS, "cuda._is_in_bad_fork = lambda: True", WITH_CUDA),

@@ -4,6 +4,7 @@ It opens no GPU, starts no thread, and imports libraries and this package alone:
 A worker that it forks is the supervisor's own child: the process between the two ends at once, and the supervisor is a subreaper.
 """
 
+import contextlib
 import ctypes
 import importlib
 import json
@@ -12,6 +13,7 @@ import select
 import socket
 import sys
 import traceback
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from gpu_acceptance.worker.worker import descriptor_environment, run, write_whol
 MOST_BYTES = 200_000  # of a request: below what a socket of this kind takes (net.core.wmem_default)
 GO = b"!"  # the supervisor writes it once it holds the worker
 _NUM_DESCRIPTORS = 5
+_SAFE_THREADS = {"jemalloc_bg_thd"}  # pyarrow's, which transformers imports by way of scikit-learn: jemalloc prepares for forks itself
 # Imports of any suite. `starting` has all imports of the plugin; pytest itself must import and rewrite the plugin.
 _IMPORTED = (
     "pytest",
@@ -57,10 +60,10 @@ def _serve(channel: socket.socket) -> list[str]:
         content, descriptors, _, _ = socket.recv_fds(channel, MOST_BYTES, _NUM_DESCRIPTORS)
         if not content:
             sys.exit()
-        if (num_threads := len(list(Path("/proc/self/task").iterdir()))) > 1:
-            sys.exit(f"{num_threads} threads in the fork server, of an import: they would not be in a fork; workers are started anew")
         request = json.loads(content)
         _import(request["first"])
+        if threads := sorted(_other_threads() - _SAFE_THREADS):
+            sys.exit(f"threads of an import in the fork server would not be in a fork: {', '.join(threads)}; workers are started anew")
         if _fork():
             try:
                 return _become(channel, request, descriptors)
@@ -85,9 +88,25 @@ def _import(names: list[str]) -> None:
             traceback.print_exc()
 
 
+def _other_threads() -> set[str]:
+    """Return the names of all threads of this process but its first one, as the kernel knows them."""
+    names = set()
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):  # it has just ended
+            names |= {(task / "comm").read_text().strip()} if task.name != str(os.getpid()) else set()
+    return names
+
+
+def _fork_once() -> int:
+    """Fork, whatever Python thinks of the threads that may be there."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
+
+
 def _fork() -> bool:
     """Return True in the new process, once its parent is the supervisor."""
-    if between := os.fork():
+    if between := _fork_once():
         if os.waitstatus_to_exitcode(os.waitpid(between, 0)[1]):
             sys.exit("the fork server could not fork a worker")
         return False
@@ -96,7 +115,7 @@ def _fork() -> bool:
         cuda = sys.modules["torch"].cuda
         if cuda.is_initialized() or cuda._is_in_bad_fork():  # torch knows that only in a fork
             raise RuntimeError("an import initialised CUDA in the fork server: no fork of it could use a GPU; workers are started anew")
-        if os.fork():
+        if _fork_once():
             os._exit(0)
     except BaseException:  # no other code may go on in a copy of the server
         traceback.print_exc()

@@ -155,6 +155,27 @@ def test_a_mistake_is_named_before_anything_runs(shapes, value, text):
         read_file(overlay(shapes, f"parameters: {{lora.num_parts: {value}}}"))
 
 
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        ("{from_gpus: {2: 4}}", r"levels\.full\.ddp \(line 2\): no value for a job of 1 GPU; it begins at 2"),
+        ("{from_gpus: {1: 2, 2: 0}}", r"levels\.full\.ddp\.from_gpus\.2 \(line 2\): 0 is not allowed; allowed: .*seconds, above 0"),
+        ("{from_gpus: 4}", r"levels\.full\.ddp\.from_gpus \(line 2\): 4 is not allowed; allowed: a mapping from numbers of GPUs"),
+        ("{gpus: {1: 2}}", r"levels\.full\.ddp\.gpus \(line 2\): unknown key; known: from_gpus"),
+    ],
+)
+def test_a_mistake_in_seconds_by_the_number_of_gpus_is_named(shapes, seconds, text):
+    with pytest.raises(LimitsError, match=text):
+        read_file(overlay(shapes, f"levels: {{full: {{ddp: {seconds}}}}}"))
+
+
+def test_seconds_of_a_validation_follow_the_number_of_gpus(shapes):
+    own = overlay(shapes, "levels: {full: {ddp: {from_gpus: {1: 270, 2: 131, 8: 60}}, hbm: 4}}")
+    found = [load_profile("gpu", shapes, [own], num_gpus=number).levels["full"] for number in (1, 2, 7, 8, 100)]
+    assert [one["ddp"] for one in found] == [270, 131, 131, 60, 60]
+    assert {one["hbm"] for one in found} == {4}
+
+
 @pytest.mark.parametrize("value", ["lareg", "{from_gpus: {1: small, 2: lareg}}"])
 def test_a_model_without_a_file_is_refused_with_the_nearest(shapes, value):
     text = r"^gpu: parameters\.train\.llama\.model: no model 'lareg'; models: own, large, small; did you mean 'large'\?$"

@@ -189,7 +189,7 @@ def test_a_limit_needs_unit_scope_and_source(missing, tmp_path):
         (
             "levels: {full: {gemm: x}}",
             "levels.full.gemm (line 1): 'x' is not allowed; "
-            "allowed: a mapping from levels (health, quick, full, soak) to mappings from subjects to seconds, above 0",
+            "allowed: a mapping from levels (health, quick, full, soak) to mappings from subjects to seconds, above 0, or to from_gpus",
         ),
         (
             "levels: {fast: {gemm: 1}}",

@@ -206,7 +206,7 @@ def _path(loc: tuple[Key, ...]) -> tuple[Key, ...]:
         loc = loc[:3]
     elif loc[:1] == ("parameters",):
         loc = loc[:2] + loc[3:]
-    elif len(loc) > 3 and loc[2] in BY_SIZE:
+    elif (loc[0] == "levels" and loc[3:4] != ("[key]",)) or (len(loc) > 3 and loc[2] in BY_SIZE):
         loc = loc[:3] + loc[4:]
     return loc[:-1] if loc and loc[-1] == "[key]" else loc
 
@@ -251,8 +251,10 @@ def _unknown_parameter(name: str) -> str:
 
 
 def _allowed(path: tuple[Key, ...]) -> str:
+    if path[-1] == BY_GPUS:
+        return BY_GPUS_ALLOWED
     if path[0] == "parameters" and len(path) > 1:
-        return BY_GPUS_ALLOWED if path[-1] == BY_GPUS else PARAMETERS[str(path[1])].allowed
+        return PARAMETERS[str(path[1])].allowed
     if len(path) == 2 and path[0] == "limits":
         return f"a mapping of {', '.join(_ENTRY_KEYS)}"
     if path[2:4] in {(name, "nodes") for name in BY_SIZE}:  # not the key of an entry
@@ -262,7 +264,7 @@ def _allowed(path: tuple[Key, ...]) -> str:
 
 
 def _known_keys(path: tuple[Key, ...]) -> list[str]:
-    if path[0] == "parameters":
+    if path[0] in ("parameters", "levels"):
         return [BY_GPUS]
     if path[0] == "match":
         return list((FabricMatch if path[1:2] == ("fabric",) and len(path) > 2 else Match).model_fields)

@@ -64,12 +64,17 @@ class ByNodes:
 
 @dataclass(frozen=True)
 class ByGpus:
-    """A parameter by the number of GPUs in the job: each value holds from its number up to the next. `{1: 2, 4: 8}`: 2 for 1 to 3 GPUs."""
+    """A value by the number of GPUs in the job: each holds from its number up to the next. `{1: 2, 4: 8}`: 2 for 1 to 3 GPUs."""
 
     from_gpus: Mapping[int, Value]
 
     def at(self, num_gpus: int) -> Value:
         return self.from_gpus[max(first for first in self.from_gpus if first <= num_gpus)]
+
+
+def in_job(given: Mapping[str, Any], num_gpus: int) -> dict[str, Any]:
+    """Return each value as it is in a job of this size."""
+    return {name: value.at(num_gpus) if isinstance(value, ByGpus) else value for name, value in given.items()}
 
 
 def range_of_nodes(text: str) -> range:

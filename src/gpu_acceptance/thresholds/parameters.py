@@ -79,7 +79,7 @@ def _type_of(parameter: Parameter) -> Any:
     return Annotated[kind, bounds]
 
 
-def _one_or_by_gpus(schema: core_schema.CoreSchema) -> core_schema.CoreSchema:
+def one_or_by_gpus(schema: core_schema.CoreSchema) -> core_schema.CoreSchema:
     """Return the schema of a value, or of a mapping by number of GPUs to such values."""
     numbers = core_schema.dict_schema(core_schema.int_schema(ge=1, strict=True), schema, min_length=1, strict=True)
     entry = core_schema.typed_dict_schema({BY_GPUS: core_schema.typed_dict_field(numbers)}, extra_behavior="forbid")
@@ -96,7 +96,7 @@ def _for_each_job(entry: Mapping[str, Mapping[int, Value]]) -> ByGpus:
 
 
 def _any_of_them(_source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
-    types = {name: _one_or_by_gpus(handler.generate_schema(_type_of(parameter))) for name, parameter in PARAMETERS.items()}
+    types = {name: one_or_by_gpus(handler.generate_schema(_type_of(parameter))) for name, parameter in PARAMETERS.items()}
     fields = {name: core_schema.typed_dict_field(schema, required=False) for name, schema in types.items()}
     return core_schema.typed_dict_schema(fields, extra_behavior="forbid")
 

@@ -22,6 +22,7 @@ from gpu_acceptance.thresholds.limit import (
     Limit,
     Profile,
     Value,
+    in_job,
     subject_of_metric,
 )
 from gpu_acceptance.thresholds.parameter_relations import contradictions
@@ -300,7 +301,7 @@ def _laid(profile: Profile, file: LimitsFile) -> Profile:
         limits={**profile.limits, **{metric: entry.limit(metric, file.name) for metric, entry in content.limits.items()}},
         **_parameters(profile, content.parameters),
         deadline_s=content.deadline_s or profile.deadline_s,
-        levels=_merged(profile.levels, content.levels),
+        levels=_merged(profile.levels, {level: in_job(subjects, profile.num_gpus) for level, subjects in content.levels.items()}),
         phases={phase: tuple(listed) for phase, listed in content.phases.items()} or profile.phases,
         not_applicable={**inherited, **content.not_applicable},
         files=(*profile.files, file.digest),
@@ -309,10 +310,9 @@ def _laid(profile: Profile, file: LimitsFile) -> Profile:
 
 def _parameters(profile: Profile, given: Mapping[str, Value | ByGpus]) -> dict[str, Any]:
     """Return the fields of a profile with these parameters over its own, each with its value in a job of this size."""
-    chosen = {name: value.at(profile.num_gpus) if isinstance(value, ByGpus) else value for name, value in given.items()}
     by_gpus = {name: value for name, value in profile.by_gpus.items() if name not in given}
     by_gpus |= {name: value for name, value in given.items() if isinstance(value, ByGpus)}
-    return {"parameters": {**profile.parameters, **chosen}, "by_gpus": by_gpus}
+    return {"parameters": {**profile.parameters, **in_job(given, profile.num_gpus)}, "by_gpus": by_gpus}
 
 
 def _merged(before: Mapping[str, Mapping[str, float]], after: Mapping[Any, Mapping[str, float]]) -> dict[str, Mapping[str, float]]:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, GetPydanticSchema, Tag, model_validator
 
 from gpu_acceptance.base.strict_yaml import shown
 from gpu_acceptance.thresholds.families import CAN_BE_WITHDRAWN, FAMILY, METRIC, NAMES, READING, WITHDRAWN, each_a_metric
@@ -17,6 +17,7 @@ from gpu_acceptance.thresholds.limit import (
     COUNTERS,
     RESERVED_SUBJECTS,
     Bound,
+    ByGpus,
     ByNodes,
     Level,
     Limit,
@@ -27,7 +28,7 @@ from gpu_acceptance.thresholds.limit import (
     range_of_nodes,
     subject_of_metric,
 )
-from gpu_acceptance.thresholds.parameters import ParameterValues
+from gpu_acceptance.thresholds.parameters import ParameterValues, one_or_by_gpus
 
 _NODES = r"^[1-9][0-9]{0,3}(-[1-9][0-9]{0,3})?$"
 _SUBJECT = r"^[a-z][a-z0-9_]*$"
@@ -128,6 +129,7 @@ Text = Annotated[str, Field(min_length=1), AfterValidator(printable)]
 Size = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 Positive = Annotated[float, Field(gt=0)]
+Seconds = Annotated[float | ByGpus, GetPydanticSchema(lambda _source, handler: one_or_by_gpus(handler.generate_schema(Positive)))]
 BySize = Annotated[dict[Size, float], Field(min_length=1)]
 BoundEntry = Annotated[
     Annotated[float, Tag("number")] | Annotated[BySize, Tag("sizes")] | Annotated[ByNodesEntry, Tag("nodes")],
@@ -346,8 +348,9 @@ class Content(_Model):
     limits: dict[Metric, Entry] = Field({}, description="a mapping from metrics to limits")
     parameters: ParameterValues = Field({}, description="a mapping from parameters to values")
     deadline_s: Positive | None = Field(None, description="seconds, above 0")
-    levels: dict[Level, dict[Annotated[Subject, AfterValidator(_not_counters)], Positive]] = Field(
-        {}, description="a mapping from levels (health, quick, full, soak) to mappings from subjects to seconds, above 0"
+    levels: dict[Level, dict[Annotated[Subject, AfterValidator(_not_counters)], Seconds]] = Field(
+        {},
+        description="a mapping from levels (health, quick, full, soak) to mappings from subjects to seconds, above 0, or to from_gpus",
     )
     phases: Annotated[dict[Phase, list[Annotated[str, Field(pattern=_PLACED)]]], AfterValidator(_each_in_one)] = Field(
         {}, description="a mapping from phases, in the order of a run, to lists of subjects and validations, as in [hbm, nccl.physics]"

@@ -126,6 +126,11 @@ def test_every_parameter_has_a_value_in_each_profile():
             "parameters.lora.warmup_steps is 60, not below lora.num_steps, 60: a warm-up comes to an end",
         ),
         (
+            {"lora_model.sequence": 256, "lora_model.num_new_tokens": 256},
+            300,
+            "parameters.lora_model.num_new_tokens is 256, not below lora_model.sequence, 256: an answer comes after its prompt",
+        ),
+        (
             {"lora.reference": "12.71 no"},
             300,
             "parameters.lora.reference: 2 words, 1 of them no numbers; wants 'none', or one loss for each of 60 steps (lora.num_steps)",

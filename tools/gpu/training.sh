@@ -37,7 +37,8 @@ tuned() {
     .venv/bin/python -m tools.make_chat_model "/tmp/$name" "$@" >"$out/make_$name.log" 2>&1
     cat >/tmp/small.yaml <<YAML
 reason: "the checkpoint takes 256 tokens, and names what is asked for in words before it is fine-tuned"
-parameters: {lora_model.sequence: 256, lora_model.batch_size: 8, lora_model.num_steps: 24, lora_model.warmup_steps: 3, lora_model.learning_rate: 0.002}
+parameters: {lora_model.sequence: 256, lora_model.num_new_tokens: 48, lora_model.batch_size: 8, lora_model.num_steps: 24, lora_model.warmup_steps: 3,
+             lora_model.learning_rate: 0.002}
 limits:
   lora_model.held_out.loss: {at_most: 0.04, unit: nats, scope: job, source: "policy: half of what it begins with"}
   lora_model.right_arguments: {at_least: 0.8, unit: relative, scope: job, source: "policy: what this one must come to"}

@@ -32,6 +32,7 @@ _SMALLER = (  # the smaller of two parameters, the larger one, and whether they 
     ("lora.warmup_steps", "lora.num_steps", False, "a warm-up comes to an end"),
     ("lora_modes.warmup_steps", "lora_modes.num_steps", False, "a warm-up comes to an end"),
     ("lora_model.warmup_steps", "lora_model.num_steps", False, "a warm-up comes to an end"),
+    ("lora_model.num_new_tokens", "lora_model.sequence", False, "an answer comes after its prompt"),
 )
 
 

@@ -84,7 +84,8 @@ def test_a_prompt_must_leave_room_for_its_answer():
     writer = scribe()
     num_new = 1_000 - len(writer.prompt(talk(SAID[:2])))
     assert len(list(writer.fitting([talk(SAID[:2])], [0], num_new))) == 1
-    said = f"none of 1 dialogues fits into 1,000 tokens with an answer of {num_new + 1:,} after its prompt; raise lora_model.sequence"
+    said = f"none of 1 dialogues fits into 1,000 tokens with an answer of {num_new + 1:,} after its prompt; raise "
+    said += "lora_model.sequence or lower lora_model.num_new_tokens"
     with pytest.raises(FitError, match=f"^{said}$"):
         next(writer.fitting([talk(SAID[:2])], [0], num_new + 1))
     assert (writer.num_too_long, writer.num_seen) == (1, 2)

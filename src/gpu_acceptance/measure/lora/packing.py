@@ -62,7 +62,9 @@ class Scribe:
                 yield dialogue, parts
             elif not is_any and num_seen >= len(dialogues):
                 room = f" with an answer of {num_new:,} after its prompt" if num_new else ""
-                raise FitError(f"none of {len(dialogues):,} dialogues fits into {self._sequence:,} tokens{room}; raise lora_model.sequence")
+                less = " or lower lora_model.num_new_tokens" if num_new else ""
+                none = f"none of {len(dialogues):,} dialogues fits into {self._sequence:,} tokens"
+                raise FitError(f"{none}{room}; raise lora_model.sequence{less}")
 
     def prompt(self, dialogue: Dialogue) -> list[int]:
         """Return the tokens of a dialogue up to its first answer that is learned."""

@@ -229,6 +229,8 @@ def test_a_tracker_of_processes_without_its_kind(commands):
                 ("shard:h100:8(IDX:0-1,4/8),gpu:h100:1(IDX:2)", 1),
                 ("lustre-bb:no_consume:4K,gpu:no_consume:2", 2),
                 ("gpu:1K", 1024),
+                ("gres/gpu:h200:8", 8),
+                ("gres:gpu:8,gres:shard:8", 8),
             )
         ),
     ],

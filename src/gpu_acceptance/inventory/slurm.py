@@ -29,7 +29,8 @@ JOB, NODE = "SLURM_JOB_ID", "SLURMD_NODENAME"  # in the environment of every pro
 HOSTS = re.compile(r"[\w.,\[\]-]+", re.ASCII)  # `node[01-16],login`
 _CONTROLLER = re.compile(r"Slurmctld\((\w+)\) at (\S+) is (UP|DOWN)", re.ASCII)
 # `gpu:h200:8(IDX:0-7)`, `gpu:1g.10gb+me:2`, `shard:h200:8(0/8,8/8)`: names and types are any text of gres.conf(5) without `:` and `,`.
-_GRES = re.compile(r"([^\s:,()=]+)(?::[^\s:,()=]+){0,2}:([0-9]{1,9})([KMGTP]?)(?:\([^()]*\))?", re.ASCII)
+# As `TresPerNode` of a job has them they begin with `gres/`, in older releases with `gres:`.
+_GRES = re.compile(r"(?:gres[/:])?([^\s:,()=]+)(?::[^\s:,()=]+){0,2}:([0-9]{1,9})([KMGTP]?)(?:\([^()]*\))?", re.ASCII)
 _FACTOR = {suffix: 1024**power for power, suffix in enumerate(("", *"KMGTP"))}
 _FREE_TEXT = re.compile(r"\s(?:Reason|Comment|Extra)=(.*)", re.DOTALL)  # text of people, up to the end of the record
 # Before and behind the fields that are read; `--oneliner` keeps the order of slurm_sprint_job_info (src/api/job_info.c).

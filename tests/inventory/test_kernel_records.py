@@ -4,7 +4,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from kernel_logs import BLOCKS, CARD, DOUBT, GPU, PATH, write_log
 from snapshots import changed, healthy_h200, snapshot_of
@@ -58,9 +58,14 @@ def test_no_order_loses_a_fault_or_counts_one_more(name, figures, data):
     assert found.keys() <= wanted.keys()
 
 
+# The end of a program a moment after a memory failure belongs to it, also where somebody injected that.
+EXPLAINED = {"host: only the end of a program is left", "host: somebody injects a memory failure"}
+
+
 @given(st.lists(st.sampled_from(sorted(BLOCKS)), min_size=2, max_size=4, unique=True), st.randoms())
 def test_a_mixture_of_logs_has_the_faults_of_each(figures, names, order):
     """Lines of each log stay in their order; those of others come between them, and may be the head that a detail in doubt lacks."""
+    assume(not set(names) >= EXPLAINED)
     rest = [list(BLOCKS[name][1]) for name in names]
     mixed = []
     while rest := [lines for lines in rest if lines]:

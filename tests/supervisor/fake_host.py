@@ -62,6 +62,7 @@ class FakeHost:
         self.started: list[tuple] = []
         self.strays_killed = 0
         self.held: int | None = 0
+        self.may_share = False
         self.polls = 0
         self.says: str | None = ""  # of counters; None: NVML has not answered
 

@@ -64,6 +64,18 @@ def test_memory_that_never_comes_free(clock, held, amount):
     assert record.message == f"{amount} of GPU memory still in use 15 s after the last worker ended"
 
 
+@pytest.mark.parametrize("held", [93 << 30, None])
+def test_memory_of_others_on_a_gpu_that_may_be_busy_only_delays_the_start(clock, held):
+    host = FakeHost(None)
+    host.held, host.may_share = held, True
+    attempt = FormAttempt(host, go(deadline_s=1000.0))
+    clock(14, attempt)
+    assert not host.started
+    clock(2, attempt)
+    assert len(host.started) == 1
+    assert not host.published
+
+
 @pytest.mark.parametrize(("failed", "outcome"), [(True, Outcome.FAILED), (False, Outcome.ERROR)])
 def test_a_formation_that_fails(clock, failed, outcome):
     """`failed`: the machine did not keep a promise of its launcher; else the suite cannot be judged."""

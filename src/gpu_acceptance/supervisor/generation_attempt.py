@@ -81,10 +81,11 @@ class FormAttempt(RankAttempt):
             self.phase, self._waits_for_memory_since = "waiting for GPU memory", time.monotonic()
             self._slot.kill_strays()
         held = self._slot.memory_held_bytes()
-        if held == 0:
+        is_over = time.monotonic() - self._waits_for_memory_since > _FREE_S
+        if held == 0 or (is_over and self._slot.may_share):
             self.phase, self._has_started = "starting the worker", True
             self._slot.start(self.go.env, self.go.generation, self.go.needs)
-        elif time.monotonic() - self._waits_for_memory_since > _FREE_S:
+        elif is_over:
             amount = "an unknown amount" if held is None else f"{held / 2**30:.1f} GiB"
             text = f"{amount} of GPU memory still in use {_FREE_S:g} s after the last worker ended"
             self._finish(Outcome.ERROR, text, cause=Cause.GPU_MEMORY_HELD)

@@ -52,6 +52,7 @@ class WorkerConfig:
     counters: frozenset[str]  # metrics of the counters that are judged here
     most_risen: dict[str, float]  # how far each of them may rise, where a limit is a number
     ahead: tuple[str, ...] = ()  # modules that validations of this run import
+    allow_busy: bool = False  # memory in use may belong to others
 
 
 def read_messages(reader: LineReader[WorkerMessage]) -> tuple[list[WorkerMessage | ChannelError], bool]:
@@ -255,6 +256,10 @@ class WorkerSlot:
         assert self.config
         risen = self._counters.figures()
         return None if risen is None else alarm(risen, self.config.most_risen)
+
+    @property
+    def may_share(self) -> bool:
+        return self.config is not None and self.config.allow_busy
 
     def memory_held_bytes(self) -> int | None:
         """Return the GPU memory in use beyond that before the first worker; 0 where it is within the driver's own; None: unknown."""

@@ -1,8 +1,11 @@
 """First facts of GPUs through nvidia-ml-py, over a stand-in for the C library, and a driver that hangs."""
 
 import ctypes
+import os
+import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pynvml
 import pytest
@@ -13,6 +16,7 @@ from gpu_acceptance.inventory.answer import Missing, Why
 from gpu_acceptance.inventory.gpu import Gpu, GpuProcess, GpuUse, text
 from gpu_acceptance.inventory.nvml import NvmlReading, Patience
 
+ROOT = Path(__file__).parents[2]
 IDLE = GpuUse((), 616 * MiB)
 DRIVER = "580.159.04"
 
@@ -56,6 +60,32 @@ def test_a_gpu_that_does_not_tell_its_nvlinks_is_read_all_the_same(monkeypatch):
     without = {name: value for name, value in FIELDS.items() if name != "NVML_FI_DEV_NVLINK_LINK_COUNT"}
     install(monkeypatch, nvmlDeviceGetFieldValues=fields(without))
     assert nvml.read() == NvmlReading((h200(1, nvlink_to=""), h200(2, nvlink_to="")), DRIVER, "")
+
+
+WRITES_BEHIND = """
+import ctypes, sys
+from types import SimpleNamespace
+import pynvml
+from inventory import fake_nvml
+from gpu_acceptance.inventory.counters import GpuCounters
+
+def one_more(device, count, array):
+    size = ctypes.sizeof(pynvml.c_nvmlFieldValue_t)
+    ctypes.memset(ctypes.addressof(array._obj) + count.value * size, 0, size)
+    return fake_nvml.H200["nvmlDeviceGetFieldValues"](device, count, array)
+
+fake_nvml.install(SimpleNamespace(setattr=setattr), nvmlDeviceGetFieldValues=one_more)
+values = GpuCounters(pynvml, fake_nvml.UUIDS[0]).read(each_link=True).values
+print(len(values), values["nvlink.replays", ""])
+"""
+
+
+def test_an_element_that_nvml_writes_behind_the_values_hits_nothing_else():
+    """As driver 580 does now and then: Python looks at the bytes behind each piece of its memory, and aborts."""
+    env = {**os.environ, "PYTHONMALLOC": "debug", "PYTHONPATH": os.pathsep.join(["src", "tests"])}
+    done = subprocess.run([sys.executable, "-c", WRITES_BEHIND], cwd=ROOT, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.split() == ["68", "36"]  # 11 of the GPU, three sums, three of each of 18 links
 
 
 def test_a_text_may_come_as_bytes():

@@ -151,7 +151,7 @@ def counted(calls, values=FIELDS):
     answer = fields(values)
 
     def function(device, count, array):
-        calls.append([one.fieldId for one in array._obj])
+        calls.append([one.fieldId for one in array._obj[: count.value]])
         return answer(device, count, array)
 
     return function

@@ -16,6 +16,8 @@ T = TypeVar("T")
 _MOST_LINKS = 64  # 18 on Hopper and Blackwell; NVML_NVLINK_MAX_LINKS grew with each generation
 _FABRIC_COMPLETED = 3  # NVML_GPU_FABRIC_STATE_COMPLETED
 _ONE_AT_A_TIME = threading.Lock()
+_FIELD_VALUES = "nvmlDeviceGetFieldValues"
+_SPARE = 16  # elements
 # Codes of nvmlReturn_t by what they mean for an answer (nvml.h of CUDA 13.0); any other one is an error. They are numbers, because an older
 # nvidia-ml-py lacks the later names. A function that a driver has dropped answers 26 (NVML API Reference, Deprecation Notices).
 _REASONS: dict[int | None, Why] = {
@@ -79,6 +81,9 @@ class Asker:
         function = getattr(self.pynvml, name, None)
         if function is None:
             return Missing(Why.NOT_SUPPORTED, f"this nvidia-ml-py has no {name}")
+        return self._call(name, function, arguments, make)
+
+    def _call(self, name: str, function: Callable[..., Any], arguments: tuple[object, ...], make: Callable[[Any], T]) -> T | Missing:
         try:
             return make(function(*arguments))
         except self.pynvml.NVMLError as error:
@@ -102,9 +107,11 @@ class Asker:
         Only one thread asks at a time: while another thread read the traffic of NVLinks, 20 to 127 of 150 readings of their errors were
         "not supported" (H200, driver 580); none with this lock, none beside another process: tools/gpu/nvlink_race.py.
         """
+        if isinstance(device, Missing):
+            return [device] * len(wanted)
         known = [(getattr(self.pynvml, name), scope) for name, scope in wanted if hasattr(self.pynvml, name)]
         with _ONE_AT_A_TIME:
-            values = self.ask("nvmlDeviceGetFieldValues", device, known, make=iter) if known else iter(())
+            values = self._call(_FIELD_VALUES, _field_values, (self.pynvml, device, known), iter) if known else iter(())
         answers: list[Answer[int]] = []
         for name, _ in wanted:
             if not hasattr(self.pynvml, name):
@@ -185,6 +192,22 @@ def _processes_on(asker: Asker, handle: object) -> Answer[tuple[GpuProcess, ...]
 
 def _sum_of(processes: Answer[tuple[GpuProcess, ...]]) -> Answer[int]:
     return then(processes, lambda found: then(all_of(one.used_bytes for one in found), sum))
+
+
+def _field_values(pynvml: Any, device: object, wanted: Sequence[tuple[int, int]]) -> list[Any]:
+    """Ask NVML for values by field id and scope, into an array with room behind it.
+
+    NVML may write one element more than it is asked for, and nvidia-ml-py gives it no room: 3 of 20 supervisors died of SIGSEGV. In the
+    memory of one, time and latency of a reading that was made when the first workers formed stood behind what had been an array of three
+    elements, the sums of the NVLinks' errors, and over a tuple of Python's (2 H200, driver 580.159.04).
+    """
+    values = (pynvml.c_nvmlFieldValue_t * (len(wanted) + _SPARE))()
+    for value, (field, scope) in zip(values, wanted, strict=False):
+        value.fieldId, value.scopeId = field, scope
+    status = pynvml._nvmlGetFunctionPointer(_FIELD_VALUES)(device, ctypes.c_int32(len(wanted)), ctypes.byref(values))
+    if status:
+        raise pynvml.NVMLError(status)
+    return list(values[: len(wanted)])
 
 
 _READ_S = 60.0  # a driver without persistence mode sets up each GPU at its first question: seconds for each

@@ -27,17 +27,17 @@ YAML
     run fast --limits=/tmp/fast.yaml -k test_lora_convergence.py
 }
 
-checkpoint() { tuned checkpoint; }
+checkpoint() { tuned checkpoint 24; }
 
-large() { tuned large --width=1024 --layers=12; }
+large() { tuned large 60 --width=1024 --layers=12; }
 
-tuned() {
-    local name=$1
-    shift
+tuned() { # NAME STEPS ARGUMENTS OF make_chat_model
+    local name=$1 steps=$2
+    shift 2
     .venv/bin/python -m tools.make_chat_model "/tmp/$name" "$@" >"$out/make_$name.log" 2>&1
     cat >/tmp/small.yaml <<YAML
 reason: "the checkpoint takes 256 tokens, and names what is asked for in words before it is fine-tuned"
-parameters: {lora_model.sequence: 256, lora_model.num_new_tokens: 48, lora_model.batch_size: 8, lora_model.num_steps: 24, lora_model.warmup_steps: 3,
+parameters: {lora_model.sequence: 256, lora_model.num_new_tokens: 48, lora_model.batch_size: 8, lora_model.num_steps: $steps, lora_model.warmup_steps: 3,
              lora_model.learning_rate: 0.002}
 limits:
   lora_model.held_out.loss: {at_most: 0.04, unit: nats, scope: job, source: "policy: half of what it begins with"}

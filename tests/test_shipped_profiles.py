@@ -87,7 +87,7 @@ def numbers(bound):
 
 def test_these_profiles_are_shipped():
     assert set(profile_names(DIRECTORY)) == {*DEVICES, *WITHOUT_SWITCHES, "cpu"}
-    assert {path.stem for path in DIRECTORY.glob("site-*.yaml")} == {"site-kubernetes", "site-nvls-off", "site-slurm"}
+    assert {path.stem for path in DIRECTORY.glob("site-*.yaml")} == {"site-kubernetes", "site-nvls-off", "site-one-gpu", "site-slurm"}
 
 
 @pytest.mark.parametrize(("name", "device_name"), DEVICES.items())

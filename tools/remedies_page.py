@@ -58,6 +58,7 @@ _FOUND_BY = {  # by the fields of FoundBy, in their order
     "statuses": "a limit that is {}",
     "mistakes": "a figure that cannot be judged for its {}",
     "missing": "a figure that is {}",
+    "lacking": "a figure of {} that the machine does not have",
     "outcomes": "the outcome {}",
     "causes": "a rank with the cause {}",
     "objections": "an objection to the whole run: {}",

@@ -199,6 +199,13 @@ def test_a_fabric_that_is_not_ready_says_so(monkeypatch):
     assert fabric.status != "success"
 
 
+def test_a_gpu_without_a_fabric_tells_nothing_of_one(monkeypatch):
+    """As on a virtual machine with one GPU of a larger board (driver 580): neither that it is set up nor that it is not."""
+    info = fill(state=0, status=0, cliqueId=0, healthMask=0, healthSummary=0)
+    fabric = read_gpu(monkeypatch, nvmlDeviceGetGpuFabricInfoV=info).fabric
+    assert {fabric.state, fabric.status, fabric.health} == {Missing(Why.NOT_SUPPORTED, "NVML knows no fabric here")}
+
+
 @pytest.mark.parametrize(
     ("told", "health"),
     [

@@ -26,7 +26,8 @@ from gpu_acceptance.report.remedies import (
 )
 from gpu_acceptance.report.words import HARMLESS_OUTCOMES, HARMLESS_STATUSES
 from gpu_acceptance.thresholds.file import LimitsError
-from gpu_acceptance.thresholds.profile import fabrics, profile_names, shipped_dir
+from gpu_acceptance.thresholds.limit import matching_reason
+from gpu_acceptance.thresholds.profile import fabrics, load_profile, profile_names, shipped_dir
 from gpu_acceptance.verdict.judge import judge
 from tests.judging import make_job, make_limit, make_profile, shipped_profile
 from tests.report import sample_rows
@@ -287,6 +288,19 @@ def test_a_figure_that_cannot_be_judged_is_of_the_kind_of_its_reason(metric, val
     figure = make_figure(metric, value, unit, judged=True)
     (found,) = judge([Attempt(number=1, ranks=(record(outcome=Outcome.PASSED, figures=(figure,)),))], PROFILE, JOB, {}, "hbm")
     assert kinds_of_judgement(found) == (kind,)
+
+
+@pytest.mark.parametrize("metric", ["gpu_health.fabric.state", "gpu_health.nvlink.active"])
+def test_what_one_rented_gpu_cannot_tell_is_no_miss_and_names_the_overlay_that_declares_it(metric):
+    hopper = load_profile("h100-sxm", shipped_dir())
+    figure = make_figure(metric, Missing(Why.NOT_SUPPORTED), hopper.limits[metric].unit, judged=True)
+    attempt = Attempt(number=1, ranks=(record(outcome=Outcome.PASSED, figures=(figure,)),))
+    (found,) = [one for one in judge([attempt], hopper, JOB, {}, "gpu_health") if one.metric == metric]
+    assert found.status is not Status.MISSED
+    assert kinds_of_judgement(found) == ("nvlink_not_told",)
+    overlay = load_profile("h100-sxm", shipped_dir(), [Path("site-one-gpu")])
+    assert "--limits=site-one-gpu" in table().remedies["nvlink_not_told"].do
+    assert matching_reason(metric, overlay.not_applicable)
 
 
 STACK = '  File "/venv/torch/distributed/distributed_c10d.py", line 3107 in all_reduce\n  File "/srv/test_nccl.py", line 9 in test_large\n'

@@ -15,7 +15,7 @@ mapfile -t gpus < <(nvidia-smi --query-gpu=index --format=csv,noheader)
 half=$(((${#gpus[@]} + 1) / 2))
 for node in 0 1; do
     own=("${gpus[@]:node * half:half}") host=one-machine limits=()
-    ((${#gpus[@]} > 1)) || own=("${gpus[0]}") host=node-$node limits=(--limits=tools/gpu/one_gpu.yaml)
+    ((${#gpus[@]} > 1)) || own=("${gpus[0]}") host=node-$node limits=(--limits=site-one-gpu)
     CUDA_VISIBLE_DEVICES=$(IFS=,; echo "${own[*]}") NCCL_HOSTID=$host NODE=node-$node unshare --uts --mount \
         bash -c 'hostname "$NODE" && mount --bind "$HOSTS" /etc/hosts; exec "$@"' _ \
         python3 -m torch.distributed.run --nnodes=2 --nproc-per-node="${#own[@]}" --max-restarts=0 --rdzv-backend=c10d --rdzv-id=two-nodes \

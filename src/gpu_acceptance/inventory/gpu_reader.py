@@ -28,7 +28,8 @@ from gpu_acceptance.inventory.gpu import (
 )
 from gpu_acceptance.inventory.nvml import Asker, NoNvmlError, library
 
-_FABRIC_STATES = {0: "not supported", 1: "not started", 2: "in progress", 3: "completed"}
+_NO_FABRIC = 0  # NVML_GPU_FABRIC_STATE_NOT_SUPPORTED
+_FABRIC_STATES = {1: "not started", 2: "in progress", 3: "completed"}
 # NVML_GPU_FABRIC_HEALTH_SUMMARY_*, and of the mask the first bit of each part that is 1 where it is true. Drivers of the second version of
 # the structure have the mask alone.
 _FABRIC_HEALTH = {1: "healthy", 2: "unhealthy", 3: "limited capacity"}
@@ -102,6 +103,7 @@ def _fabric(asker: Asker, handle: object) -> Fabric:
     info = asker.structure("c_nvmlGpuFabricInfo_v3_t", "nvmlDeviceGetGpuFabricInfoV", handle)
     if isinstance(info, Missing):  # an older driver
         info = asker.structure("c_nvmlGpuFabricInfo_v2_t", "nvmlDeviceGetGpuFabricInfoV", handle)
+    info = then(info, lambda info: Missing(Why.NOT_SUPPORTED, "NVML knows no fabric here") if info.state == _NO_FABRIC else info)
     return Fabric(
         state=then(info, lambda info: word(_FABRIC_STATES, info.state)),
         status=then(info, lambda info: "success" if info.status == 0 else str(asker.pynvml.NVMLError(info.status))),

@@ -17,6 +17,7 @@ from pydantic import Field, model_validator
 
 from gpu_acceptance.base.model import Model
 from gpu_acceptance.inventory import xids
+from gpu_acceptance.inventory.answer import Why
 from gpu_acceptance.record.figure import NONE, Labels
 from gpu_acceptance.record.job import Job, RankIdentity
 from gpu_acceptance.record.outcome import Cause, Outcome, Status
@@ -68,6 +69,7 @@ class FoundBy(Model):
     statuses: _List  # states of limits
     mistakes: list[Annotated[Mistake, Field(strict=False)]] = Field(default_factory=list)  # mistakes of a validation in its figures
     missing: _List  # reasons of figures without a value (Why of inventory/answer.py)
+    lacking: _List  # globs over metrics of figures that the machine does not have; these kinds come before those of `missing`
     outcomes: _List
     causes: list[Annotated[Cause, Field(strict=False)]] = Field(default_factory=list)  # seen by our own code on a rank
     objections: list[Annotated[ObjectionKind, Field(strict=False)]] = Field(default_factory=list)  # to a run as a whole
@@ -144,15 +146,17 @@ def kinds_by(
     return tuple(kind for kind, one in table().remedies.items() if not set(getattr(one.found_by, name)).isdisjoint(words))
 
 
-def kinds_of_metric(metric: str) -> tuple[str, ...]:
-    """Return the kinds of failure that a missed limit of this metric shows."""
-    return tuple(kind for kind, one in table().remedies.items() if any(fnmatchcase(metric, glob) for glob in one.found_by.metrics))
+def kinds_of_metric(metric: str, name: Literal["metrics", "lacking"] = "metrics") -> tuple[str, ...]:
+    """Return the kinds of failure that a missed limit of this metric shows; `lacking`: one that the machine does not have."""
+    return tuple(kind for kind, one in table().remedies.items() if any(fnmatchcase(metric, glob) for glob in getattr(one.found_by, name)))
 
 
 def kinds_of_judgement(judgement: Judgement) -> tuple[str, ...]:
     """Return the kinds that a limit shows which neither held nor was declared away; at least one."""
     if judgement.status is not Status.MISSED:
-        found = kinds_by("mistakes", [judgement.mistake]) + kinds_by("missing", [judgement.labels.get("missing")])
+        missing = judgement.labels.get("missing")
+        lacking = kinds_of_metric(judgement.metric, "lacking") if missing == Why.NOT_SUPPORTED.value else ()
+        found = kinds_by("mistakes", [judgement.mistake]) + (lacking or kinds_by("missing", [missing]))
         return tuple(dict.fromkeys(found)) or _in_texts(judgement.message) or kinds_by("statuses", [judgement.status])
     if judgement.metric in XID_METRICS:
         to_do = xids.remedies_in(judgement.labels) or [xids.Remedy.CONTACT_SUPPORT]  # XIDs without labels are as bad as unknown ones

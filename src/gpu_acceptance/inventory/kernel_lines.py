@@ -119,7 +119,7 @@ def _line_of(form: Form, match: re.Match[str], at_s: float) -> Line | None:
     words = found.get("words", "")
     severity = form.severity or _severity_of(found)
     keys = (f"{device} {found.get('number', '')}",) if form.kind in {"xids", "sxids"} else (source or device, *_page(found, match[0]))
-    keys = (form.role,) if form.role == "killed" else keys
+    keys = (form.role,) if form.role == "killed" else (*keys, found.get("rdma_device", ""))
     said = f"severity={words:.40}" if words and not severity else ""
     return Line(form.kind, form.role, match[0], at_s, tuple(filter(None, keys)), severity, said, device, source, found)
 

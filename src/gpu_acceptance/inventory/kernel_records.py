@@ -97,11 +97,12 @@ class HostError:
 
 @dataclass(frozen=True)
 class DeviceError:
-    """A fatal error of a device by its own driver."""
+    """A fatal error of a device by its own driver, which names its address or, once it is registered, its name as an RDMA device."""
 
     pci_bus_id: str
     at_s: float
     text: str
+    rdma_device: str = ""
 
 
 AnyMessage = Message | Xid | SXid | PcieError | LostGpu | HostError | DeviceError
@@ -165,7 +166,8 @@ def _lost(record: Record) -> LostGpu:
 
 
 def _of_driver(record: Record) -> DeviceError:
-    return DeviceError(record.first.device, record.first.at_s, clip(record.first.text, _MOST_TEXT))
+    first = record.first
+    return DeviceError(first.device, first.at_s, clip(first.text, _MOST_TEXT), first.facts.get("rdma_device", ""))
 
 
 _PROCESS = re.compile(r"pid=(?:(\d{1,10})|'<unknown>')(?:, name=(.*?))?(?:, (.*))?")

@@ -38,7 +38,7 @@ WORDS_OF = {  # one of them is in each line of this kind
     "sxids": ("SXid",),
     "lost_gpus": ("NVRM",),
     "pcie_errors": ("PCIe Bus Error", "AER", "aer_", "DPC", "Slot(", ":    ["),
-    "host_errors": ("[Hardware Error]", "EDAC ", "Memory failure", "Injecting memory failure", "MCE", "mce: Unc"),
+    "host_errors": ("[Hardware Error]", "EDAC ", "Memory failure", "Injecting memory failure", "MCE", "mce: Unc", "reset reason"),
     "device_errors": ("atal", "ATAL", *_GIVES_UP, *_START, *_HEALTH),
     "devices": (" class 0x",),
 }
@@ -247,6 +247,13 @@ FORMS: tuple[Form, ...] = (
         *("host_errors", "killed", "with the error before it, else by itself"),
         "MCE: Killing python3:4711 due to hardware memory corruption fault at 7f0000000000",
         r"(?:mce: )?MCE: Killing .* due to hardware memory corruption.*",
+        UNCORRECTED,
+    ),
+    # Linux 6.16, arch/x86/kernel/cpu/amd.c; other reasons are buttons, watchdogs and software.
+    Form(
+        *("host_errors", "reset", "if the hardware failed; one error with the records and machine checks of that failure"),
+        "x86/amd: Previous system reset reason [0x08000800]: an uncorrected error caused a data fabric sync flood event",
+        r"x86/amd: Previous system reset reason \[0x[0-9a-f]{1,8}\]: (?:an uncorrected error|a parity error|.*\bthermal\b).*",
         UNCORRECTED,
     ),
     # What the kernel and a driver say of a device: drivers/base/dd.c of kernels up to 6.8 and since, drivers/pci/pci.c, mlx5 health.c.

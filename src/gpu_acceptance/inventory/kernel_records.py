@@ -16,7 +16,7 @@ _MOST_NEAR = 100  # records among which one line is looked for
 _CUT_OFF = {"containment", "hotplug", "aftermath"}  # whatever the error was, the device is out of use: as bad as a fatal one
 _HEADS = {
     *("head", "notice", "detail", "status", "containment", "record", "hotplug", "recovered", "aftermath"),
-    *("words", "check", "memory", "device", "killed"),
+    *("words", "check", "reset", "memory", "device", "killed"),
 }
 _RECOVERY = {"recovered", "aftermath"}
 _OF_STATUS = {"bit", "layer", "uncorrected"}

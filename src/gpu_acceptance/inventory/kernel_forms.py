@@ -14,7 +14,7 @@ CORRECTED, UNCORRECTED, NON_FATAL, FATAL = "corrected", "uncorrected", "non-fata
 WORST_FIRST = (FATAL, NON_FATAL, UNCORRECTED, CORRECTED)
 GPUS, PCIE, HOST = "gpus", "pcie", "host"  # what a line in no known form may be about
 
-_START = ("probe of", "probe with", "inaccessible", "efused to change power state")
+_START = ("probe of", "probe with", "inaccessible", "efused to change power state", "giving up")
 _HEALTH = ("Health issue", "synd 0x")
 # What a driver says of a device that no longer does what it is told, and what else stands in such a line. NVIDIA's NVSentinel has the
 # list for mlx5 and EFA: health-monitors/syslog-health-monitor/pkg/nicdriver/config.go, `isFatal`.
@@ -69,6 +69,7 @@ _DRIVER = rf"(?P<driver>\S+) {_BUS}(?: [^:]+)?: "
 DRIVER_GIVES_UP = "|".join(re.escape(word) + rest for word, rest in _GIVES_UP.items())
 # Older kernels write the first. A device that does not go to sleep is as good as before.
 _NO_POWER = r"[Rr]efused to change power state(?:, currently in D3| from D3\w* to D0)"
+_NO_RESET = r"not ready \d+ms after .*; giving up"
 _SXID = rf"(?P<switch>nvidia-nvswitch\d+): SXid \({_BUS}\): (?P<number>\d{{1,9}})"
 _SEVERITY = r"(?P<severity>(?:Corr|Uncorr)ect(?:ed|able)(?: \((?:Non-)?Fatal\))?)"
 
@@ -130,7 +131,8 @@ FORMS: tuple[Form, ...] = (
     Form(
         *("lost_gpus", "refusals", "in doubt, unless other lines name as many GPUs"),
         "NVRM: The NVIDIA probe routine failed for 1 device(s).",
-        r"NVRM: (?:The NVIDIA probe routine failed for (?P<refused>\d{1,4}) device.*|This PCI I/O region assigned .*)",
+        r"NVRM: (?:The NVIDIA probe routine failed for (?P<refused>\d{1,4}) device.*|This PCI I/O region assigned .*"
+        r"|.*[Rr]m_?[Ii]nit_?[Aa]dapter.*failed.*)",
     ),
     # Advanced Error Reporting: the root port's own word first, then the device's.
     Form(
@@ -272,7 +274,7 @@ FORMS: tuple[Form, ...] = (
     Form(
         *("device_errors", "inaccessible", "if of a GPU, or of a network card that the job uses"),
         "nvidia 0000:1b:00.0: Unable to change power state from D3cold to D0, device inaccessible",
-        rf"(?P<driver>\S+) {_BUS}: .*(?:\b(?:device|config space) inaccessible|{_NO_POWER}).*",
+        rf"(?P<driver>\S+) {_BUS}: .*(?:\b(?:device|config space) inaccessible|{_NO_POWER}|{_NO_RESET}).*",
         FATAL,
     ),
     Form(

@@ -67,7 +67,7 @@ _NOT_FATAL = re.compile(r"(?i)\bnon-?\s?fatal\b")
 _DOUBTFUL = (
     (
         re.compile(
-            r"NVRM: Xid.*|.*: SXid .*|NVRM: .*(?:fallen off the bus|lost from the bus|[Rr]m_?[Ii]nit_?[Aa]dapter.*failed).*"
+            r"NVRM: Xid.*|.*: SXid .*|NVRM: .*(?:fallen off the bus|lost from the bus).*"
             r"|NVRM: .*(?:probe routine failed|global fatal error|requiring os reboot|GPU is probably locked).*"
         ),
         GPUS,

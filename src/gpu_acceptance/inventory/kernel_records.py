@@ -246,7 +246,8 @@ def _pcie(record: Record, gpus: set[str], devices: Container[str]) -> PcieError:
     also = tuple(dict.fromkeys(line.owner for line in record.lines if line.owner != main.owner))
     driven = {line.device for line in record.lines if line.facts.get("driver") == "nvidia"}
     known = tuple(address for address in (main.owner, *also) if address in gpus | driven)
-    gone = next((line.source for line in record.lines if line.source and not told and line.source not in devices), "")
+    named = (line.source for line in record.lines if line.source not in {"", line.device} and not told)  # a port may name itself
+    gone = next((source for source in named if source not in devices), "")
     text = clip(main.text, _MOST_TEXT)
     return PcieError(main.owner, _severity_of_link(record), record.first.at_s, text, also[:MOST_OPEN], known[:MOST_OPEN], gone)
 

@@ -302,6 +302,6 @@ FORMS: tuple[Form, ...] = (
     Form(
         *("devices", "class", "never: it tells what each device was at boot"),
         "pci 0000:1b:00.0: [10de:2330] type 00 class 0x030200",
-        rf"pci {_BUS}: \[(?P<vendor>[0-9a-f]{{4}}):[0-9a-f]{{4}}\] .*class 0x(?P<class>[0-9a-f]{{2}}).*",
+        rf"pci {_BUS}: \[(?P<vendor>[0-9a-f]{{4}}):[0-9a-f]{{4}}\] .*class 0x(?P<class>[0-9a-f]{{4}}).*",
     ),
 )

@@ -95,7 +95,7 @@ def errors(log: KernelLog, gpu: GpuReading, place: Answer[Place]) -> Findings:
 
 
 def elsewhere(log: KernelLog, gpus: Iterable[GpuReading]) -> Findings:
-    """Yield errors of GPUs that NVML does not show, and of the switches between GPUs."""
+    """Yield errors of GPUs that NVML does not show, and of the switches between GPUs, which it never shows."""
     shown = [gpu.pci_bus_id for gpu in gpus]
     unknown = next((address for address in shown if isinstance(address, Missing)), None)
     bad = [error for error in known(log.pcie_errors) if error.severity != CORRECTED]

@@ -70,7 +70,7 @@ def test_the_kubelet_alone_reports_no_fault():
             (name, "True", "r", "", f"{name} True (an agent that is not in the table: r)")
             for name in (
                 *("RoCELinkDown", "RDMANICDown", "GPUXIDs", "XIDsDetected", "PCIeLinkDegraded", "HardwareFailure", "CPUMCEErrors"),
-                *("UncorrectableMemoryError", "roce-link-down", "RoceLinkDown", "GPURowRemapPending", "DIMMError"),
+                *("NT_GPU_CARD_LOSE", "UncorrectableMemoryError", "roce-link-down", "RoceLinkDown", "GPURowRemapPending", "DIMMError"),
             )
         ),
         ("site.example/gpu-xid-errors", "True", "r", "", "site.example/gpu-xid-errors True (an agent that is not in the table: r)"),
@@ -133,10 +133,16 @@ def test_what_does_not_speak_of_hardware_and_reports_no_fault_is_not_judged(kind
 
 STATUS = "sagemaker.amazonaws.com/node-health-status"
 DEEP = "sagemaker.amazonaws.com/deep-health-check-status"
+ANOMALY = "alibabacloud.com/node-anomaly"
+LIFECYCLE = "node.coreweave.cloud/state"
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [(STATUS, "UnschedulablePendingReplacement"), (STATUS, "UnschedulablePendingReboot"), (DEEP, "Failed")]
+    ("key", "value"),
+    [
+        *((STATUS, "UnschedulablePendingReplacement"), (STATUS, "UnschedulablePendingReboot"), (DEEP, "Failed")),
+        *((ANOMALY, "true"), (LIFECYCLE, "triage")),
+    ],
 )
 def test_a_label_by_which_an_agent_reports_a_fault_is_counted(key, value):
     assert found(labels={key: value})["faults"] == (1, f"{key}={value}")
@@ -150,7 +156,11 @@ def test_a_label_of_a_check_that_runs_leaves_the_number_of_faults_unknown(key, v
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [(STATUS, "Schedulable"), (DEEP, "Passed"), ("nvidia.com/gpu.present", "true"), ("site.example/gpu-error", "none")]
+    ("key", "value"),
+    [
+        *((STATUS, "Schedulable"), (DEEP, "Passed"), (ANOMALY, "false"), (LIFECYCLE, "production")),
+        *(("nvidia.com/gpu.present", "true"), ("site.example/gpu-error", "none")),
+    ],
 )
 def test_another_label_is_not_judged(key, value):
     assert found(labels={key: value}) == found()
@@ -162,6 +172,7 @@ def test_another_label_is_not_judged(key, value):
         ("node.kubernetes.io/unschedulable", "", "node.kubernetes.io/unschedulable"),
         ("node.cloudprovider.kubernetes.io/shutdown", "", "node.cloudprovider.kubernetes.io/shutdown"),
         (STATUS, "UnschedulablePendingReboot", f"{STATUS}=UnschedulablePendingReboot"),
+        (ANOMALY, "", ANOMALY),
     ],
 )
 def test_a_taint_for_a_fault_is_counted_once_for_all_its_effects(key, value, told):
@@ -176,6 +187,7 @@ def test_a_taint_for_a_fault_is_counted_once_for_all_its_effects(key, value, tol
         ("nvidia.com/gpu-xid-error", "79"),
         ("gpu.node.nvsentinel/fault", ""),
         ("readiness.k8s.io/nvidia.com/gpu-not-ready", ""),
+        ("readiness.k8s.io/acme.com/network-unavailable", "pending"),
         ("site.example/gpu", "failed"),
         ("site.example/gpu-xid", ""),
     ],

@@ -4,13 +4,10 @@ import re
 from collections.abc import Iterable, Iterator, Sequence, Set
 
 from gpu_acceptance.inventory.kernel_forms import CORRECTED, FATAL, UNCORRECTED
-from gpu_acceptance.inventory.kernel_lines import Line, severity_by_bits, worst_of
+from gpu_acceptance.inventory.kernel_lines import MACHINE_CHECK, Line, severity_by_bits, worst_of
 
-_FIRMWARE_FIELD = re.compile(
-    r" *(?:event severity|Error \d+, type|section[_ ](?:type|length)|fru_\w+|(?:im)?precise tstamp|flags|port_type|version|command"
-    r"|device_id|slot|secondary_bus|vendor_id|class_code|serial number|bridge|aer_\w+|TLP Header|physical_address|error_type|error_status"
-    r"|node|APEI generic|Hardware error from APEI|It has been corrected|[0-9a-f]{8}: [0-9a-f]{8})\b.*"
-)
+# The kernel indents all but the first lines of a record (cper.c), and nothing of a machine check.
+_FIRMWARE_FIELD = re.compile(r" {2}.*| *(?:event severity|APEI generic|Hardware error from APEI|It has been corrected)\b.*")
 _FACTS = {
     "severity": re.compile(r" *event severity: (\w+).*"),
     "type": re.compile(r" *Error \d+, type: (\w+).*"),
@@ -70,7 +67,8 @@ def _section(first: Line, facts: dict[str, str], severity: str) -> Line:
     if "memory" in section:
         page = int(facts.get("address", "0"), 16) >> 12
         return Line("host_errors", "memory", first.text, first.at_s, (f"page {page:#x}",) if page else (), severity)
-    return Line("host_errors", "record", first.text, first.at_s, (), severity, facts={} if section else {"no_section": "yes"})
+    keys = (MACHINE_CHECK,) if "processor" in section else ()
+    return Line("host_errors", "record", first.text, first.at_s, keys, severity, facts={} if section else {"no_section": "yes"})
 
 
 def _nvml(address: str) -> str:
@@ -116,4 +114,4 @@ def _machine_check(line: Line, vendors: Set[str]) -> Line:
         role, severity = "check", _severity_of_check(int(match[1], 16), vendors)
     if match := _DECODED.fullmatch(text):  # by the decoder for AMD
         role, severity = "check", _severity_of_check(int(match[1], 16), _WITH_LOST_DATA)
-    return Line("host_errors", role, line.text, line.at_s, ("machine check",), severity)
+    return Line("host_errors", role, line.text, line.at_s, (MACHINE_CHECK,), severity)

@@ -2,7 +2,8 @@
 
 Sources: Linux, drivers/pci/pcie/{aer,err,dpc}.c, drivers/pci/hotplug/pciehp_*.c, drivers/firmware/efi/cper.c,
 drivers/acpi/apei/ghes.c, drivers/edac/{edac_mc,edac_device,mce_amd}.c, arch/x86/kernel/cpu/mce/core.c, mm/memory-failure.c,
-drivers/net/ethernet/mellanox; NVIDIA's open kernel modules 570, kernel_rc.c, osinit.c and error_nvswitch.c.
+drivers/net/ethernet/{mellanox,broadcom}, drivers/infiniband/hw/{bnxt_re,efa};
+NVIDIA's open kernel modules 570, kernel_rc.c, osinit.c and error_nvswitch.c.
 """
 
 import re
@@ -13,15 +14,32 @@ CORRECTED, UNCORRECTED, NON_FATAL, FATAL = "corrected", "uncorrected", "non-fata
 WORST_FIRST = (FATAL, NON_FATAL, UNCORRECTED, CORRECTED)
 GPUS, PCIE, HOST = "gpus", "pcie", "host"  # what a line in no known form may be about
 
-_START = ("probe of", "probe with", "device inaccessible")
-_HEALTH = ("Health issue", "synd 0x", "PCI slot", "health recovery")
+_START = ("probe of", "probe with", "inaccessible", "efused to change power state", "giving up")
+_HEALTH = ("Health issue", "synd 0x")
+# What a driver says of a device that no longer does what it is told, and what else stands in such a line. NVIDIA's NVSentinel has the
+# list for mlx5 and EFA: health-monitors/syslog-health-monitor/pkg/nicdriver/config.go, `isFatal`.
+_GIVES_UP = {
+    "health compromised": "",
+    "bad device here": "",
+    "Internal error detected": "",
+    "PCI slot ": ".*unavailable",
+    "health recovery ": "(?:failed|flow aborted)",
+    "timeout. Will cause a leak of a command resource": "",  # mlx5: also its command that recovered says timeout
+    "FW STALL Detected": "",  # bnxt_re
+    "Abandoning msg ": ".* due to firmware status",  # bnxt_en
+    "didn't send any completion for admin cmd": "",  # this and the following ones: efa
+    "Wait for completion (polling) timeout": "",
+    "Admin queue is closed": "",
+    "Reset indication didn't turn ": "",
+    "Device isn't ready": "",
+}
 WORDS_OF = {  # one of them is in each line of this kind
     "xids": ("Xid",),
     "sxids": ("SXid",),
     "lost_gpus": ("NVRM",),
     "pcie_errors": ("PCIe Bus Error", "AER", "aer_", "DPC", "Slot(", ":    ["),
-    "host_errors": ("[Hardware Error]", "EDAC ", "Memory failure", "Injecting memory failure", "MCE", "mce: Unc"),
-    "device_errors": ("atal", "ATAL", "health compromised", "bad device", "Internal error", *_START, *_HEALTH),
+    "host_errors": ("[Hardware Error]", "EDAC ", "Memory failure", "Injecting memory failure", "MCE", "mce: Unc", "reset reason"),
+    "device_errors": ("atal", "ATAL", *_GIVES_UP, *_START, *_HEALTH),
     "devices": (" class 0x",),
 }
 WORDS = tuple(word.encode() for words in WORDS_OF.values() for word in words)
@@ -48,9 +66,10 @@ _SOURCE = r"(?:id=|ID)?(?P<source>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}
 _DEVICE = rf"(?P<driver>\S+) {_BUS}(?::pcie[0-9a-f]+)?: "
 # An interface has a state behind its name: "bnxt_en 0000:9a:00.0 (unnamed net_device) (uninitialized): ...".
 _DRIVER = rf"(?P<driver>\S+) {_BUS}(?: [^:]+)?: "
-DRIVER_GIVES_UP = (
-    r"health compromised|bad device here|Internal error detected|PCI slot .*unavailable|health recovery (?:failed|flow aborted)"
-)
+DRIVER_GIVES_UP = "|".join(re.escape(word) + rest for word, rest in _GIVES_UP.items())
+# Older kernels write the first. A device that does not go to sleep is as good as before.
+_NO_POWER = r"[Rr]efused to change power state(?:, currently in D3| from D3\w* to D0)"
+_NO_RESET = r"not ready \d+ms after .*; giving up"
 _SXID = rf"(?P<switch>nvidia-nvswitch\d+): SXid \({_BUS}\): (?P<number>\d{{1,9}})"
 _SEVERITY = r"(?P<severity>(?:Corr|Uncorr)ect(?:ed|able)(?: \((?:Non-)?Fatal\))?)"
 
@@ -112,7 +131,8 @@ FORMS: tuple[Form, ...] = (
     Form(
         *("lost_gpus", "refusals", "in doubt, unless other lines name as many GPUs"),
         "NVRM: The NVIDIA probe routine failed for 1 device(s).",
-        r"NVRM: (?:The NVIDIA probe routine failed for (?P<refused>\d{1,4}) device.*|This PCI I/O region assigned .*)",
+        r"NVRM: (?:The NVIDIA probe routine failed for (?P<refused>\d{1,4}) device.*|This PCI I/O region assigned .*"
+        r"|.*[Rr]m_?[Ii]nit_?[Aa]dapter.*failed.*)",
     ),
     # Advanced Error Reporting: the root port's own word first, then the device's.
     Form(
@@ -231,6 +251,13 @@ FORMS: tuple[Form, ...] = (
         r"(?:mce: )?MCE: Killing .* due to hardware memory corruption.*",
         UNCORRECTED,
     ),
+    # Linux 6.16, arch/x86/kernel/cpu/amd.c; other reasons are buttons, watchdogs and software.
+    Form(
+        *("host_errors", "reset", "if the hardware failed; one error with the records and machine checks of that failure"),
+        "x86/amd: Previous system reset reason [0x08000800]: an uncorrected error caused a data fabric sync flood event",
+        r"x86/amd: Previous system reset reason \[0x[0-9a-f]{1,8}\]: (?:an uncorrected error|a parity error|.*\bthermal\b).*",
+        UNCORRECTED,
+    ),
     # What the kernel and a driver say of a device: drivers/base/dd.c of kernels up to 6.8 and since, drivers/pci/pci.c, mlx5 health.c.
     Form(
         *("device_errors", "probe", "if of the GPU driver, or of a network card that the job uses"),
@@ -247,7 +274,7 @@ FORMS: tuple[Form, ...] = (
     Form(
         *("device_errors", "inaccessible", "if of a GPU, or of a network card that the job uses"),
         "nvidia 0000:1b:00.0: Unable to change power state from D3cold to D0, device inaccessible",
-        rf"(?P<driver>\S+) {_BUS}: .*\bdevice inaccessible.*",
+        rf"(?P<driver>\S+) {_BUS}: .*(?:\b(?:device|config space) inaccessible|{_NO_POWER}|{_NO_RESET}).*",
         FATAL,
     ),
     Form(
@@ -267,8 +294,14 @@ FORMS: tuple[Form, ...] = (
         FATAL,
     ),
     Form(
+        *("device_errors", "driver", "if of a network card that the job uses"),
+        "infiniband rdmap16s27: Admin queue is closed",
+        rf"infiniband (?P<rdma_device>\S+): .*(?:(?i:\bfatal\b)|{DRIVER_GIVES_UP}).*",
+        FATAL,
+    ),
+    Form(
         *("devices", "class", "never: it tells what each device was at boot"),
         "pci 0000:1b:00.0: [10de:2330] type 00 class 0x030200",
-        rf"pci {_BUS}: \[(?P<vendor>[0-9a-f]{{4}}):[0-9a-f]{{4}}\] .*class 0x(?P<class>[0-9a-f]{{2}}).*",
+        rf"pci {_BUS}: \[(?P<vendor>[0-9a-f]{{4}}):[0-9a-f]{{4}}\] .*class 0x(?P<class>[0-9a-f]{{4}}).*",
     ),
 )

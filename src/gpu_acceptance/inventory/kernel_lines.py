@@ -27,6 +27,7 @@ from gpu_acceptance.inventory.pci_topology import nvml_bus_id
 
 NEAR_S = 60.0  # the lines of one record are logged at once; recovery of a device takes some seconds
 MOST_OPEN = 16  # open records of one key
+MACHINE_CHECK = "machine check"  # key of what several sources say of a failure of a processor
 _NOT_TWICE = {
     *("head", "notice", "gone", "detail", "status", "containment", "reason", "record"),
     *("lost", "init", "start", "open", "refused", "probe", "words", "check"),
@@ -66,7 +67,7 @@ _NOT_FATAL = re.compile(r"(?i)\bnon-?\s?fatal\b")
 _DOUBTFUL = (
     (
         re.compile(
-            r"NVRM: Xid.*|.*: SXid .*|NVRM: .*(?:fallen off the bus|lost from the bus|[Rr]m_?[Ii]nit_?[Aa]dapter.*failed).*"
+            r"NVRM: Xid.*|.*: SXid .*|NVRM: .*(?:fallen off the bus|lost from the bus).*"
             r"|NVRM: .*(?:probe routine failed|global fatal error|requiring os reboot|GPU is probably locked).*"
         ),
         GPUS,
@@ -119,7 +120,7 @@ def _line_of(form: Form, match: re.Match[str], at_s: float) -> Line | None:
     words = found.get("words", "")
     severity = form.severity or _severity_of(found)
     keys = (f"{device} {found.get('number', '')}",) if form.kind in {"xids", "sxids"} else (source or device, *_page(found, match[0]))
-    keys = (form.role,) if form.role == "killed" else keys
+    keys = {"killed": ("killed",), "reset": (MACHINE_CHECK,)}.get(form.role, (*keys, found.get("rdma_device", "")))
     said = f"severity={words:.40}" if words and not severity else ""
     return Line(form.kind, form.role, match[0], at_s, tuple(filter(None, keys)), severity, said, device, source, found)
 

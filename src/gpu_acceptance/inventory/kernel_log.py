@@ -95,7 +95,7 @@ def errors(log: KernelLog, gpu: GpuReading, place: Answer[Place]) -> Findings:
 
 
 def elsewhere(log: KernelLog, gpus: Iterable[GpuReading]) -> Findings:
-    """Yield errors of GPUs that NVML does not show, and of the switches between GPUs."""
+    """Yield errors of GPUs that NVML does not show, and of the switches between GPUs, which it never shows."""
     shown = [gpu.pci_bus_id for gpu in gpus]
     unknown = next((address for address in shown if isinstance(address, Missing)), None)
     bad = [error for error in known(log.pcie_errors) if error.severity != CORRECTED]
@@ -153,7 +153,7 @@ def _fatal_of_cards(log: KernelLog, devices: Answer[tuple[RdmaDevice, ...]]) -> 
             if error.severity == UNCORRECTED:
                 doubts.append(Missing(Why.UNREADABLE, f"{_names(error)} uncorrected, fatal or not: {error.text}"[:200]))
         for one in known(log.device_errors):
-            if one.pci_bus_id == address:
+            if one.pci_bus_id == address or one.rdma_device == device.name:
                 bad[f"{device.name}, {one.at_s:.3f} s after boot: {one.text}"] = None
         doubt = _doubt_of_path(own, log, device.pci_path)
         doubts += [doubt] if doubt else []

@@ -16,11 +16,13 @@ _MOST_NEAR = 100  # records among which one line is looked for
 _CUT_OFF = {"containment", "hotplug", "aftermath"}  # whatever the error was, the device is out of use: as bad as a fatal one
 _HEADS = {
     *("head", "notice", "detail", "status", "containment", "record", "hotplug", "recovered", "aftermath"),
-    *("words", "check", "memory", "device", "killed"),
+    *("words", "check", "reset", "memory", "device", "killed"),
 }
 _RECOVERY = {"recovered", "aftermath"}
 _OF_STATUS = {"bit", "layer", "uncorrected"}
-_NVIDIA, _DISPLAY = "10de", "03"  # a vendor's number, and the class of a device, which GPUs without a display have as well
+_NVIDIA = "10de"
+_CLASSES = ("03", "0680")  # display, which GPUs without one have as well; other bridge: an NVSwitch up to Hopper
+_DRIVERS = {"nvidia", "nvidia-nvswitch"}
 _MOST_TEXT = 300  # characters
 _NO_PROCESS = Missing(Why.NOT_THERE, "the line names none")
 _NO_SEVERITY = Missing(Why.NOT_THERE, "the line names no severity")
@@ -72,13 +74,13 @@ class PcieError:
     at_s: float
     text: str
     also: tuple[str, ...] = ()
-    gpus: tuple[str, ...] = ()  # those of these devices that are GPUs by their driver, or by the kernel's list of devices at boot
+    gpus: tuple[str, ...] = ()  # GPUs and NVSwitches among these devices, by their driver or by the kernel's list of devices at boot
     gone: str = ""  # the device that the port names, of which no line and no list of devices says what it was
 
 
 @dataclass(frozen=True)
 class LostGpu:
-    """A GPU that has fallen off the bus, or did not start, by its driver. XID 79 does not report either where the driver starts."""
+    """A GPU or NVSwitch that has fallen off the bus, or did not start, by its driver. XID 79 reports neither where that starts."""
 
     pci_bus_id: str
     at_s: float
@@ -97,11 +99,12 @@ class HostError:
 
 @dataclass(frozen=True)
 class DeviceError:
-    """A fatal error of a device by its own driver."""
+    """A fatal error of a device by its own driver, which names its address or, once it is registered, its name as an RDMA device."""
 
     pci_bus_id: str
     at_s: float
     text: str
+    rdma_device: str = ""
 
 
 AnyMessage = Message | Xid | SXid | PcieError | LostGpu | HostError | DeviceError
@@ -118,7 +121,7 @@ def messages(lines: Sequence[Line]) -> Iterator[tuple[str, AnyMessage]]:
     pcie = [*by_kind.get("pcie_errors", ()), *(line for line in firmware if line.kind == "pcie_errors")]
     links = _pcie_records(sorted(pcie, key=lambda line: line.at_s))
     devices = {line.device: line.facts for line in by_kind.get("devices", ())}
-    gpus = {device for device, facts in devices.items() if facts["vendor"] == _NVIDIA and facts["class"] == _DISPLAY}
+    gpus = {device for device, facts in devices.items() if facts["vendor"] == _NVIDIA and facts["class"].startswith(_CLASSES)}
     by_kind["lost_gpus"], by_kind["device_errors"] = _lost_lines(by_kind, gpus)
     found: dict[str, Iterable[AnyMessage]] = {
         "xids": map(_xid, by_kind.get("xids", ())),
@@ -137,13 +140,13 @@ def _message(line: Line) -> Message:
 
 
 def _lost_lines(by_kind: dict[str, list[Line]], gpus: set[str]) -> tuple[list[Line], list[Line]]:
-    """Return the lines about GPUs that were lost or did not start, and those about other devices.
+    """Return the lines about GPUs and NVSwitches that were lost or did not start, and those about other devices.
 
     Another driver may refuse a GPU without a fault (nouveau); what the kernel itself says of it counts.
     """
     lost, others = list(by_kind.get("lost_gpus", ())), []
     for line in by_kind.get("device_errors", ()):
-        of_driver = line.role in {"probe", "inaccessible"} and line.facts["driver"] == "nvidia"
+        of_driver = line.role in {"probe", "inaccessible"} and line.facts["driver"] in _DRIVERS
         if of_driver or (line.role == "inaccessible" and line.device in gpus):
             lost.append(replace(line, kind="lost_gpus"))
         else:
@@ -165,7 +168,8 @@ def _lost(record: Record) -> LostGpu:
 
 
 def _of_driver(record: Record) -> DeviceError:
-    return DeviceError(record.first.device, record.first.at_s, clip(record.first.text, _MOST_TEXT))
+    first = record.first
+    return DeviceError(first.device, first.at_s, clip(first.text, _MOST_TEXT), first.facts.get("rdma_device", ""))
 
 
 _PROCESS = re.compile(r"pid=(?:(\d{1,10})|'<unknown>')(?:, name=(.*?))?(?:, (.*))?")
@@ -242,9 +246,10 @@ def _pcie(record: Record, gpus: set[str], devices: Container[str]) -> PcieError:
     told = [line for line in record.lines if line.role not in {"notice", "gone", *_RECOVERY}]
     main = (told or record.lines)[0]
     also = tuple(dict.fromkeys(line.owner for line in record.lines if line.owner != main.owner))
-    driven = {line.device for line in record.lines if line.facts.get("driver") == "nvidia"}
+    driven = {line.device for line in record.lines if line.facts.get("driver") in _DRIVERS}
     known = tuple(address for address in (main.owner, *also) if address in gpus | driven)
-    gone = next((line.source for line in record.lines if line.source and not told and line.source not in devices), "")
+    named = (line.source for line in record.lines if line.source not in {"", line.device} and not told)  # a port may name itself
+    gone = next((source for source in named if source not in devices), "")
     text = clip(main.text, _MOST_TEXT)
     return PcieError(main.owner, _severity_of_link(record), record.first.at_s, text, also[:MOST_OPEN], known[:MOST_OPEN], gone)
 

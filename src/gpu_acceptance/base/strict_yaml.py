@@ -47,7 +47,7 @@ def shown(value: object, limit: int = MAX_SHOWN) -> str:
     return text if len(text) <= limit else text[:limit] + "..."
 
 
-@lru_cache(maxsize=32)  # a run reads all profiles to choose one, and then its chain again
+@lru_cache(maxsize=256)  # a run reads all profiles and networks to choose one of each, and then their chains again
 def parse(content: bytes) -> Document:
     """Parse `content`. The caller must not change the document. Raises StrictYamlError."""
     text = _decode(content)

@@ -172,6 +172,14 @@ OBJECTS = {  # as the page or the issue that is named has it -> the messages aft
     ),
     "one function twice, as MCP declares it": (chat(says("3"), tools=[{"name": "get_weather", "inputSchema": {}}] * 2), (COLD,)),
     "functions as str() of Python writes them": (chat(says("3")) | {"tools": str([TOOL])}, (COLD,)),
+    "TRL, dataset formats: prompt and completion": (
+        {
+            "prompt": [USER, says("Where?"), {"role": "user", "content": "Oslo"}],
+            "completion": [asks(arguments={"town": "Oslo"})],
+            "tools": [TOOL],
+        },
+        (Message("assistant", "Where?", is_learned=False), Message("user", "Oslo"), CALLED),
+    ),
     "argilla/apigen-function-calling: words where no function fits": (
         {"query": ASKED.content, "answers": "The query cannot be answered.", "tools": json.dumps([TOOL])},
         (Message("assistant", "The query cannot be answered."),),
@@ -189,6 +197,12 @@ def test_each_format_is_read(record, said):
 def test_a_role_of_functions_without_one():
     with pytest.raises(DroppedError, match=r"^a call that is no JSON$"):
         dialogue_of(chat({"role": "tool_call", "content": "weather!"}), 1)
+
+
+def test_weights_of_parts_of_an_answer_are_not_ignored():
+    """As axolotl has them: offsets of what is learned."""
+    with pytest.raises(DroppedError, match=r"^a weight other than 0 and 1$"):
+        dialogue_of(chat(says("3", train_detail=[{"begin_offset": 0, "end_offset": 0, "train": True}], train=True)), 1)
 
 
 def test_a_system_may_be_parts_of_text():

@@ -1,4 +1,4 @@
-"""One dialogue from one JSON object: in chat format, or as public data sets have it (ShareGPT, ToolACE, APIGen, xLAM, Glaive).
+"""One dialogue from one JSON object: in chat format, or as public data sets have it (ShareGPT, ToolACE, APIGen, xLAM, Glaive, TRL).
 
 Sources, read 2026-11: messages and weights: learn.microsoft.com, "Fine-tuning and tool calling"; roles of
 ShareGPT and ms-swift, and calls in a row as one answer: agent_chat of NeMo AutoModel; arguments that are null or missing: langfuse#10452,
@@ -27,7 +27,7 @@ _ROLES: dict[str, Role] = {
 _CALLING = ("function_call", "tool_call")  # roles whose whole content is a call
 _MESSAGES, _TOOLS = ("messages", "conversations", "conversation"), ("tools", "functions", "tools_json")
 _CONTENTS = ("content", "value", "refusal")
-_THOUGHTS, _WEIGHTS = ("reasoning_content", "reasoning", "thinking"), ("weight", "train", "loss")
+_THOUGHTS, _WEIGHTS = ("reasoning_content", "reasoning", "thinking"), ("train_detail", "weight", "train", "loss")
 _SPEAKERS: dict[str, Role] = {"USER": "user", "ASSISTANT": "assistant", "FUNCTION RESPONSE": "tool"}
 _SPEAKER = re.compile(rf"(?:^|<\|endoftext\|>)[ \t]*({'|'.join(_SPEAKERS)}):", re.MULTILINE)
 _SYSTEM, _END = "SYSTEM:", "<|endoftext|>"
@@ -38,6 +38,8 @@ def dialogue_of(record: dict[str, Any], line: int) -> Dialogue:
     """Parse one object by the format that its keys tell. Raises DroppedError."""
     if any(record.get(key) is not None for key in _MESSAGES):
         return from_chat(record, line)
+    if isinstance(record.get("prompt"), list) and isinstance(record.get("completion"), list):
+        return from_parts(record, line)
     if record.keys() >= {"system", "chat"}:
         return from_glaive(record, line)
     if record.keys() >= {"query", "answers", "tools"}:
@@ -61,6 +63,12 @@ def from_chat(record: dict[str, Any], line: int) -> Dialogue:
     if not isinstance(offered or [], list):
         raise DroppedError("tools that are no list")
     return _learnable(tools_of(offered or []), messages, line)
+
+
+def from_parts(record: dict[str, Any], line: int) -> Dialogue:
+    """Parse messages before and after the place from which on is learned, as TRL has them. Raises DroppedError."""
+    before = [{**one, "weight": 0} if isinstance(one, dict) and one.get("role") == "assistant" else one for one in record["prompt"]]
+    return from_chat({**record, "messages": [*before, *record["completion"]]}, line)
 
 
 def from_xlam(record: dict[str, Any], line: int) -> Dialogue:

@@ -172,6 +172,15 @@ OBJECTS = {  # as the page or the issue that is named has it -> the messages aft
     ),
     "one function twice, as MCP declares it": (chat(says("3"), tools=[{"name": "get_weather", "inputSchema": {}}] * 2), (COLD,)),
     "functions as str() of Python writes them": (chat(says("3")) | {"tools": str([TOOL])}, (COLD,)),
+    "nvidia/When2Call: functions as texts in a list": (
+        chat(says(f"<TOOLCALL>[{TEXT}]</TOOLCALL>"), tools=[json.dumps(TOOL)]),
+        (CALLED,),
+    ),
+    "calls as texts in a list": (chat(says("", tool_calls=[TEXT])), (CALLED,)),
+    "a result of nothing": (
+        chat(asks(), {"role": "tool", "content": None}, says("3")),
+        (BARE, Message("tool", ""), COLD),
+    ),
     "TRL, dataset formats: prompt and completion": (
         {
             "prompt": [USER, says("Where?"), {"role": "user", "content": "Oslo"}],

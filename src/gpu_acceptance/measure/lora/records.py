@@ -62,7 +62,7 @@ def from_chat(record: dict[str, Any], line: int) -> Dialogue:
         messages[:1] = [Message("system", content)] if content else []
     if not isinstance(offered or [], list):
         raise DroppedError("tools that are no list")
-    return _learnable(tools_of(offered or []), messages, line)
+    return _learnable(tools_of([_value(one, "a function without a name is offered") for one in offered or []]), messages, line)
 
 
 def from_parts(record: dict[str, Any], line: int) -> Dialogue:
@@ -195,7 +195,7 @@ def _results(message: Message) -> Iterator[Message]:
     """Yield the results of one message, of which Hermes has several, one between marks after the other."""
     begin, end = _RESPONSE
     before, *parts = message.content.strip().split(begin)
-    if before or not all(part.rstrip().endswith(end) and part.count(end) == 1 for part in parts):
+    if before or not parts or not all(part.rstrip().endswith(end) and part.count(end) == 1 for part in parts):
         yield message
         return
     for part in parts:
@@ -223,7 +223,7 @@ def _listed_calls(told: dict[str, Any]) -> list[Any]:
         raise DroppedError("calls that are no list")
     single = told.get("function_call")
     if not single or (isinstance(single, dict) and all(value is None for value in single.values())):  # as Arrow fills structs up
-        return calls
+        return [_value(one, "a call without a function's name") for one in calls]
     if calls:
         raise DroppedError("calls in tool_calls and in function_call")
     return [{"function": single}]

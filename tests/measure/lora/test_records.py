@@ -313,6 +313,18 @@ def test_words_after_a_list_of_calls_stand_beside_them():
     assert found.messages[1] == Message("assistant", "I will tell.", (OSLO,))
 
 
+UNKNOWN = ['[get_weather("Oslo")]', '[get_weather (v2)(town="Oslo")]', f"```json\n[{TEXT}]\n```", f"functools[{TEXT}]", f"I look: {TEXT}"]
+
+
+@pytest.mark.parametrize("text", UNKNOWN)
+def test_what_calls_a_function_in_a_form_that_is_not_known_is_not_learned_as_words(text):
+    with pytest.raises(DroppedError, match=r"^a call in a form that is not known$"):
+        dialogue_of(chat(says(text)), 1)
+    words = text.replace("get_weather", "see")
+    for more in (chat(says(words)), chat(says(text, weight=0), USER, says("3"))):
+        assert not dialogue_of(more, 1).messages[1].calls
+
+
 NO_LITERALS = ("a=1, a=2", "a=b", "a=1, 2", "a=g()", "a=1e999", "a='\\ud800'", "a={1: 2, **x}", "a=" + "[" * 99)
 
 

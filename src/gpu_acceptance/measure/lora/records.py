@@ -30,6 +30,7 @@ _CONTENTS = ("content", "value", "refusal")
 _THOUGHTS, _WEIGHTS = ("reasoning_content", "reasoning", "thinking"), ("train_detail", "weight", "train", "loss")
 _SPEAKERS: dict[str, Role] = {"USER": "user", "ASSISTANT": "assistant", "FUNCTION RESPONSE": "tool"}
 _SPEAKER = re.compile(rf"(?:^|<\|endoftext\|>)[ \t]*({'|'.join(_SPEAKERS)}):", re.MULTILINE)
+_NAMED = re.compile(r'"name"\s*:\s*"([^"]+)"')
 _SYSTEM, _END = "SYSTEM:", "<|endoftext|>"
 _RESPONSE = ("<tool_response>", "</tool_response>")
 
@@ -257,6 +258,9 @@ def _learnable(tools: Sequence[dict[str, Any]], messages: Sequence[Message], lin
         "a function answers that was not called": any(
             after.role == "tool" and before.role != "tool" and not before.calls for before, after in pairs
         ),
+        "a call in a form that is not known": any(
+            _may_call(one.content, offered) for one in messages if one.role == "assistant" and one.is_learned and not one.calls
+        ),
         "a call of a function that is not offered": any(
             call.name not in offered for message in messages if message.is_learned for call in message.calls
         ),
@@ -265,6 +269,16 @@ def _learnable(tools: Sequence[dict[str, Any]], messages: Sequence[Message], lin
         if is_faulty:
             raise DroppedError(reason)
     return Dialogue(tuple(tools), tuple(_identified(messages, tools)), line)
+
+
+def _may_call(content: str, offered: set[str]) -> bool:
+    """Return True for a text that has an offered function as ToolACE or as JSON would call it, perhaps in a fence of Markdown."""
+    if re.search('"(arguments|parameters)"', content) and not offered.isdisjoint(_NAMED.findall(content)):
+        return True
+    text = content.strip().removeprefix("[").lstrip()
+    return content.lstrip().startswith("[") and any(
+        text.startswith(name) and text.removeprefix(name).lstrip().startswith("(") for name in offered
+    )
 
 
 def _joined(messages: Sequence[Message]) -> list[Message]:

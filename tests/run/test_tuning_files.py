@@ -88,6 +88,15 @@ def test_identifiers_that_are_made_short_are_told(model, data):
     assert str(look(model, data)).endswith("; the chat template gets ids of calls as nine characters")
 
 
+def test_what_a_template_does_not_write_is_told(model, data):
+    thought = {"role": "assistant", "content": "3", "reasoning_content": "Two and one."}
+    with data.open("a") as file:
+        file.write(json.dumps({"messages": [{"role": "user", "content": "2 + 1?"}, thought]}))
+    (model / "chat_template.jinja").write_text(TEMPLATES["Gemma 3"])
+    text = "; the chat template gets functions and calls as text: it takes or writes none that can be read again"
+    assert str(look(model, data)).endswith(f"{text}; the chat template leaves out thoughts, or words beside calls, of 1 answers")
+
+
 def test_a_source_is_the_same_wherever_the_same_lies(tmp_path, model, data):
     found = source_of(look(model, data))
     copy = tmp_path / "copy.jsonl"

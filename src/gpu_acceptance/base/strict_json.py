@@ -50,6 +50,15 @@ def parse_first(text: str, start: int) -> tuple[Any, int]:
     return _first(_DECODER, text, start)
 
 
+def parse_all(text: str) -> list[Any]:
+    """Return the values that follow one another, with only blanks between them. Raises StrictJsonError."""
+    found, place, text = [], 0, text.rstrip(" \t\r\n")
+    while place < len(text):
+        value, place = parse_first(text, place)
+        found.append(value)
+    return found
+
+
 def _first(decoder: json.JSONDecoder, text: str, start: int) -> tuple[Any, int]:
     blank = _BLANK.match(text, start)
     start = blank.end() if blank else start

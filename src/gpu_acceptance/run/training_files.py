@@ -148,12 +148,19 @@ class LoraFiles:
     checkpoint: Checkpoint
     read: Read
     data: Path
+    num_shortened: int  # answers of which the chat template leaves out a thought, or words beside calls
 
     def __str__(self) -> str:
         dropped = f"; dropped: {self.read.reasons}" if self.read.dropped else ""
         dialogues = f"{len(self.read.dialogues):,} dialogues with {self.read.num_calls:,} calls{dropped}"
-        ids = "; the chat template gets ids of calls as nine characters" if self.checkpoint.template.shortens_ids else ""
-        return f"{self.checkpoint.folder}: {self.checkpoint}; {self.data}: {dialogues}{ids}"
+        template = self.checkpoint.template
+        notes = {
+            "gets functions and calls as text: it takes or writes none that can be read again": not template.is_native,
+            "gets ids of calls as nine characters": template.shortens_ids,
+            f"leaves out thoughts, or words beside calls, of {self.num_shortened:,} answers": self.num_shortened > 0,
+        }
+        noted = "".join(f"; the chat template {note}" for note, is_so in notes.items() if is_so)
+        return f"{self.checkpoint.folder}: {self.checkpoint}; {self.data}: {dialogues}{noted}"
 
 
 def source_of(found: LoraFiles) -> str:
@@ -165,8 +172,12 @@ def source_of(found: LoraFiles) -> str:
 
 def look(model: Path, data: Path) -> LoraFiles:
     """Read both, and have the chat template write each dialogue. Raises CheckpointError, DialogueError."""
-    checkpoint = look_at(model)
-    return LoraFiles(checkpoint, read(data, checkpoint.template.written), data)
+    checkpoint, numbers = look_at(model), list[int]()
+
+    def write(dialogue: Dialogue) -> None:
+        numbers.extend(part.num_shortened for part in checkpoint.template.written(dialogue))
+
+    return LoraFiles(checkpoint, read(data, write), data, sum(numbers))
 
 
 def _fine_tuning(model: Path | None, data: Path | None) -> LoraFiles | None:

@@ -13,6 +13,7 @@ from gpu_acceptance.measure.lora.scoring import ScoreError, score, tally
 ADD = Call("add", {"a": 1, "b": [2.5, None, True]})
 ADD_TEXT = '{"name": "add", "arguments": {"a": 1, "b": [2.5, null, true]}}'
 SAY = Call("say", {"text": "it's"})
+STOP = Call("stop", {})
 NO_CALLS = ("", "It is 4.", "{4}", '{"name": "Ada"}', '{"answer": 4}', "a < tool_call >", 'The {"name": "add", "arguments": {}}')
 
 
@@ -31,7 +32,13 @@ NO_CALLS = ("", "It is 4.", "{4}", '{"name": "Ada"}', '{"answer": 4}', "a < tool
         (r'{"name": "say", "arguments": "{\"text\": \"it\u0027s\"}"}', [SAY]),
         ('{"name": "add", "parameters": {"a": 1, "b": [2.5, null, true]}}<|eot_id|>', [ADD]),
         ('<|python_tag|>{"type": "function", "name": "say", "parameters": {"text": "it\'s"}}<|eom_id|>', [SAY]),
-        ('{"name": "stop", "arguments": {}}', [Call("stop", {})]),
+        ('{"name": "stop", "arguments": {}}', [STOP]),
+        ('{"name": "stop", "arguments": null}', [STOP]),
+        ('<tool_call>{"name": "stop", "arguments": ""}</tool_call>', [STOP]),
+        ('<tool_call>{"name": "stop", "id": "a"}</tool_call>', [STOP]),
+        (f'<tool_call>{{"type": "function", "function": {ADD_TEXT}}}</tool_call>', [ADD]),
+        (f"<tool_call>\n{ADD_TEXT}\n{ADD_TEXT}\n</tool_call>", [ADD, ADD]),
+        ('<|tool_call_start|>[say(text="it\'s")]<|tool_call_end|>', [SAY]),
         *((text, []) for text in NO_CALLS),
     ],
 )
@@ -49,12 +56,11 @@ def test_calls(text, expected):
         (f"<tool_call>{ADD_TEXT}</tool_call><tool_call>{ADD_TEXT[:-1]}</tool_call>", "no JSON: column 62: Expecting ',' delimiter"),
         (f"<tool_call>{ADD_TEXT} and more", "no JSON: column 63: more after the value: ' and more'"),
         ("<tool_call>[1]</tool_call>", "a call that is no object"),
-        ('<tool_call>{"name": "add"}</tool_call>', "an object without a name, or without arguments"),
-        ('<tool_call>{"name": "", "arguments": {}}</tool_call>', "an object without a name, or without arguments"),
-        ('<tool_call>{"name": ["add"], "arguments": {}}</tool_call>', "an object without a name, or without arguments"),
-        ('{"name": "add", "arguments": {}, "parameters": {}}', "an object without a name, or without arguments"),
+        ('<tool_call>{"name": "add", "a": 1}</tool_call>', "arguments that are no object"),
+        ('<tool_call>{"name": "", "arguments": {}}</tool_call>', "a call without a function's name"),
+        ('<tool_call>{"name": ["add"], "arguments": {}}</tool_call>', "a call without a function's name"),
+        ('{"name": "add", "arguments": {}, "parameters": {}}', "arguments that are no object"),
         ('{"name": "add", "arguments": [1]}', "arguments that are no object"),
-        ('{"name": "add", "arguments": null}', "arguments that are no object"),
         ('{"name": "add", "arguments": "[1]"}', "arguments that are no object"),
         ('{"name": "add", "arguments": "a=1"}', "no JSON: column 1: Expecting value"),
         ('{"name": "add", "arguments": {"a": 1, "a": 2}}', "no JSON: key 'a' is given twice"),
@@ -78,6 +84,11 @@ PIECES = ["<tool_call>", "</tool_call>", "<functioncall>", "<|endoftext|>", ADD_
 def test_no_text_raises(text):
     found = find_calls(text)
     assert not (found.calls and found.problem)
+
+
+@pytest.mark.parametrize("piece", ["a='", '\\"', "\\", ")", "(", ",", "f(),", " ", "a="])
+def test_no_long_list_of_calls_takes_long(piece):
+    assert not find_calls("[f(a=1, " + piece * (calls.MOST_TEXT // len(piece) - 8)).calls
 
 
 @pytest.mark.parametrize("piece", ["<tool_call>", "<|endoftext|>", " ", "'", '{"name": "', "\\", "{", '"arguments": \''])

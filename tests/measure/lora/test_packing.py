@@ -1,12 +1,14 @@
 """Dialogues as tokens of which the assistant's are learned, packed into rows, and the weights of a step's micro-batches."""
 
+import json
 from itertools import islice
 
 import pytest
 import torch
 from chat_templates import tokenizer_of
 from made_checkpoints import TEMPLATE
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from gpu_acceptance.measure.lora.calls import Call, Dialogue, Message
 from gpu_acceptance.measure.lora.chat import TokenLoss
@@ -44,6 +46,19 @@ def test_a_prompt_is_what_comes_before_its_answer():
     (whole,), prompt = writer.tokens(talk(SAID[:2])), writer.prompt(talk(SAID[:2]))
     assert whole.ids[: len(prompt)] == prompt
     assert whole.targets[: len(prompt)] == [IGNORED] * (len(prompt) - 1) + [whole.ids[len(prompt)]]
+
+
+def test_no_token_crosses_the_end_of_a_prompt():
+    """Two line breaks are one token of Qwen's: a prompt ends with the first, and an answer without a thought begins with the second."""
+    told = json.loads(tokenizer_of(ASKED).backend_tokenizer.to_str())
+    told["model"] |= {"vocab": {**told["model"]["vocab"], "ĊĊ": 290}, "merges": [["Ċ", "Ċ"]]}
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(json.dumps(told)))
+    writer = Scribe(tokenizer, Template(ASKED, {}), 300, 1_000)
+    messages = (SAID[0], Message("assistant", "\nIt is 2."), Message("user", "x"), Message("assistant", "\n\nNo."))
+    (whole,), prompt = writer.tokens(talk(messages)), writer.prompt(talk(messages))
+    assert whole.ids[: len(prompt)] == prompt
+    assert tokenizer.decode([token for token in whole.targets if token != IGNORED]) == "\nIt is 2.<|im_end|>\n\nNo.<|im_end|>"
+    assert whole.num_said == sum(target != IGNORED for target in whole.targets)
 
 
 def test_a_tokenizer_of_another_model():

@@ -92,7 +92,7 @@ DROPPED = {
     "tools": ({**GOOD, "tools": {"a": 1}}, "tools that are no list"),
     "tool": ({**GOOD, "tools": ["add"]}, "a function without a name is offered"),
     "unnamed tool": ({**GOOD, "tools": [{"type": "function", "function": {}}]}, "a function without a name is offered"),
-    "twice": ({**GOOD, "tools": [TOOL, ADD]}, "two functions of one name are offered"),
+    "twice": ({**GOOD, "tools": [TOOL, {**ADD, "description": "x"}]}, "two functions of one name are offered"),
     "role": ({"messages": [{"role": "owner", "content": "x"}, SAID]}, "a role other than system, user, assistant, tool"),
     "list as role": ({"messages": [{"role": ["user"], "content": "x"}, SAID]}, "a role other than system, user, assistant, tool"),
     "parts": ({"messages": [{"role": "user", "content": [{"type": "text"}]}, SAID]}, "content that is no text"),
@@ -291,6 +291,20 @@ def test_what_is_no_file(tmp_path):
         with pytest.raises(DialogueError) as caught:
             read(tmp_path / name)
         assert str(caught.value) == f"{tmp_path / name}: {said}; {ON_EVERY_NODE}"
+
+
+@pytest.mark.parametrize(
+    ("start", "said"),
+    [
+        (b"PAR1\x15\x04", 'Parquet, not text; convert it: python -c "import pandas; pandas.read_parquet(FILE).to_json('),
+        (b"ARROW1\0\0", 'Arrow, not text; convert it: python -c "import pandas; pandas.read_feather(FILE).to_json('),
+        (b"\x1f\x8b\x08", "gzip, not text; convert it: gunzip FILE; wanted: one object a line"),
+        (b"\x28\xb5\x2f\xfd", "zstd, not text; convert it: unzstd FILE; wanted: "),
+        (b"PK\3\4", "zip, not text; convert it: unzip FILE; wanted: "),
+    ],
+)
+def test_a_packed_file_is_refused_with_its_converter(error_of, start, said):
+    assert error_of(start).startswith(f"calls.jsonl: {said}")
 
 
 @given(st.lists(st.one_of(st.binary(), st.text().map(str.encode)), max_size=3).map(b"\n".join))

@@ -1,91 +1,15 @@
-"""Dialogues as public data sets and chat APIs have them, and what is not one."""
+"""One object of each format in which public data sets and chat APIs have dialogues, and what is none."""
 
-import contextlib
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from gpu_acceptance.measure.lora.calls import Call, DialogueError, DroppedError, Message
-from gpu_acceptance.measure.lora.reading import read
+from gpu_acceptance.measure.lora.calls import Call, DroppedError, Message
 from gpu_acceptance.measure.lora.records import dialogue_of
-from gpu_acceptance.measure.lora.template import Template
 
-CASES = Path(__file__).parents[2] / "cases" / "lora"
-TEMPLATES = {path.stem: path.read_text() for path in sorted((CASES / "templates").glob("*.jinja"))}
-STRIPS = Template(TEMPLATES["strips_thoughts"], {})
 OSLO, ROME = Call("get_weather", {"town": "Oslo"}), Call("get_weather", {"town": "Rome"})
 ASKED, CALLED = Message("user", "Weather in Oslo?"), Message("assistant", "", (OSLO,))
-TIME = Message("assistant", "", (Call("get_time", {}),))
-WRONG = Message("assistant", "A wrong answer", is_learned=False)
-EXPERT = Message("system", "You are an expert in composing functions. Here is a list of functions:")
-GLAIVE = "You are a helpful assistant with access to the following functions. Use them if required"
-
-READ = {  # file -> the messages of its first dialogue
-    "01_openai.jsonl": (ASKED, CALLED),
-    "02_openai_parts.jsonl": (ASKED, CALLED),
-    "03_openai_developer.jsonl": (Message("system", "Be brief."), ASKED, CALLED),
-    "05_openai_weight.jsonl": (ASKED, WRONG, Message("user", "No, look it up."), CALLED),
-    "06_xlam.jsonl": (ASKED, CALLED),
-    "07_toolace.jsonl": (EXPERT, ASKED, CALLED),
-    "08_hermes.jsonl": (Message("system", "You are a function calling AI model. <tools>[...]</tools>"), ASKED, CALLED),
-    "09_messages_tools_text.jsonl": (ASKED, CALLED),
-    "10_arrow_nulls.jsonl": (ASKED, CALLED, Message("tool", "3 C"), Message("assistant", "It is 3 C.")),
-    "11_empty_arguments.jsonl": (Message("user", "What time is it?"), TIME),
-    "12_glaive.jsonl": (
-        Message("system", GLAIVE),
-        *(ASKED, CALLED, Message("tool", '{"degrees": 3}'), Message("assistant", "It is 3 C.")),
-    ),
-    "13_parallel.jsonl": (
-        *(Message("user", "Oslo and Rome?"), Message("assistant", "", (OSLO, ROME)), Message("tool", "3"), Message("tool", "13")),
-        Message("assistant", "3 and 13"),
-    ),
-    "16_reasoning.jsonl": (ASKED, Message("assistant", "", (OSLO,), thought="I need the tool.")),
-    "17_calls_in_text.jsonl": (Message("system", "<tools>...</tools>"), ASKED, CALLED),
-    "18_names.jsonl": (Message("user", "Go"), Message("assistant", "", (Call("weather.v2.get now", {"town": "Oslo"}),))),
-    "19_anthropic.jsonl": (ASKED, CALLED),
-}
-ERRORS = {
-    "14_list.json": "no call in 1 dialogues: no answer (1: object 2)",
-    "15_pretty_list.json": "1 objects, and no dialogue to learn from: an empty message (1: object 1)",
-}
-NUM_LINES = {"11_empty_arguments.jsonl": 3, "12_glaive.jsonl": 5, "17_calls_in_text.jsonl": 2}
-
-
-@pytest.mark.parametrize("name", READ)
-def test_files_from_the_field_are_read(name):
-    found = read(CASES / name)
-    assert found.dialogues[0].messages == READ[name]
-    assert (len(found.dialogues), found.dropped) == (NUM_LINES.get(name, 1), {})
-
-
-@pytest.mark.parametrize("name", ERRORS)
-def test_files_from_the_field_with_nothing_to_learn(name):
-    with pytest.raises(DialogueError) as caught:
-        read(CASES / name)
-    assert ERRORS[name] in str(caught.value)
-
-
-def test_each_file_from_the_field_has_its_value():
-    assert {path.name for path in CASES.glob("*.json*")} == {*READ, *ERRORS}
-
-
-@pytest.mark.parametrize("template", TEMPLATES)
-@pytest.mark.parametrize("name", READ)
-def test_templates_from_the_field_write_them_or_refuse_them_with_their_words(name, template):
-    refusal = "'one call at a time'" if (name, template) == ("13_parallel.jsonl", "one_call") else ""
-    writer = Template(TEMPLATES[template], {})
-    if refusal:
-        with pytest.raises(DialogueError, match=f"no dialogue to learn from: the chat template refuses it: {refusal}"):
-            read(CASES / name, writer.written)
-    else:
-        assert read(CASES / name, writer.written).dropped == {}
-
-
-# --- one object of each format -------------------------------------------------------------------------------------------------
 
 TOOL = {"name": "get_weather", "parameters": {"type": "object", "properties": {"town": {"type": "string"}}}}
 USER, HUMAN = {"role": "user", "content": "Weather in Oslo?"}, {"from": "human", "value": "Weather in Oslo?"}
@@ -206,6 +130,69 @@ OBJECTS = {  # as the page or the issue that is named has it -> the messages aft
     ),
     "functions beside an empty list of tools": ({**chat(asks(), tools=[]), "functions": [TOOL]}, (BARE,)),
     "a null weight": (chat(says("3", weight=None)), (COLD,)),
+    "LangChain: args, and no function around them": (
+        chat(says("", tool_calls=[{"name": "get_weather", "args": {"town": "Oslo"}, "id": "a", "type": "tool_call"}])),
+        (CALLED,),
+    ),
+    "Llama: parameters in a listed call": (
+        chat(says("", tool_calls=[{"function": {"name": "get_weather", "parameters": {"town": "Oslo"}}}])),
+        (CALLED,),
+    ),
+    "null arguments in the text": (chat(says('<tool_call>{"name": "get_weather", "arguments": null}</tool_call>')), (BARE,)),
+    "LLaMA-Factory: a call without arguments": (chat({"role": "function_call", "content": '{"name": "get_weather"}'}), (BARE,)),
+    "two calls between one pair of marks": (
+        chat(says(f"<tool_call>\n{TEXT}\n{json.dumps({**CALL, 'arguments': {}})}\n</tool_call>")),
+        (Message("assistant", "", (OSLO, *BARE.calls)),),
+    ),
+    "Hermes: results of two calls in one message": (
+        chat(
+            says(f"<tool_call>\n{TEXT}\n</tool_call>\n<tool_call>\n{TEXT}\n</tool_call>"),
+            {"role": "tool", "content": "<tool_response>\n3\n</tool_response>\n<tool_response>\n3\n</tool_response>"},
+            says("3"),
+        ),
+        (Message("assistant", "", (OSLO, OSLO)), RESULT, RESULT, COLD),
+    ),
+    "ms-swift: words, and a call as a message of its own": (
+        chat(says("I look.", reasoning_content="Hm."), {"role": "tool_call", "content": TEXT}, {"role": "tool_response", "content": "3"}),
+        (Message("assistant", "I look.", (OSLO,), thought="Hm."), RESULT),
+    ),
+    "an answer with weight 0 whose call is bad": (
+        chat(says("<tool_call>{</tool_call>", weight=0), USER, says(f"<tool_call>{TEXT}</tool_call>")),
+        (Message("assistant", "<tool_call>{</tool_call>", is_learned=False), ASKED, CALLED),
+    ),
+    "an answer with weight 0 that calls what is not offered": (
+        chat(says("", weight=0, function_call={"name": "get_wether", "arguments": "{}"}), USER, says("3")),
+        (Message("assistant", "", (Call("get_wether", {}),), is_learned=False), ASKED, COLD),
+    ),
+    "Arrow: a function_call whose parts are null": (chat(says("3", function_call={"name": None, "arguments": None})), (COLD,)),
+    "a chat API's refusal": (chat(says(None, refusal="3")), (COLD,)),
+    "a part that is a thought": (
+        chat(says([{"type": "thinking", "thinking": "Hm.", "signature": "x"}, {"type": "text", "text": "3"}])),
+        (replace(COLD, thought="Hm."),),
+    ),
+    "one function twice, as MCP declares it": (chat(says("3"), tools=[{"name": "get_weather", "inputSchema": {}}] * 2), (COLD,)),
+    "functions as str() of Python writes them": (chat(says("3")) | {"tools": str([TOOL])}, (COLD,)),
+    "nvidia/When2Call: functions as texts in a list": (
+        chat(says(f"<TOOLCALL>[{TEXT}]</TOOLCALL>"), tools=[json.dumps(TOOL)]),
+        (CALLED,),
+    ),
+    "calls as texts in a list": (chat(says("", tool_calls=[TEXT])), (CALLED,)),
+    "a result of nothing": (
+        chat(asks(), {"role": "tool", "content": None}, says("3")),
+        (BARE, Message("tool", ""), COLD),
+    ),
+    "TRL, dataset formats: prompt and completion": (
+        {
+            "prompt": [USER, says("Where?"), {"role": "user", "content": "Oslo"}],
+            "completion": [asks(arguments={"town": "Oslo"})],
+            "tools": [TOOL],
+        },
+        (Message("assistant", "Where?", is_learned=False), Message("user", "Oslo"), CALLED),
+    ),
+    "argilla/apigen-function-calling: words where no function fits": (
+        {"query": ASKED.content, "answers": "The query cannot be answered.", "tools": json.dumps([TOOL])},
+        (Message("assistant", "The query cannot be answered."),),
+    ),
 }
 
 
@@ -221,11 +208,23 @@ def test_a_role_of_functions_without_one():
         dialogue_of(chat({"role": "tool_call", "content": "weather!"}), 1)
 
 
+def test_weights_of_parts_of_an_answer_are_not_ignored():
+    """As axolotl has them: offsets of what is learned."""
+    with pytest.raises(DroppedError, match=r"^a weight other than 0 and 1$"):
+        dialogue_of(chat(says("3", train_detail=[{"begin_offset": 0, "end_offset": 0, "train": True}], train=True)), 1)
+
+
+def test_a_system_may_be_parts_of_text():
+    record = {"system": [{"type": "text", "text": "Be brief."}], **chat(says("3"))}
+    assert dialogue_of(record, 1).messages[0] == Message("system", "Be brief.")
+
+
 DROPPED = {
     "a call in the text that cannot be read": chat(says("<tool_call>{</tool_call>")),
     "calls in the text and others beside it": chat({**asks(), "content": f"<tool_call>{TEXT}</tool_call>"}),
     "calls in tool_calls and in function_call": chat({**asks(), "function_call": CALL}),
     "a weight other than 0 and 1": chat(says("3", weight=0.5)),
+    "arguments that are no object": chat(says("", tool_calls=[{"function": {"name": "get_weather", "kwargs": {"town": "Oslo"}}}])),
     "no answer with a weight": chat(says("3", weight=0)),
     "content that is no text": chat({"role": "user", "content": [{"type": "image_url", "image_url": {}}]}, says("x")),
     "tools that are no list": {**chat(says("x")), "tools": "{"},
@@ -293,6 +292,12 @@ def test_results_have_the_identifier_and_the_name_of_their_call():
 PYTHONIC = {
     '[f(a=1, b="x, (y)"), g()]': (Call("f", {"a": 1, "b": "x, (y)"}), Call("g", {})),
     "[Newton's Law (a=[1, -2.5], b={'c': None, 'd': True})]": (Call("Newton's Law", {"a": [1, -2.5], "b": {"d": True}}),),
+    '[f(from="USD", to="EUR", class=1, in=True)]': (Call("f", {"from": "USD", "to": "EUR", "class": 1, "in": True}),),
+    '[f(max-results=5, user.id="x", $top=1), g(城市="北京")]': (
+        Call("f", {"max-results": 5, "user.id": "x", "$top": 1}),
+        Call("g", {"城市": "北京"}),
+    ),
+    '[ f ( a = "two\nlines, (b=1)", b = [1, {"c": "d"}], ) ]': (Call("f", {"a": "two\nlines, (b=1)", "b": [1, {"c": "d"}]}),),
     r'[f(a="it\'s \d", b=true, c=null)]': (Call("f", {"a": r"it's \d", "b": True}),),
 }
 
@@ -303,7 +308,24 @@ def test_calls_of_toolace(text, calls):
     assert found.messages[1].calls == calls
 
 
-NO_LITERALS = ("a=b", "a=1, 2", "a=g()", "a=1e999", "a='\\ud800'", "a={1: 2, **x}", "a=" + "[" * 99)
+def test_words_after_a_list_of_calls_stand_beside_them():
+    found = dialogue_of(chat(says('[get_weather(town="Oslo")] I will tell.')), 1)
+    assert found.messages[1] == Message("assistant", "I will tell.", (OSLO,))
+
+
+UNKNOWN = ['[get_weather("Oslo")]', '[get_weather (v2)(town="Oslo")]', f"```json\n[{TEXT}]\n```", f"functools[{TEXT}]", f"I look: {TEXT}"]
+
+
+@pytest.mark.parametrize("text", UNKNOWN)
+def test_what_calls_a_function_in_a_form_that_is_not_known_is_not_learned_as_words(text):
+    with pytest.raises(DroppedError, match=r"^a call in a form that is not known$"):
+        dialogue_of(chat(says(text)), 1)
+    words = text.replace("get_weather", "see")
+    for more in (chat(says(words)), chat(says(text, weight=0), USER, says("3"))):
+        assert not dialogue_of(more, 1).messages[1].calls
+
+
+NO_LITERALS = ("a=1, a=2", "a=b", "a=1, 2", "a=g()", "a=1e999", "a='\\ud800'", "a={1: 2, **x}", "a=" + "[" * 99)
 
 
 @pytest.mark.parametrize("arguments", NO_LITERALS)
@@ -315,55 +337,3 @@ def test_what_is_meant_for_a_call_of_toolace_and_is_none(arguments):
 @pytest.mark.parametrize("text", ["[f(a=1)", "[see (1)]", "[1] f(a=1)", "[link](https://x)"])
 def test_a_text_in_brackets(text):
     assert dialogue_of(chat(says(text)), 1).messages[1].content == text
-
-
-# --- any mixture ---------------------------------------------------------------------------------------------------------------
-
-LINES = [line for name in READ for line in (CASES / name).read_text().splitlines()]
-JSON = st.recursive(
-    st.one_of(st.none(), st.booleans(), st.integers(-9, 9), st.sampled_from(["", "x", TEXT, "[]", "assistant", "tool"])),
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=3), st.dictionaries(st.sampled_from(["role", "content", "name", "type"]), inner, max_size=3)
-    ),
-    max_leaves=8,
-)
-
-
-def spoiled(value, draw):
-    """The value with one thing in it replaced by any other."""
-    if isinstance(value, dict) and value:
-        key = draw(st.sampled_from(sorted(value)))
-        if draw(st.booleans()):
-            return {**value, key: draw(JSON)}
-        return {**value, key: spoiled(value[key], draw)}
-    if isinstance(value, list) and value:
-        place = draw(st.integers(0, len(value) - 1))
-        return [*value[:place], spoiled(value[place], draw), *value[place + 1 :]]
-    return draw(JSON)
-
-
-@given(st.data())
-def test_no_object_raises_anything_but_its_reason(data):
-    """Whatever is read can be written by a template, or has its reason as well."""
-    record = spoiled(json.loads(data.draw(st.sampled_from(LINES))), data.draw)
-    with contextlib.suppress(DroppedError):
-        dialogue = dialogue_of(record, 1)
-        names = {tool["function"]["name"] for tool in dialogue.tools}
-        assert all(call.name in names for message in dialogue.messages for call in message.calls)
-        assert len(dialogue.answers) == sum(len(one.spans) for one in STRIPS.written(dialogue)) > 0
-
-
-@given(st.lists(st.sampled_from(LINES), min_size=1, max_size=6), st.booleans(), st.integers(0, 40))
-def test_each_line_is_read_or_dropped_once_in_any_order_torn_or_as_a_list(tmp_path_factory, lines, is_list, torn):
-    path = tmp_path_factory.getbasetemp() / "mixture.json"
-    text = f"[{','.join(lines)}]" if is_list else "\n".join(lines)
-    path.write_text(text[: len(text) - torn])
-    try:
-        found = read(path)
-    except DialogueError as error:
-        if torn or "no call in" in str(error):
-            return
-        raise
-    assert found.num_lines == len(found.dialogues) + found.num_dropped == len(lines)
-    dropped = [number for places in found.dropped.values() for number in places]
-    assert sorted([*(one.line for one in found.dialogues), *dropped]) == list(range(1, len(lines) + 1))

@@ -161,6 +161,40 @@ def test_only_answers_are_learned_up_to_their_end_mark(name, tmp_path):
     assert tokens.num_said == sum(target != IGNORED for target in tokens.targets)
 
 
+OPENS = ("DeepSeek-R1", "Gemma 4")  # templates that open a thought for a model, and write none for an answer that is given
+GEMMA4 = (
+    "{% for m in messages %}{% if m.role == 'user' %}[user]{{ m.content }}|{% else %}[assistant]\n{{ m.content }}|{% endif %}{% endfor %}"
+)
+GEMMA4 += "{% if add_generation_prompt %}[assistant]\n(thought)(/thought){% endif %}"
+
+
+@pytest.mark.parametrize(("source", "mark"), [(TEMPLATES["DeepSeek-R1"], "[A]"), (GEMMA4, "[assistant]\n")], ids=OPENS)
+def test_the_mark_of_an_assistant_is_of_the_prompt_also_where_that_opens_a_thought(source, mark, tmp_path):
+    """As the templates of DeepSeek-R1-Distill (an open thought) and gemma-4 (an empty one) write a prompt."""
+    template, dialogue = Template(source, SPECIAL), dialogue_of(tmp_path, TALKS["result"])
+    found = [(one.text[:begin], one.text[begin:end]) for one in template.written(dialogue) for begin, end in one.spans]
+    assert [prompt.endswith(mark) for prompt, _ in found] == [True, True]
+    assert not any(mark in answer for _, answer in found)
+    assert template.prompt(dialogue) == found[0][0]
+
+
+@pytest.mark.parametrize(
+    ("name", "talk", "num"),
+    [
+        ("Qwen3", "thought", 0),
+        ("Qwen3-Thinking", "thought in text", 0),
+        ("Qwen2.5", "thought", 1),
+        ("DeepSeek-R1", "thought in text", 1),
+        ("Llama 3.1", "said", 1),
+        ("Qwen2.5", "said", 0),
+    ],
+)
+def test_answers_of_which_a_template_leaves_something_out_are_counted(name, talk, num, tmp_path):
+    """Llama 3.1 writes no words beside a call, and DeepSeek-R1 no thought of an answer that is given."""
+    talks = {**TALKS, "said": [ASKED, calls("Oslo", content="I look."), result(), COLD]}
+    assert sum(one.num_shortened for one in template_of(name).written(dialogue_of(tmp_path, talks[talk]))) == num
+
+
 # --- templates that cannot be used, or write calls in a form that nobody else has ------------------------------------------------
 
 LOOP = "{% for m in messages %}[{{ m.role }}]{{ m.content }}|{% endfor %}"

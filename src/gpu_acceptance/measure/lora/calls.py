@@ -1,15 +1,13 @@
 """Dialogues with function calls, and the calls in generated text."""
 
-import ast
 import hashlib
-import json
 import re
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from gpu_acceptance.base.strict_json import StrictJsonError, parse, parse_first
+from gpu_acceptance.base.strict_json import StrictJsonError, parse, parse_all, parse_first
+from gpu_acceptance.measure.lora import pythonic
 
 Role = Literal["system", "user", "assistant", "tool"]
 _HASHES = 2**64
@@ -30,8 +28,8 @@ _THINK, _THOUGHT = "<think>", "</think>"
 _END = re.compile(r"<\|(?:im_end|endoftext|end_of_text|eot_id|eom_id|end)\|>|</s>|<end_of_turn>")  # end marks that a tokenizer may show
 _BEGIN = "<|python_tag|>"  # as Llama 3.1 marks a call
 _QUOTED = re.compile(r"""\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"arguments"\s*:\s*'(.*)'\s*\}""", re.DOTALL)
-_PYTHONIC = re.compile(r"\[[^\[\](){}=\"]+\(\s*(?:[A-Za-z_]\w*\s*=|\))")  # ToolACE, Llama 4: [name(key=value), ...]
-_WORDS = {"true": True, "false": False, "null": None}
+_ARGUMENTS_IN = ("arguments", "parameters", "args", "input")  # the last three: Llama, LangChain, parts of a content
+_BESIDE = {"name", "id", "index", "type"}  # what a call without arguments may have
 
 
 class DialogueError(ValueError):
@@ -145,8 +143,11 @@ class _NoCallError(ValueError):
     """A text that tries to call, and is not a valid call."""
 
 
-def find_calls(text: str, form: Form | None = None) -> Found:
-    """Parse all calls of a text. If one of several cannot be parsed, the result has no calls but a problem. Never raises."""
+def find_calls(text: str, form: Form | None = None, *, is_call: bool = False) -> Found:
+    """Parse all calls of a text. If one of several cannot be parsed, the result has no calls but a problem. Never raises.
+
+    `is_call`: an object or a list in it, with nothing around, is meant for calls, whatever keys it has.
+    """
     if len(text) > MOST_TEXT:
         return Found(problem=f"longer than {MOST_TEXT} characters")
     begin, end = (form.begin, form.end) if form else ("", "")
@@ -154,7 +155,7 @@ def find_calls(text: str, form: Form | None = None) -> Found:
     thought, text = split_thought(_END.split(text, maxsplit=1)[0].strip())
     text = text.removeprefix(_BEGIN).strip()
     try:
-        calls, content = _found(text, begin)
+        calls, content = _found(text, begin, is_call=is_call)
     except _NoCallError as error:
         return Found(problem=str(error))
     if len(calls) > MOST_CALLS:
@@ -171,7 +172,7 @@ def split_thought(text: str) -> tuple[str, str]:
     return text[: len(text) - len(said)], said
 
 
-def _found(text: str, begin: str) -> tuple[list[Call], str]:
+def _found(text: str, begin: str, *, is_call: bool) -> tuple[list[Call], str]:
     """Return the calls of an answer, and its text beside them, which is all of it where it does not call."""
     if begin and begin in text:
         before, _, rest = text.partition(begin)
@@ -185,10 +186,17 @@ def _found(text: str, begin: str) -> tuple[list[Call], str]:
     if _FUNCTION in text:
         before, *blocks = text.split(_FUNCTION)
         return [_tagged(block) for block in blocks], before
-    is_meant = text.startswith(("{", "[")) and '"name"' in text and ('"arguments"' in text or '"parameters"' in text)
-    if is_meant or (_PYTHONIC.match(text) and text.endswith(")]")):
+    is_meant = is_call or ('"name"' in text and ('"arguments"' in text or '"parameters"' in text))
+    if is_meant and text.startswith(("{", "[")):
         return _block(text), ""
-    return [], text
+    if not pythonic.begins(text):
+        return [], text
+    try:
+        return _pythonic(text)
+    except _NoCallError:
+        if pythonic.ends(text):
+            raise
+        return [], text
 
 
 def _fenced(text: str, begin: str, end: str) -> tuple[list[str], str]:
@@ -216,16 +224,35 @@ def _objects(text: str) -> Iterator[Call]:
 
 
 def _block(text: str) -> list[Call]:
-    """Return the calls of an object, or of a list of them, in JSON or as Python would write them."""
+    """Return the calls of objects that follow one another, or of a list of them, in JSON or as Python would write them."""
     text = text.strip()
-    if _PYTHONIC.match(text):
-        return list(_pythonic(text))
+    if pythonic.begins(text):
+        calls, rest = _pythonic(text)
+        if rest:
+            raise _NoCallError("more after the list of calls")
+        return calls
     if not text.startswith("["):
-        return [_call(text)]
+        return _in_a_row(text)
     calls = [_call_of(one) for one in _parsed_or_literal(text)]
     if not calls:
         raise _NoCallError("a list of no calls")
     return calls
+
+
+def _in_a_row(text: str) -> list[Call]:
+    try:
+        values = parse_all(text)
+    except StrictJsonError:
+        return [_call(text)]
+    return list(map(_call_of, values)) or [_call(text)]
+
+
+def _pythonic(text: str) -> tuple[list[Call], str]:
+    try:
+        calls, rest = pythonic.calls_in(text)
+    except ValueError as error:
+        raise _NoCallError(str(error)) from None
+    return [Call(*call) for call in calls], rest
 
 
 def _after_mark(text: str) -> list[Call]:
@@ -244,84 +271,6 @@ def _tagged(text: str) -> Call:
     return Call(name.strip(), arguments_of(inside.strip()))
 
 
-def _pythonic(text: str) -> Iterator[Call]:
-    """Yield the calls of `[name(key=value), ...]`, in which a name may have blanks and values are literals."""
-    place, is_last = 1, False
-    while not is_last:
-        begin = text.find("(", place)
-        end = _closing(text, begin) if begin > 0 else -1
-        name, following = text[place:begin].strip(), text[end + 1 :].lstrip() if end > 0 else ""
-        if not name or not following or following[0] not in ",]":
-            raise _NoCallError("a list of calls that does not end, or a call in it without a name")
-        yield Call(name, _keywords(text[begin + 1 : end]))
-        is_last, place = following[0] == "]", len(text) - len(following) + 1
-    if text[place:].strip():
-        raise _NoCallError("more after the list of calls")
-
-
-def _closing(text: str, begin: int) -> int:
-    """Return the place of the bracket that closes the one at `begin`, or -1."""
-    depth, quote, place = 0, "", begin
-    while place < len(text):
-        char = text[place]
-        if quote:
-            place += char == "\\"
-            quote = "" if char == quote else quote
-        elif char in "\"'":
-            quote = char
-        else:
-            depth += (char in "([{") - (char in ")]}")
-            if depth == 0:
-                return place
-        place += 1
-    return -1
-
-
-def _keywords(text: str) -> dict[str, Any]:
-    try:
-        call = _expression(f"f({text})")
-        if not isinstance(call, ast.Call) or call.args or not isinstance(call.func, ast.Name):
-            raise ValueError(text)
-        return dict(_as_json({str(keyword.arg): keyword.value for keyword in call.keywords}))
-    except ValueError:
-        raise _NoCallError("arguments that are no literals with names") from None
-
-
-def literal_of(text: str) -> Any:
-    """Return the value of a literal of Python that JSON could hold as well. Raises ValueError."""
-    return _as_json({"": _expression(text)})[""]
-
-
-def _expression(text: str) -> ast.expr:
-    try:
-        with warnings.catch_warnings():  # of an escape that Python does not know
-            warnings.simplefilter("ignore")
-            return ast.parse(text, mode="eval").body
-    except (SyntaxError, RecursionError, MemoryError) as error:
-        raise ValueError(error) from None
-
-
-def _as_json(nodes: Mapping[str, ast.expr]) -> Any:
-    """Return the values as JSON has them: a name of `_WORDS` is its value. Raises ValueError."""
-    try:
-        return parse(json.dumps({name: _literal(node) for name, node in nodes.items()}))
-    except (TypeError, RecursionError) as error:  # a key that cannot be one
-        raise ValueError(error) from None
-
-
-def _literal(node: ast.expr) -> Any:
-    if isinstance(node, ast.Name) and node.id in _WORDS:
-        return _WORDS[node.id]
-    if isinstance(node, ast.List | ast.Tuple):
-        return [_literal(one) for one in node.elts]
-    if isinstance(node, ast.Dict):
-        values = {_literal(key) if key else None: _literal(value) for key, value in zip(node.keys, node.values, strict=True)}
-        if len(values) < len(node.keys):
-            raise ValueError("a key is given twice")
-        return values
-    return ast.literal_eval(node)
-
-
 def _call(text: str) -> Call:
     if quoted := _QUOTED.fullmatch(text.strip()):
         name, inner = quoted.groups()
@@ -337,18 +286,26 @@ def _call(text: str) -> Call:
 def _call_of(value: Any) -> Call:
     if not isinstance(value, dict):
         raise _NoCallError("a call that is no object")
-    keys = value.keys() & {"arguments", "parameters"}
-    if not isinstance(value.get("name"), str) or not value["name"] or len(keys) != 1:
-        raise _NoCallError("an object without a name, or without arguments")
-    return Call(value["name"], arguments_of(value[keys.pop()]))
+    return call_from(value["function"] if isinstance(value.get("function"), dict) else value)
+
+
+def call_from(told: Mapping[str, Any]) -> Call:
+    """Return the call of an object with a name and arguments, of which there may be none. Raises ValueError."""
+    name, keys = told.get("name"), [key for key in _ARGUMENTS_IN if told.get(key) is not None]
+    if not isinstance(name, str) or not name:
+        raise _NoCallError("a call without a function's name")
+    unknown = {key for key, value in told.items() if value is not None} - _BESIDE
+    if len(keys) > 1 or (unknown and not told.keys() & set(_ARGUMENTS_IN)):
+        raise _NoCallError("arguments that are no object")
+    return Call(name, arguments_of(told[keys[0]]) if keys else {})
 
 
 def arguments_of(value: Any) -> dict[str, Any]:
-    """Return the arguments, from an object or from its text in JSON. Raises ValueError."""
-    found = _parsed(value) if isinstance(value, str) else value
-    if not isinstance(found, dict):
+    """Return the arguments, from an object or from its text in JSON; a blank text and null are none. Raises ValueError."""
+    found = _parsed(value.strip() or "null") if isinstance(value, str) else value
+    if not isinstance(found, dict | None):
         raise _NoCallError("arguments that are no object")
-    return found
+    return found or {}
 
 
 def _parsed_or_literal(text: str) -> Any:
@@ -357,7 +314,7 @@ def _parsed_or_literal(text: str) -> Any:
         return _parsed(text)
     except _NoCallError:
         try:
-            return literal_of(text)
+            return pythonic.literal_of(text)
         except ValueError:
             pass
         raise

@@ -8,13 +8,15 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from gpu_acceptance.base.strict_json import StrictJsonError, parse_first
-from gpu_acceptance.measure.lora.calls import DroppedError, literal_of
+from gpu_acceptance.base.strict_json import StrictJsonError, parse_all, parse_first
+from gpu_acceptance.measure.lora.calls import DroppedError
+from gpu_acceptance.measure.lora.pythonic import literal_of
 
 _OFFERED = re.compile(r"\[\s*\{")  # where a list of functions begins in a text
 _TOOLS_MARK, _TOOLS_END = "<tools>", "</tools>"
 _TOOLS = re.compile(rf"{_TOOLS_MARK}(?:(?!{_TOOLS_MARK}).)*?{_TOOLS_END}", re.DOTALL)
 _TYPES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean", "list": "array", "dict": "object"}
+_PARAMETERS = {"input_schema": "parameters", "inputSchema": "parameters"}  # of some chat APIs, and of MCP
 _KEEPS_NULL = {"default", "const", "enum", "examples"}
 
 
@@ -25,9 +27,10 @@ def tools_of(offered: Sequence[Any]) -> list[dict[str, Any]]:
         function = one.get("function", one) if isinstance(one, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str) or not function["name"]:
             raise DroppedError("a function without a name is offered")
-        names = {"input_schema": "parameters"}  # in some chat APIs
-        told = {names.get(key, key): value for key, value in function.items() if (key, value) != ("type", "function")}
-        found.append({"type": "function", "function": _declared(told)})
+        told = {_PARAMETERS.get(key, key): value for key, value in function.items() if (key, value) != ("type", "function")}
+        told |= {"parameters": schema_of(told["parameters"])} if told.get("parameters") else {}
+        if (declared := {"type": "function", "function": _declared(told)}) not in found:
+            found.append(declared)
     if len({one["function"]["name"] for one in found}) < len(found):
         raise DroppedError("two functions of one name are offered")
     return found
@@ -65,18 +68,14 @@ def offered_in(system: str) -> tuple[list[Any], str]:
 
 def _in_a_row(text: str) -> list[Any]:
     """Parse a list, or objects one after the other, in JSON; or one value as Python would write it. Raises DroppedError."""
-    found, place, text = [], 0, text.strip()
     try:
-        while place < len(text):
-            value, place = parse_first(text, place)
-            found += value if isinstance(value, list) else [value]
+        values = parse_all(text)
     except StrictJsonError:
         try:
-            value = literal_of(text)
+            values = [literal_of(text.strip())]
         except ValueError:
             raise DroppedError("functions that are no JSON") from None
-        return value if isinstance(value, list) else [value]
-    return found
+    return [one for value in values for one in (value if isinstance(value, list) else [value])]
 
 
 def schema_of(parameters: Any) -> Any:

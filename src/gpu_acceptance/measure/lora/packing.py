@@ -3,6 +3,7 @@
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import torch
@@ -75,14 +76,24 @@ class Scribe:
         return [self._tokens(part, dialogue.line) for part in self._template.written(dialogue)]
 
     def _tokens(self, part: Written, line: int) -> Tokens:
-        found = self.tokenizer(part.text, add_special_tokens=False, return_offsets_mapping=True)
-        ids = list(found["input_ids"])
-        are_learned = [any(begin <= first < end for begin, end in part.spans) for first, _ in found["offset_mapping"]]
+        ids, places = self._placed(part.text, [0])
+        if any(first < begin < end for begin, _ in part.spans for first, end in places):
+            ids, places = self._placed(part.text, [0, *(begin for begin, _ in part.spans)])
+        are_learned = [any(begin <= first < end for begin, end in part.spans) for first, _ in places]
         if (largest := max(ids)) >= self._vocabulary:
             seen = f"token {largest:,}, and the model has {self._vocabulary:,}"
             raise FitError(f"line {line}: {seen}: the tokenizer is of another model")
         targets = [token if is_learned else IGNORED for token, is_learned in zip(ids[1:], are_learned[1:], strict=True)]
         return Tokens(ids, [*targets, IGNORED], sum(len(self._ids(part.text[begin:end])) for begin, end in part.spans))
+
+    def _placed(self, text: str, begins: Sequence[int]) -> tuple[list[int], list[tuple[int, int]]]:
+        """Return tokens and their places. None crosses a place of `begins`: a model goes on from the tokens of its prompt."""
+        ids, places = list[int](), list[tuple[int, int]]()
+        for begin, end in pairwise([*begins, len(text)]):
+            found = self.tokenizer(text[begin:end], add_special_tokens=False, return_offsets_mapping=True)
+            ids += found["input_ids"]
+            places += [(begin + first, begin + last) for first, last in found["offset_mapping"]]
+        return ids, places
 
     def _ids(self, text: str) -> list[int]:
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])

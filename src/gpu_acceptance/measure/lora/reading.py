@@ -20,6 +20,14 @@ WANTED = (
     'one object a line, or one list of them: {"messages": [...], "tools": [...]}, or as ShareGPT (Hermes, ToolACE, APIGen-MT), xLAM and '
     "glaive-function-calling-v2 have them"
 )
+_PANDAS = "python -c \"import pandas; pandas.read_{0}(FILE).to_json(NEW, orient='records', lines=True)\""
+_PACKED = {  # first bytes -> what it is, and how it becomes lines
+    b"PAR1": ("Parquet", _PANDAS.format("parquet")),
+    b"ARROW1": ("Arrow", _PANDAS.format("feather")),
+    b"\x1f\x8b": ("gzip", "gunzip FILE"),
+    b"\x28\xb5\x2f\xfd": ("zstd", "unzstd FILE"),
+    b"PK\3\4": ("zip", "unzip FILE"),
+}
 _BLANK = re.compile(r"[ \t\r\n]*")
 _MOST_REASONS, _MOST_PLACES = 5, 3  # in a message
 
@@ -97,6 +105,10 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
         if found.st_size > MOST_BYTES:
             raise DialogueError(f"{path}: {found.st_size:,} bytes; wanted: at most {MOST_BYTES:,}, a part of it will do")
         with path.open("rb") as file:
+            start = file.read(max(map(len, _PACKED)))
+            for kind, convert in (how for mark, how in _PACKED.items() if start.startswith(mark)):
+                raise DialogueError(f"{path}: {kind}, not text; convert it: {convert}; wanted: {WANTED}")
+            file.seek(0)
             yield file
     except OSError as error:
         raise DialogueError(f"{path}: cannot be read: {error.strerror}; wanted on every node: {WANTED}") from None

@@ -6,6 +6,7 @@ functions, or writes no calls, gets both as text, in the form of Hermes.
 """
 
 import hashlib
+import itertools
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -30,6 +31,7 @@ _TOOL = {
 }
 _CALL = Call(_NAME, {"city": "Oslo"}, "call00000")
 _LONG_CALL = replace(_CALL, id="call_Ab12Cd34Ef56Gh78Ij90Kl12")  # as many chat APIs give them
+_THOUGHT_MARKS = re.compile(r"</?think>")
 _SHORT_ID = re.compile(r"[A-Za-z0-9]{9}")
 _OFFER = """\
 You can call these functions:
@@ -62,6 +64,7 @@ class Written:
 
     text: str
     spans: tuple[tuple[int, int], ...]  # begin and end of each answer that is learned
+    num_shortened: int = 0  # answers of which the template leaves out a thought, or words beside calls
 
 
 class Template:
@@ -76,7 +79,7 @@ class Template:
             self._compiled = self._sandbox.from_string(source)
         except Exception as error:  # also one of Python's compiler, of the code that is made of it
             raise TemplateError(f"cannot be compiled: {_shown(error)}") from None
-        self.shortens_ids = False
+        self._header, self.shortens_ids = "", False
         self.is_native, self.form = self._tried()
         self.shortens_ids = self.is_native and self._wants_short_ids()
 
@@ -93,7 +96,8 @@ class Template:
             if read.problem or read.calls != dialogue.messages[place].calls:
                 raise _UnwrittenError("does not write an answer so that its calls can be read again")
             before = found.pop() if found and prompt.startswith(found[-1].text) else Written("", ())
-            found.append(Written(prompt + answer, (*before.spans, (len(prompt), len(prompt) + len(answer)))))
+            num_shortened = before.num_shortened + _is_shortened(dialogue.messages[place], answer)
+            found.append(Written(prompt + answer, (*before.spans, (len(prompt), len(prompt) + len(answer))), num_shortened))
         return found
 
     def prompt(self, dialogue: Dialogue) -> str:
@@ -108,7 +112,8 @@ class Template:
         if answered.startswith(opened) and len(answered) > len(opened):
             return opened, answered[len(opened) :]
         before = self._text(dialogue, place, is_asked=False)
-        for asked in (before, before.rstrip()):  # some open a thought for a model, and write none for an answer that is given
+        # Some open a thought for a model, and write none for an answer that is given.
+        for asked in (before + self._header, before, before.rstrip()):
             if answered.startswith(asked) and len(answered) > len(asked):
                 return asked, answered[len(asked) :]
         last = dialogue.messages[place - 1].content.strip()
@@ -139,7 +144,9 @@ class Template:
         for self.is_native in (True, False):
             self._sandbox.begin(TRIAL_STEPS)
             try:
-                _, plain = self._cut(Dialogue((_TOOL,), (asked, Message("assistant", _ANSWER)), 0), 1)
+                answered = Dialogue((_TOOL,), (asked, Message("assistant", _ANSWER)), 0)
+                self._header = self._found_header(answered)
+                _, plain = self._cut(answered, 1)
                 prompt, called = self._cut(Dialogue((_TOOL,), (asked, Message("assistant", "", (_CALL,))), 0), 1)
             except _UnwrittenError as error:
                 problems.append(error.why)
@@ -151,6 +158,12 @@ class Template:
                     return self.is_native, form
             problems.append("does not write all of a question, an answer, and a call that can be read again")
         raise TemplateError(problems[-1])
+
+    def _found_header(self, answered: Dialogue) -> str:
+        """Return what begins the answer of this dialogue, and the prompt for it as well: the mark of an assistant."""
+        before, *others = (self._text(answered, num, is_asked=is_asked) for num, is_asked in ((1, False), (1, True), (2, False)))
+        pairs = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(*others, strict=False))
+        return "".join(char for char, _ in pairs).removeprefix(before) if all(one.startswith(before) for one in others) else ""
 
     def _wants_short_ids(self) -> bool:
         """Return True if the template refuses a call and its result for their identifiers alone: Mistral's want nine letters or digits."""
@@ -167,6 +180,10 @@ class Template:
             if len(refusals) == 1:
                 return True
         return False
+
+
+def _is_shortened(message: Message, answer: str) -> bool:
+    return any(part.strip() not in answer for part in (message.thought, *_THOUGHT_MARKS.split(message.content)))
 
 
 def _with_short_ids(message: Message) -> Message:

@@ -1,8 +1,9 @@
 """Jobs that are made to fail, with something else planted in their ranks than what they do: for tests of gpu_acceptance.measure.failure."""
 
 import secrets
-import socket
 from pathlib import Path
+
+from ports import free_port
 
 from gpu_acceptance.measure import failure as job
 from gpu_acceptance.measure.failure import Place
@@ -41,9 +42,7 @@ def place(num_ranks=2):
 
 def nodes(*num_ranks):
     """One place for each of these nodes, all on this machine."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     return [Place(node, len(num_ranks), number, "127.0.0.1", port) for node, number in enumerate(num_ranks)]
 
 

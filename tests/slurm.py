@@ -3,13 +3,10 @@
 Its GPUs are device files without a driver, given to whole nodes (--exclusive) and to who asks. Of a third node there is only the name.
 """
 
-import contextlib
 import os
 import pwd
-import random
 import shutil
 import signal
-import socket
 import stat
 import subprocess
 import tempfile
@@ -21,6 +18,7 @@ from pathlib import Path
 import pytest
 import yaml
 from clean_environment import clean_environment
+from ports import free_port
 from suite import PYTHON, shipped_suite
 from waiting import wait_until
 
@@ -93,7 +91,7 @@ class Slurm:
         for folder in (self.folder / "state", self.folder / "log", self._spool / "node1", self._spool / "node2"):
             folder.mkdir()
         self._start_munge()
-        ports = _free_ports(3)
+        ports = [free_port() for _ in range(3)]
         places = {"dir": self.folder, "spool": self._spool, "munge": self._munge}
         self._conf.write_text(CONF.format(**places, ports=ports, cpus=self._cpus, task_plugin=self._task_plugin))
         for number in (0, 1):  # a major number for experiments, behind which there is no driver (Linux, devices.txt)
@@ -131,7 +129,7 @@ class Slurm:
         """A shipped batch file in this suite's folder, on both nodes, one rank each."""
         output = suite / "job.txt"
         command = ["sbatch", "--parsable", "--nodes=2", f"--chdir={suite}", f"--output={output}", *options, str(batch), *arguments]
-        ours = {"PYTHON": PYTHON, "RANKS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_listener_port()), "OMP_NUM_THREADS": "1"}
+        ours = {"PYTHON": PYTHON, "RANKS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1"}
         done = subprocess.run(
             command, env={**self.environment, **ours, **(env or {})}, capture_output=True, text=True, timeout=60, check=False
         )
@@ -193,23 +191,3 @@ def slurm_suite(folder: Path, not_shown: Mapping[str, str], *subjects: str) -> P
     overlay = {"reason": "one machine that plays two nodes", "not_applicable": dict(not_shown)}
     (suite / "one-machine.yaml").write_text(yaml.safe_dump(overlay, width=1000))
     return suite
-
-
-def _free_ports(number: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(number)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
-
-
-def _listener_port() -> int:
-    """A free port that Linux gives to no client, so that it stays free until the job begins."""
-    for port in random.sample(range(20_000, 32_000), 100):
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
-    raise OSError("100 ports of 20000 to 31999 are taken")

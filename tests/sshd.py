@@ -4,6 +4,7 @@ import socket
 import subprocess
 from pathlib import Path
 
+from ports import free_port
 from waiting import wait_until
 
 from tools.system_packages import sshd
@@ -40,12 +41,6 @@ def start_sshd(key: Path, *entered: str) -> tuple[subprocess.Popen[bytes], int]:
     daemon = subprocess.Popen([*entered, daemon_path, "-D", "-f", str(config)], stdin=subprocess.DEVNULL)
     assert wait_until(lambda: _answers(port)), f"sshd on port {port} does not answer"
     return daemon, port
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _answers(port: int) -> bool:

@@ -4,7 +4,6 @@ import contextlib
 import json
 import re
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -16,6 +15,7 @@ from typing import Any
 import psutil
 import yaml
 from clean_environment import NO_KEY, clean_environment
+from ports import free_port
 from waiting import HANG_S
 from warm import Forked, fork
 
@@ -203,9 +203,7 @@ def torchrun(
 
 def two_nodes(*nodes: tuple[Path, tuple[str, ...], Mapping[str, str]], ranks: int = 1) -> list[Finished]:
     """A torchrun for each node, all on this machine: the node's suite, what else stands on its command line, and in its environment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     meeting = (f"--nnodes={len(nodes)}", "--master-addr=127.0.0.1", f"--master-port={port}", f"--nproc-per-node={ranks}")
     launchers = []
     for number, (suite, arguments, env) in enumerate(nodes):

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from hosts import NO_NAME
-from sshd import CLIENT, free_port, make_key, start_sshd
+from ports import free_port
+from sshd import CLIENT, make_key, start_sshd
 from suite import PYTHON, finished, make_suite, start
 from waiting import HANG_S
 

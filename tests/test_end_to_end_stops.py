@@ -1,11 +1,11 @@
 """Ranks end together: a lost rank, a lost leader, a signal to the launcher, -x, and two agents that end as one."""
 
 import signal
-import socket
 import time
 
 import pytest
 from faults import Fault, assert_nothing_left, assert_whole
+from ports import free_port
 from suite import PYTHON, finished, make_suite, run, start, torchrun, torchrun_command
 from waiting import HANG_S, wait_for
 
@@ -92,9 +92,7 @@ MEETING_GONE = "RendezvousConnectionError: The connection to the C10d store has 
 
 def test_two_agents_agree_and_both_end(tmp_path):
     suite = make_suite(tmp_path, "misses_on_one_rank")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     rendezvous = (
         "--nnodes=2",
         "--rdzv-backend=c10d",

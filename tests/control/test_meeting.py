@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hosts import NO_NAME
-from sshd import free_port
+from ports import free_port
 from suite import PYTHON
 from waiting import wait_until
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from sshd import free_port
+from ports import free_port
 from torch.distributed import TCPStore
 
 from gpu_acceptance.control import session as module

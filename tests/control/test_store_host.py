@@ -12,7 +12,7 @@ from datetime import timedelta
 
 import psutil
 import pytest
-from sshd import free_port
+from ports import free_port
 from torch.distributed import PrefixStore, TCPStore
 from waiting import wait_until
 

@@ -1,4 +1,4 @@
-"""What the sustained rate of a bf16 multiplication depends on: data, shape, layout and library, in one sitting on one GPU.
+"""Read what the sustained rate of a bf16 multiplication depends on: data, shape, layout and library, in one sitting on one GPU.
 
     python tools/gpu/gemm_conditions.py [--seconds=8] [--device=cpu]
 

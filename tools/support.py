@@ -4,8 +4,8 @@ Counted are the limits of each shipped profile that a run at level `full` requir
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -60,6 +60,7 @@ class Run:
     verdict: str
     level: str
     judged: frozenset[str]  # metrics
+    lowest: Mapping[str, float] = field(default_factory=dict, compare=False)  # what held against a floor, by metric
 
     @property
     def title(self) -> str:
@@ -107,9 +108,18 @@ def support_block() -> str:
 @cache
 def _table() -> list[tuple[str, list[Cell]]]:
     """By GPU its cells, those that we ran first."""
-    runs = [run for pattern in RUNS for path in sorted(REPORTS.glob(f"{pattern}{RESULTS}")) if (run := _run(path.parent))]
-    found = [_cells(name, runs) for name in profile_names(shipped_dir()) if name != CPU and not load_profile(name, shipped_dir()).nvlink_to]
+    found = [
+        _cells(name, committed_runs())
+        for name in profile_names(shipped_dir())
+        if name != CPU and not load_profile(name, shipped_dir()).nvlink_to
+    ]
     return sorted(found, key=lambda one: -sum(cell.num_judged for cell in one[1]))
+
+
+@cache
+def committed_runs() -> list[Run]:
+    """Return all runs in reports/ that were on GPUs of one kind."""
+    return [run for pattern in RUNS for path in sorted(REPORTS.glob(f"{pattern}{RESULTS}")) if (run := _run(path.parent))]
 
 
 def _run(folder: Path) -> Run | None:
@@ -117,8 +127,11 @@ def _run(folder: Path) -> Run | None:
     models = {gpu.name for rank in record.ranks for gpu in rank.gpus}
     if len(models) != 1:
         return None
-    judged = (limit.metric for limit in record.conclusion.limits if limit.status in {Status.HELD, Status.MISSED})
-    return Run(folder, models.pop(), _shape(record), record.conclusion.verdict, record.plan.profile.level, frozenset(judged))
+    limits = record.conclusion.limits
+    judged = frozenset(limit.metric for limit in limits if limit.status in {Status.HELD, Status.MISSED})
+    held = [limit for limit in limits if limit.status is Status.HELD and limit.bound == "at_least"]
+    lowest = {limit.metric: float(limit.value) for limit in held if isinstance(limit.value, float | int)}
+    return Run(folder, models.pop(), _shape(record), record.conclusion.verdict, record.plan.profile.level, judged, lowest)
 
 
 def _shape(record: RunRecord) -> Shape:

@@ -1,16 +1,13 @@
 """Limits of speed beside what committed runs have read: a floor far below every reading is one that nothing would miss."""
 
-from collections import defaultdict
+import math
 from collections.abc import Iterator
-from functools import cache
 
 import pytest
 
-from gpu_acceptance.folder.files import RESULTS, read_results
-from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.thresholds.limit import Limit, bound_at, is_of_speed, matching_reason
 from gpu_acceptance.thresholds.profile import CPU, load_profile, profile_names, shipped_dir
-from tools.support import REPORTS, RUNS
+from tools.support import Shape, committed_runs
 
 FAR = 0.4  # of the reading that is nearest
 KEPT = {  # far from all readings for a reason
@@ -20,21 +17,6 @@ KEPT = {  # far from all readings for a reason
 }
 UNREAD = {("h100-sxm", "*.mfu"): "2 H100 of one machine are on file, and one of them ran hot"}
 NAMES = [name for name in profile_names(shipped_dir()) if name != CPU and not load_profile(name, shipped_dir()).nvlink_to]
-Shape = tuple[int, int]  # nodes, GPUs of each
-
-
-@cache
-def readings() -> dict[tuple[str, Shape], dict[str, list[float]]]:
-    """Return what held, by GPU and shape of the job, and by metric."""
-    found: dict[tuple[str, Shape], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for path in (path for pattern in RUNS for path in REPORTS.glob(f"{pattern}{RESULTS}")):
-        record = read_results(path)
-        shape = record.conclusion.coverage.nodes, max(rank.local_world_size for rank in record.ranks)
-        models = {gpu.name for rank in record.ranks for gpu in rank.gpus}
-        for limit in record.conclusion.limits:
-            if limit.status is Status.HELD and isinstance(limit.value, float | int) and len(models) == 1:
-                found[next(iter(models)), shape][limit.metric].append(float(limit.value))
-    return found
 
 
 def is_a_rate(limit: Limit) -> bool:
@@ -44,14 +26,17 @@ def is_a_rate(limit: Limit) -> bool:
 def far(name: str) -> Iterator[tuple[str, float, float]]:
     """Yield the floors of a profile that no reading is near to: metric, floor, nearest reading."""
     profile = load_profile(name, shipped_dir())
-    for (device, (num_nodes, gpus_per_node)), by_metric in readings().items():
-        for metric, values in by_metric.items() if device == profile.device_name else ():
-            limit = profile.limits.get(metric)
-            if limit is None or not is_a_rate(limit) or not limit.applies(gpus_per_node, num_nodes):
-                continue
-            floor = bound_at(limit.at_least, gpus_per_node, num_nodes)
-            if floor is not None and floor < (1 - FAR) * min(values):
-                yield metric, floor, min(values)
+    nearest: dict[tuple[str, Shape], float] = {}
+    for run in committed_runs():
+        for metric, value in run.lowest.items() if run.device_name == profile.device_name else ():
+            nearest[metric, run.shape] = min(value, nearest.get((metric, run.shape), math.inf))
+    for (metric, (num_nodes, gpus_per_node)), value in nearest.items():
+        limit = profile.limits.get(metric)
+        if limit is None or not is_a_rate(limit) or not limit.applies(gpus_per_node, num_nodes):
+            continue
+        floor = bound_at(limit.at_least, gpus_per_node, num_nodes)
+        if floor is not None and floor < (1 - FAR) * value:
+            yield metric, floor, value
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -67,4 +52,4 @@ def test_what_is_kept_far_is_far():
 
 
 def test_readings_are_there():
-    assert readings()["NVIDIA H200", (1, 2)]["hbm.copy.bandwidth"]
+    assert any("hbm.copy.bandwidth" in run.lowest for run in committed_runs() if (run.device_name, run.shape) == ("NVIDIA H200", (1, 2)))

@@ -70,20 +70,16 @@ class Asker:
 
     def ask(self, name: str, *arguments: object, make: Callable[[Any], T]) -> T | Missing:
         """Return what `make` makes of the result; without a call where an argument, like the handle of a lost GPU, is missing."""
-        if lacking := next((one for one in arguments if isinstance(one, Missing)), None):
-            return lacking
-        answer = self._ask(name, arguments, make)
+        answer = self._call(name, getattr(self.pynvml, name, None), arguments, make)
         other = _OTHER_NAMES.get(name, "") if is_lacking(answer) else ""
-        instead = self._ask(other, arguments, make) if other else answer
+        instead = self._call(other, getattr(self.pynvml, other, None), arguments, make) if other else answer
         return answer if is_lacking(instead) else instead
 
-    def _ask(self, name: str, arguments: tuple[object, ...], make: Callable[[Any], T]) -> T | Missing:
-        function = getattr(self.pynvml, name, None)
+    def _call(self, name: str, function: Callable[..., Any] | None, arguments: tuple[object, ...], make: Callable[[Any], T]) -> T | Missing:
+        if lacking := next((one for one in arguments if isinstance(one, Missing)), None):
+            return lacking
         if function is None:
             return Missing(Why.NOT_SUPPORTED, f"this nvidia-ml-py has no {name}")
-        return self._call(name, function, arguments, make)
-
-    def _call(self, name: str, function: Callable[..., Any], arguments: tuple[object, ...], make: Callable[[Any], T]) -> T | Missing:
         try:
             return make(function(*arguments))
         except self.pynvml.NVMLError as error:
@@ -107,8 +103,6 @@ class Asker:
         Only one thread asks at a time: while another thread read the traffic of NVLinks, 20 to 127 of 150 readings of their errors were
         "not supported" (H200, driver 580); none with this lock, none beside another process: tools/gpu/nvlink_race.py.
         """
-        if isinstance(device, Missing):
-            return [device] * len(wanted)
         known = [(getattr(self.pynvml, name), scope) for name, scope in wanted if hasattr(self.pynvml, name)]
         with _ONE_AT_A_TIME:
             values = self._call(_FIELD_VALUES, _field_values, (self.pynvml, device, known), iter) if known else iter(())
@@ -197,9 +191,9 @@ def _sum_of(processes: Answer[tuple[GpuProcess, ...]]) -> Answer[int]:
 def _field_values(pynvml: Any, device: object, wanted: Sequence[tuple[int, int]]) -> list[Any]:
     """Ask NVML for values by field id and scope, into an array with room behind it.
 
-    NVML may write one element more than it is asked for, and nvidia-ml-py gives it no room: 3 of 20 supervisors died of SIGSEGV. In the
-    memory of one, time and latency of a reading that was made when the first workers formed stood behind what had been an array of three
-    elements, the sums of the NVLinks' errors, and over a tuple of Python's (2 H200, driver 580.159.04).
+    NVML may write one element more than it is asked for, and nvidia-ml-py gives it no room: 3 of 20 supervisors of whole runs died of
+    SIGSEGV. In the memory of one, time and latency of a reading that was made when the first workers formed stood behind what had been an
+    array of three elements, the sums of the NVLinks' errors, and over a tuple of Python's (2 H200, driver 580.159.04).
     """
     values = (pynvml.c_nvmlFieldValue_t * (len(wanted) + _SPARE))()
     for value, (field, scope) in zip(values, wanted, strict=False):

@@ -137,8 +137,8 @@ class Run:
         counters = frozenset(metric for metric in judged if matching_reason(metric, plan.profile.not_applicable) is None)
         ahead = imported_for(need for planned in plan.validations for need in planned.needs)
         most = most_risen(*shape)
-        same = agreed.group_timeout_s, counters, most, ahead, settings.allow_busy
-        self.supervisor.slot.config = WorkerConfig(rootdir, ini, files, facts, *same)
+        timeout_s = agreed.group_timeout_s
+        self.supervisor.slot.config = WorkerConfig(rootdir, ini, files, facts, timeout_s, counters, most, ahead, plan.allow_busy)
 
     def withdraw(self, problem: RefusedError) -> None:
         """Tell all ranks that this one cannot go on before anything was agreed."""

@@ -259,7 +259,8 @@ class WorkerSlot:
 
     @property
     def may_share(self) -> bool:
-        return self.config is not None and self.config.allow_busy
+        assert self.config
+        return self.config.allow_busy
 
     def memory_held_bytes(self) -> int | None:
         """Return the GPU memory in use beyond that before the first worker; 0 where it is within the driver's own; None: unknown."""

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from datetime import timedelta
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -18,7 +19,7 @@ from waiting import wait_until
 
 from gpu_acceptance.control.control import Control, control_prefix
 from gpu_acceptance.control.messages import Bye
-from gpu_acceptance.control.rank import LaunchError, Rank
+from gpu_acceptance.control.rank import LaunchError, Rank, RefusedError
 from gpu_acceptance.control.secret import Secret
 from gpu_acceptance.control.session import begin_session
 from gpu_acceptance.control.store_host import host_store
@@ -28,6 +29,7 @@ pytestmark = pytest.mark.slow
 
 SECRET = Secret(b"of this test", is_of_run=True)
 SESSION = begin_session(SECRET)
+UNSTOPPED = SimpleNamespace(poll=lambda: None, reason=None)  # StopSignals would replace the handlers of this process
 
 STARTS_ONE_AND_DIES = """
 import os, signal, sys
@@ -89,6 +91,14 @@ def test_it_ends_once_all_ranks_have_closed(place):
     host_store(place, control_prefix(place), SESSION)  # the port is free again
 
 
+def test_who_is_to_stop_does_not_wait_for_it(place):
+    with pytest.raises(LaunchError, match="did not start within 600 s"):
+        host_store(place, control_prefix(place), SESSION, 600, lambda: "SIGTERM")
+    with pytest.raises(RefusedError, match=r"^interrupted by SIGTERM before"):
+        starting._begin(place, 600, SimpleNamespace(poll=lambda: "SIGTERM", reason="SIGTERM"))
+    assert wait_until(lambda: not hosts_of(place.store_port))
+
+
 def test_it_ends_without_heartbeats(place, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     host_store(place, control_prefix(place), SESSION)
@@ -131,5 +141,5 @@ def test_a_store_that_does_not_start_is_one_line(place, monkeypatch, tmp_path):
 def test_it_may_take_as_long_to_start_as_ranks_wait_for_each_other(place, monkeypatch):
     monkeypatch.setattr(starting, "START_S", 0.001)
     with pytest.raises(LaunchError, match=r": it did not start within 0\.001 s; MASTER_PORT "):
-        starting._begin(place, 0.0001)
-    starting._begin(place, 60.0)
+        starting._begin(place, 0.0001, UNSTOPPED)
+    starting._begin(place, 60.0, UNSTOPPED)

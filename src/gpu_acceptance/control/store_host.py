@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 
 from torch.distributed import PrefixStore, Store, TCPStore
 
@@ -25,15 +26,19 @@ BEAT = "beat/{}"  # heartbeats.py writes them
 _MARK = "store"  # whose store this is
 START_S = 60.0  # for an import of torch on a busy machine
 _ROUND_S = 1.0
+_EVERY_S = 0.2
 _SILENT_ROUNDS = 30  # rounds, not seconds: a suspended job takes the store along. Longer than any rank waits for another's heartbeat
 _REACH_S = 30.0  # it listens already; a new name may take a while to be known
 _WAITING = 16_384  # ranks that connect at once; the kernel takes no more than net.core.somaxconn
 
 
-def host_store(place: Rank, prefix: str, session: Session, within_s: float = START_S) -> None:
-    """Rank 0: start the store within this time, and check that the address of the ranks leads to it. Raises LaunchError."""
+def host_store(place: Rank, prefix: str, session: Session, within_s: float = START_S, stopped: Callable[[], object] = lambda: None) -> None:
+    """Rank 0: start the store within this time, and check that the address of the ranks leads to it.
+
+    Raises LaunchError, early where `stopped` returns something.
+    """
     mark = secrets.token_hex(8)
-    answer = _start(place, prefix, mark, session, within_s)
+    answer = _start(place, prefix, mark, session, within_s, stopped)
     if answer != "ready":
         raise LaunchError(
             f"rank 0 cannot host the control store on port {place.store_port} of {place.host}: {answer}; "
@@ -42,7 +47,7 @@ def host_store(place: Rank, prefix: str, session: Session, within_s: float = STA
     # Otherwise ranks could meet in the store of another run, or in that of another rank 0.
     wrong = f"rank 0 is on {place.host}, and MASTER_ADDR={place.store_host} "
     try:
-        store = PrefixStore(prefix, store_client(place.store_host, place.store_port, _REACH_S))
+        store = PrefixStore(prefix, store_client(place.store_host, place.store_port, _REACH_S, stopped))
         found = store.get(_MARK).decode() if store.check([_MARK]) else ""
     except RuntimeError as error:
         first_line = str(error).splitlines()[0]
@@ -51,24 +56,26 @@ def host_store(place: Rank, prefix: str, session: Session, within_s: float = STA
         raise LaunchError(f"{wrong}leads to the store of another run: name the host of rank 0")
 
 
-def _start(place: Rank, prefix: str, mark: str, session: Session, within_s: float) -> str:
+def _start(place: Rank, prefix: str, mark: str, session: Session, within_s: float, stopped: Callable[[], object]) -> str:
     """Return `ready`, or the reason why there is no store."""
     read_fd, write_fd = os.pipe()
     host = place.store_host if place.num_nodes == 1 else ""
     numbers = map(str, (write_fd, place.store_port, place.world_size))
     command = [sys.executable, "-m", "gpu_acceptance.control.store_host", *numbers, prefix, mark, host]
-    null, late, env = subprocess.DEVNULL, f"it did not start within {within_s:g} s", finding_package(os.environ)
+    null, env, end = subprocess.DEVNULL, finding_package(os.environ), time.monotonic() + within_s
     with os.fdopen(read_fd, "rb", buffering=0) as answer:
         try:
-            subprocess.run(
-                command, env=env, input=session.key, stdout=null, stderr=null, pass_fds=[write_fd], timeout=within_s, check=False
-            )
-        except subprocess.TimeoutExpired:
-            return late
+            started = subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=null, stderr=null, pass_fds=[write_fd])
         finally:
             os.close(write_fd)
-        has_answered = select.select([answer], [], [], within_s)[0]
-        return answer.read(4096).decode("utf-8", "replace") or "it ended" if has_answered else late
+        with started:
+            with contextlib.suppress(BrokenPipeError), started.stdin as key:  # type: ignore[union-attr]  # a pipe was asked for
+                key.write(session.key)
+            while not select.select([answer], [], [], min(_EVERY_S, max(0.0, end - time.monotonic())))[0]:
+                if stopped() or time.monotonic() >= end:
+                    started.kill()
+                    return f"it did not start within {within_s:g} s"
+        return answer.read(4096).decode("utf-8", "replace") or "it ended"
 
 
 def listen_here(port: int, host: str = "127.0.0.1") -> TCPStore:

@@ -8,7 +8,7 @@ from gpu_acceptance.base.process import become_subreaper, has_lost_torchrun, let
 from gpu_acceptance.control.control import CONNECT_S, Control, UnreachableError, control_prefix
 from gpu_acceptance.control.identity import read_identity
 from gpu_acceptance.control.messages import Welcome
-from gpu_acceptance.control.rank import INCOMPLETE, NOT_WRITABLE, JoinError, Patience, Rank, RefusedError, interrupted
+from gpu_acceptance.control.rank import INCOMPLETE, NOT_WRITABLE, JoinError, LaunchError, Patience, Rank, RefusedError, interrupted
 from gpu_acceptance.control.secret import Secret, find_secret
 from gpu_acceptance.control.session import Session, begin_session
 from gpu_acceptance.control.store_host import START_S, host_store
@@ -34,10 +34,10 @@ def start_run(settings: Settings, place: Rank, refusal: RefusedError | None, say
     """
     if place.has_agent and place.local_rank == 0:
         let_open(os.getppid(), num_files_of_store(place.world_size))  # one of them hosts the store
-    begun = _begin(place, settings.join_s) if place.rank == 0 else None
     stop = StopSignals(place.node_name, has_launcher=bool(place.launcher))
     if place.has_agent and has_lost_torchrun():
         stop.lose_launcher()
+    begun = _begin(place, settings.join_s, stop) if place.rank == 0 else None
     become_subreaper()
     identity = read_identity(place)
     own, tuned, refusal = _own_files(settings, place, refusal)
@@ -68,12 +68,17 @@ def start_run(settings: Settings, place: Rank, refusal: RefusedError | None, say
     return Run(settings, place, supervisor, identity, files, answer.deadline_s, chosen.get("profile"), obstacles, job=job, own_files=own)
 
 
-def _begin(place: Rank, join_s: float) -> tuple[Secret, Session]:
-    """On rank 0: make or read the secret of the run, and host the store where no launcher does."""
+def _begin(place: Rank, join_s: float, stop: StopSignals) -> tuple[Secret, Session]:
+    """On rank 0: make or read the secret of the run, and host the store where no launcher does. Raises LaunchError, and RefusedError."""
     secret = find_secret(place, 0.0, lambda: None)
     session = begin_session(secret)
     if place.has_own_store:
-        host_store(place, control_prefix(place), session, max(START_S, join_s))  # before this process adopts orphans
+        try:
+            host_store(place, control_prefix(place), session, max(START_S, join_s), stop.poll)  # before this process adopts orphans
+        except LaunchError:
+            if stop.reason:
+                raise interrupted(stop.reason) from None
+            raise
     return secret, session
 
 

@@ -18,9 +18,10 @@ from gpu_acceptance.record.figure import make_figure
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.row import Attempt, Row
 from gpu_acceptance.record.run_record import Conclusion
+from gpu_acceptance.thresholds.fabrics import fabrics, select_fabric
 from gpu_acceptance.thresholds.levels import at_level
 from gpu_acceptance.thresholds.limit import Profile, allowed_values, bound_at, matching_reason
-from gpu_acceptance.thresholds.profile import fabrics, load_profile, select_fabric, shipped_dir
+from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
 from gpu_acceptance.verdict.coverage import applying_limits
 from gpu_acceptance.verdict.rows import make_row
 from gpu_acceptance.verdict.verdict import conclude

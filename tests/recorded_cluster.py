@@ -25,9 +25,10 @@ from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.peer_copies import PeerCopies
 from gpu_acceptance.record.row import Attempt, RankRecord, Row
 from gpu_acceptance.record.run_record import WHOLE, Conclusion, PlannedValidation, RunRecord
+from gpu_acceptance.thresholds.fabrics import select_fabric
 from gpu_acceptance.thresholds.levels import at_level, runs
 from gpu_acceptance.thresholds.limit import COUNTERS, Profile, subject_of
-from gpu_acceptance.thresholds.profile import select_fabric, select_profile, shipped_dir
+from gpu_acceptance.thresholds.profile import select_profile, shipped_dir
 from gpu_acceptance.verdict.rows import make_row
 from gpu_acceptance.verdict.run_record import make_run_record
 from gpu_acceptance.verdict.verdict import conclude

@@ -61,6 +61,7 @@ H200 = yaml.safe_dump({"extends": "base", "match": {"device_name": "NVIDIA H200"
 
 WRONG = "reason: a test\nparameters:\n  nccl.block_s: 0\n  gemm.sizes: 32\n"
 NO_SUCH_RANK = "reason: a test\nparameters:\n  memory.planted_words: 1\n  memory.planted_rank: 1\n"
+ONE_GPU = "reason: a test\nmatch: {gpus_per_node: 1}\n"
 LOCALISE = "reason: a test\nparameters:\n  localise.asked: true\n"
 DEBUGGED = {"TORCH_DISTRIBUTED_DEBUG": "DETAIL", "CUDA_LAUNCH_BLOCKING": "1"}
 PLACES = {"mine": "mine.yaml", "h200": "thresholds/h200-sxm.yaml", "conftest": "acceptance/conftest.py"}
@@ -106,6 +107,7 @@ CASES = [
     case("a typo", 2, MINE, "mine.yaml: limits.passes.value.at_laest (line 3): unknown key; known: at_least, ", "'at_least'?", mine=TYPO),
     case("parameters", 1, MINE, NUMBER, "parameters.gemm.sizes (line 4): unknown parameter; ", "; did you mean 'gemm.size'?", mine=WRONG),
     case("a drill on a rank that is not there", 1, MINE, DRILL, mine=NO_SUCH_RANK),
+    case("an overlay of other nodes", 2, MINE, "mine.yaml: match.gpus_per_node: this overlay is for nodes with 1 GPU, and ", mine=ONE_GPU),
     case("localise on one node", 1, MINE, "--localise compares nodes, and this job has 1; it wants at least 2", mine=LOCALISE),
     case("other hardware", 1, "--hardware=h200-sxm", "--hardware=h200-sxm is for 'NVIDIA H200', but rank 0's machine (", h200=H200),
     case("xdist", 1, "-pxdist.plugin -n2", "every rank runs every validation: leave out -n and --dist"),

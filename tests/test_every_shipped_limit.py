@@ -17,6 +17,7 @@ from gpu_acceptance.record.figure import make_figure
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.row import Attempt, Row
 from gpu_acceptance.record.run_record import Conclusion
+from gpu_acceptance.thresholds.fabrics import fabrics
 from gpu_acceptance.thresholds.limit import (
     COUNTERS,
     ByNodes,
@@ -28,7 +29,7 @@ from gpu_acceptance.thresholds.limit import (
     matching_reason,
     range_of_nodes,
 )
-from gpu_acceptance.thresholds.profile import fabrics, load_profile, profile_names, shipped_dir
+from gpu_acceptance.thresholds.profile import load_profile, profile_names, shipped_dir
 from gpu_acceptance.verdict.bounds import bounds_of
 from gpu_acceptance.verdict.coverage import applying_limits
 from gpu_acceptance.verdict.rows import make_row

@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 from fabrics import Cluster, Network, directory, judge, kind_of, network_of
 
+from gpu_acceptance.thresholds.fabrics import fabrics, select_fabric
 from gpu_acceptance.thresholds.file import LimitsError
-from gpu_acceptance.thresholds.profile import fabrics, load_profile, profile_names, select_fabric, shipped_dir
+from gpu_acceptance.thresholds.profile import load_profile, profile_names, shipped_dir
 from tests.judging import shipped_profile
 
 pytestmark = pytest.mark.slow

@@ -17,16 +17,10 @@ from gpu_acceptance.measure.gemm.rates import CANDIDATES
 from gpu_acceptance.measure.train import models, throughput
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.run_record import PlannedValidation
+from gpu_acceptance.thresholds.fabrics import fabrics
 from gpu_acceptance.thresholds.file import LimitsError
 from gpu_acceptance.thresholds.limit import ByNodes, matching_reason
-from gpu_acceptance.thresholds.profile import (
-    fabrics,
-    json_schema,
-    load_profile,
-    profile_names,
-    select_profile,
-    shipped_dir,
-)
+from gpu_acceptance.thresholds.profile import json_schema, load_profile, profile_names, select_profile, shipped_dir
 from gpu_acceptance.verdict.attempts import bare_row, too_small
 from gpu_acceptance.verdict.rows import make_row
 from gpu_acceptance.verdict.verdict import conclude

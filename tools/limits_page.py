@@ -8,11 +8,12 @@ from pathlib import Path
 
 from gpu_acceptance.base.strict_yaml import parse
 from gpu_acceptance.cli.limits import bound_of, whose
+from gpu_acceptance.thresholds.fabrics import fabrics
 from gpu_acceptance.thresholds.families import expand
 from gpu_acceptance.thresholds.file import LimitsFile
 from gpu_acceptance.thresholds.known_metrics import known_metrics
 from gpu_acceptance.thresholds.limit import COUNTERS, Limit, source_kind, subject_of_metric
-from gpu_acceptance.thresholds.profile import BASE, fabrics, load_profile, profile_names, read_profiles, shipped_dir
+from gpu_acceptance.thresholds.profile import BASE, load_profile, profile_names, read_profiles, shipped_dir
 from tools.markdown import cell, escaped
 
 ROOT = Path(__file__).resolve().parents[1]

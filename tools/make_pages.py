@@ -18,8 +18,9 @@ from gpu_acceptance.report.summary_text import summary_lines
 from gpu_acceptance.run import own_files
 from gpu_acceptance.run.settings import OPTIONS, Option
 from gpu_acceptance.thresholds import contract_file, schema
+from gpu_acceptance.thresholds.fabrics import fabrics
 from gpu_acceptance.thresholds.limit import ByNodes
-from gpu_acceptance.thresholds.profile import BASE, fabrics, load_profile, shipped_dir
+from gpu_acceptance.thresholds.profile import BASE, load_profile, shipped_dir
 from gpu_acceptance.thresholds.schema import Match
 from tools.conditions_page import conditions_page
 from tools.kernel_log_page import kernel_log_page

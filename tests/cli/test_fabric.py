@@ -8,7 +8,8 @@ from gpu_acceptance.cli import fabric
 from gpu_acceptance.cli.verbs import main
 from gpu_acceptance.inventory.fabric import FabricClass
 from gpu_acceptance.inventory.infiniband import LINK_ERRORS
-from gpu_acceptance.thresholds.profile import load_profile, select_fabric, shipped_dir
+from gpu_acceptance.thresholds.fabrics import select_fabric
+from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
 from tests.judging import shipped_profile
 
 ODD = [

@@ -91,6 +91,16 @@ def test_a_real_idle_node_is_accepted_with_nothing_waived(overlay, capsys):
     assert line.endswith(" | h200-sxm")
 
 
+def test_an_overlay_for_one_gpu_is_none_for_eight(file, capsys):
+    """On a board of eight, an NVLink that is not told is missing; for one GPU by itself there is none to tell."""
+    untold = changed(HEALTHY, "node.gpus.gpus.0.fabric.state", {"missing": "not supported", "detail": ""})
+    assert main(["health", file(untold)]) == 6
+    capsys.readouterr()
+    assert main(["health", file(untold), "--limits=site-one-gpu"]) == 4
+    text = "site-one-gpu.yaml: match.gpus_per_node: this overlay is for nodes with 1 GPU, and node-07 has 8"
+    assert capsys.readouterr() == ("", f"gpu-acceptance: {text}\n")
+
+
 def test_a_node_under_load_is_rejected_unless_busy_gpus_are_allowed(capsys):
     path = str(REAL / "h200x8-loaded.json")
     assert main(["health", path]) == 1

@@ -25,9 +25,10 @@ from gpu_acceptance.report.remedies import (
     table,
 )
 from gpu_acceptance.report.words import HARMLESS_OUTCOMES, HARMLESS_STATUSES
+from gpu_acceptance.thresholds.fabrics import fabrics
 from gpu_acceptance.thresholds.file import LimitsError
 from gpu_acceptance.thresholds.limit import matching_reason
-from gpu_acceptance.thresholds.profile import fabrics, load_profile, profile_names, shipped_dir
+from gpu_acceptance.thresholds.profile import load_profile, profile_names, shipped_dir
 from gpu_acceptance.verdict.judge import judge
 from tests.judging import make_job, make_limit, make_profile, shipped_profile
 from tests.report import sample_rows

@@ -163,6 +163,7 @@ TWENTY = list(make_job(20, 1, has_gpus=False).ranks)
 EIGHT = ", ".join(f"node-{node:02d}" for node in range(8))
 UNSEEN = [identities(2, num_gpus, on_bus=2)[0].model_copy(update={"nvml_problem": "no driver"}) for num_gpus in (0, 2)]
 B200 = "--hardware=b200 is for 'NVIDIA B200', but rank 0's machine (node-00) has "
+FOR_ONE = "one.yaml: match.gpus_per_node: this overlay is for nodes with 1 GPU, and node-00 has {}"
 OTHERS = "the cpu profile is for machines without GPUs; the PCI bus or NVML shows 2 on node-00: "
 
 
@@ -191,13 +192,17 @@ OTHERS = "the cpu profile is for machines without GPUs; the PCI bus or NVML show
         (identities(2, 8), "h200-sxm", {"localise": True}, "--localise compares nodes, and this job has 1; it wants at least 2"),
         (identities(2, 8), "h200-sxm", {"localise": False}, None),
         (NODES, "cpu", {"localise": True}, None),
+        (identities(1, 1, on_bus=1), "h200-sxm", {"gpus_per_node": 1}, None),
+        (identities(1, 1, on_bus=8), "h200-sxm", {"gpus_per_node": 1}, FOR_ONE.format(8)),
+        ([*identities(8, 8), *identities(2, 2)], "h200-sxm", {"gpus_per_node": 8}, FOR_ONE.format(2).replace("1 GPU", "8 GPUs")),
     ],
 )
 def test_nodes_and_profile_fit(ranks, profile, changes, text):
-    """More nodes than expected, other hardware than the profile's, and nothing to compare are refused."""
+    """More nodes than expected, other hardware than that of the profile or an overlay, and nothing to compare are refused."""
     device = None if profile == "cpu" else f"NVIDIA {profile.removesuffix('-sxm').upper()}"
     parameters = {LOCALISE_ASKED: changes.get("localise", False)}
-    found = Profile(profile, device, frozenset(), {}, parameters, 60.0)
+    overlays = {"one.yaml": changes["gpus_per_node"]} if "gpus_per_node" in changes else {}
+    found = Profile(profile, device, frozenset(), {}, parameters, 60.0, gpus_per_node=overlays)
     assert find_misfit(ranks, found, changes.get("expected"), named=changes.get("named", False)) == text
 
 

@@ -155,6 +155,14 @@ def test_an_overlay_that_does_not_fit(text, message, folder):
     assert str(caught.value) == message
 
 
+def test_an_overlay_is_for_nodes_with_so_many_gpus(folder):
+    profile = overlay(folder, "match: {gpus_per_node: 1}\ndeadline_s: 7")
+    assert profile.gpus_per_node == {"mine.yaml": 1}
+    assert profile.find_other_node([("a", 1), ("b", 1)]) is None
+    text = "mine.yaml: match.gpus_per_node: this overlay is for nodes with 1 GPU, and b has 2"
+    assert profile.find_other_node([("a", 1), ("b", 2)]) == text
+
+
 def test_a_bare_name_is_an_overlay_of_the_folder(folder, monkeypatch):
     directory = folder(site_x="deadline_s: 7\n")
     assert load_profile("child", directory, [Path("site-x")]).deadline_s == 7

@@ -136,6 +136,13 @@ def test_a_profile_has_no_reason(folder):
         load_profile("z", folder(z="reason: because\n"))
 
 
+def test_a_profile_is_for_nodes_of_any_size(folder):
+    with pytest.raises(
+        LimitsError, match=r"^z.yaml: match.gpus_per_node: belongs into an overlay; a profile is for nodes with any number "
+    ):
+        load_profile("z", folder(z='match: {device_name: "Z", gpus_per_node: 1}\n'))
+
+
 def test_selection_by_device_name(folder):
     directory = folder(cpu="extends: base\n", parent="extends: base\n", site_x="reason: no profile\n")
     assert profile_names(directory) == ["child", "cpu"]

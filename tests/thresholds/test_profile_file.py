@@ -6,6 +6,7 @@ import pytest
 
 from gpu_acceptance.thresholds.file import MAX_PROBLEMS, read_file
 from gpu_acceptance.thresholds.profile import LimitsError
+from gpu_acceptance.thresholds.schema import Match
 from tests.thresholds.profile_texts import ENTRY_KEYS, TOP_KEYS, plain
 
 
@@ -204,7 +205,15 @@ def test_a_limit_needs_unit_scope_and_source(missing, tmp_path):
             'not_applicable: {"ib.*": ""}',
             "not_applicable.ib.* (line 1): '' is not allowed; allowed: a mapping from globs to a reason, a text on one line",
         ),
-        ("match: {}", "match (line 1): needs device_name, or for a network fabric, and not both"),
+        ("match: {}", "match (line 1): needs device_name, or for a network fabric, or for an overlay gpus_per_node"),
+        (
+            "match: {gpus_per_node: 0}",
+            f"match.gpus_per_node (line 1): 0 is not allowed; allowed: {Match.model_fields['gpus_per_node'].description}",
+        ),
+        (
+            "match: {device_name: X, fabric: {link: IB}}",
+            "match (line 1): device_name and fabric: a file is for a GPU or for a network, and not both",
+        ),
         ("match: {fabric: {link: IB, speed: 4}}", "match.fabric.speed (line 1): unknown key; known: link, ports, gbit_per_s, gpus, driver"),
         (
             "match: {fabric: {link: WiFi}}",
@@ -216,7 +225,7 @@ def test_a_limit_needs_unit_scope_and_source(missing, tmp_path):
         ),
         (
             "match: {device: X, device_name: Y}",
-            "match.device (line 1): unknown key; known: device_name, nvlink, fabric, profiles; did you mean 'device_name'?",
+            "match.device (line 1): unknown key; known: device_name, nvlink, fabric, gpus_per_node, profiles; did you mean 'device_name'?",
         ),
         ("extends: ../base", "extends (line 1): '../base' is not allowed; allowed: the name of one parent profile, as in hopper-sxm"),
         ('reason: "\\ud800"', "line 1, column 12: found invalid Unicode character escape code"),

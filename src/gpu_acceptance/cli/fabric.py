@@ -12,9 +12,9 @@ from gpu_acceptance.cli.arguments import Verbs
 from gpu_acceptance.inventory import fabric_reader, infiniband, infiniband_health, nvml
 from gpu_acceptance.inventory.fabric import FabricClass, NodeFabric, class_of
 from gpu_acceptance.run.suite import profiles_of, suite_for
-from gpu_acceptance.thresholds.fabric_draft import draft
+from gpu_acceptance.thresholds.fabrics import declared_by_fabrics, draft, fabrics_beside, select_fabric
 from gpu_acceptance.thresholds.limit import Profile
-from gpu_acceptance.thresholds.profile import declared_by_fabrics, fabrics_beside, load_profile, select_fabric, select_profile
+from gpu_acceptance.thresholds.profile import load_profile, select_profile
 
 _WIDTH = 118
 _HEAD = """# Review every number, put a date in place of YYYY-MM-DD, and give the file to --limits.

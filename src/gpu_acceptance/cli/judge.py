@@ -13,9 +13,10 @@ from gpu_acceptance.cli.arguments import INCOMPLETE, NOTHING_RAN, REJECTED, Verb
 from gpu_acceptance.cli.devices import WIDTH, Column, table
 from gpu_acceptance.cli.figure_file import SIZES, Context, read_figures
 from gpu_acceptance.run.suite import FOLDER, profiles_of, suite_for
+from gpu_acceptance.thresholds.fabrics import NO_FABRIC, fabrics, fabrics_beside, refuse_unknown_fabric
 from gpu_acceptance.thresholds.known_metrics import KnownMetrics, known_metrics
 from gpu_acceptance.thresholds.limit import Profile, is_number, show, source_kind, with_unit
-from gpu_acceptance.thresholds.profile import NO_FABRIC, fabrics, fabrics_beside, load_profile, read_profiles, refuse_unknown_fabric
+from gpu_acceptance.thresholds.profile import load_profile, read_profiles
 from gpu_acceptance.verdict.replay import COLLECTIVES, Answer, Result, Shape, Why, replay
 from gpu_acceptance.verdict.verdict import fabric_text
 

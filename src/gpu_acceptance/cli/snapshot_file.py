@@ -244,10 +244,13 @@ def judge_snapshot(
 ) -> tuple[Job, list[Row], Conclusion]:
     """Judge the node as a run would, over all its GPUs. `allow_busy`: as with --allow-busy.
 
-    `num_gpus`: the GPUs that the node must have, as a site's file declares them to a run.
+    `num_gpus`: the GPUs that the node must have, as a site's file declares them to a run. Raises ValueError where an overlay is for nodes
+    with another number of GPUs.
     """
     gpus = gpus_of(snapshot)
     job = Job(tuple(_identity(snapshot, gpus, index) for index in range(len(gpus))))
+    if other := profile.find_other_node([(job.ranks[0].host, job.ranks[0].num_gpus)]):
+        raise ValueError(other)
     subjects = {GPUS, *profile.requires & {NETWORK, LOG}}
     topics = list(_topics(snapshot, gpus, profile, subjects))
     if num_gpus is not None:

@@ -20,19 +20,12 @@ from gpu_acceptance.run.settings import Settings
 from gpu_acceptance.run.suite import profile_digest
 from gpu_acceptance.thresholds.contract import Contract
 from gpu_acceptance.thresholds.contract_file import digest_of, read_contract, read_entries, refuse_unanswerable
+from gpu_acceptance.thresholds.fabrics import refuse_unknown_fabric, select_fabric
 from gpu_acceptance.thresholds.file import LimitsError
 from gpu_acceptance.thresholds.known_metrics import nearest_metric
 from gpu_acceptance.thresholds.levels import asked_for, at_level, lasting
 from gpu_acceptance.thresholds.limit import FileDigest, Profile
-from gpu_acceptance.thresholds.profile import (
-    load_profile,
-    profile_names,
-    refuse_unknown_fabric,
-    select_fabric,
-    select_profile,
-    with_file,
-    with_site,
-)
+from gpu_acceptance.thresholds.profile import load_profile, profile_names, select_profile, with_file, with_site
 from gpu_acceptance.verdict import busy
 
 MOST_NODES = 1_000  # all of them travel to each rank in one message

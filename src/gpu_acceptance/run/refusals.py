@@ -18,9 +18,9 @@ from gpu_acceptance.base.text import did_you_mean, one_line
 from gpu_acceptance.record.job import Job, RankIdentity, by_node
 from gpu_acceptance.run.settings import NAMES, Settings, has_value
 from gpu_acceptance.run.suite import FOLDER, PLUGIN
+from gpu_acceptance.thresholds.fabrics import NO_FABRIC, fabrics
 from gpu_acceptance.thresholds.limit import LOCALISE_ASKED, Profile, first_of
 from gpu_acceptance.thresholds.parameter_relations import drill_on_nobody
-from gpu_acceptance.thresholds.profile import NO_FABRIC, fabrics
 
 _MOST_SHOWN = 200  # characters of a value
 _OFF = ("", "0", "0.0", "no", "false", "none", "[]")
@@ -230,6 +230,8 @@ def find_misfit(identities: list[RankIdentity], profile: Profile, expected_nodes
     if named and profile.name != "cpu" and not profile.is_for(seen, first.gpu.nvlink_to if first.gpu else ""):
         found = f"has {seen!r}" if seen else "has no GPU that NVML shows"
         return f"--hardware={profile.name} is for {profile.device!r}, but rank 0's machine ({first.host}) {found}"
+    if other := profile.find_other_node([(identity.host, identity.num_gpus) for identity in identities]):
+        return other
     if (nobody := drill_on_nobody(profile.parameters, len(identities))) or num_nodes > 1:
         return nobody
     is_localising = profile.parameters.get(LOCALISE_ASKED) is True  # by option or by a file

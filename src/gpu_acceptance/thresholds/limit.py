@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal, TypeGuard, get_args
 
 from pydantic import Field, PlainSerializer
 
+from gpu_acceptance.base.text import plural
+
 Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]  # a range that other tools can read and a float can hold
 Value = float | Whole | str | bool  # tried in this order; each keeps its own type, 1 stays an int
 Scope = Literal["rank", "node", "job"]
@@ -239,6 +241,14 @@ class Profile:
         """Return the GPU that this profile is for: `NVIDIA H200 on a board without NVLink switches`; empty without one."""
         return f"{self.device_name or ''}{' on a board without NVLink switches' if self.nvlink_to else ''}"
 
+    def find_other_node(self, nodes: Sequence[tuple[str, int]]) -> str | None:
+        """Return which overlay is not for which of these nodes, or None. Of each node: its host, and the GPUs that it has."""
+        for file, wanted in self.gpus_per_node.items():
+            for host, seen in nodes:
+                if seen != wanted:
+                    return f"{file}: match.gpus_per_node: this overlay is for nodes with {plural(wanted, 'GPU')}, and {host} has {seen}"
+        return None
+
     @property
     def digests(self) -> dict[str, str]:
         """The sha256 of each file, by its name."""
@@ -248,6 +258,7 @@ class Profile:
     fabric: str = ""  # the network between nodes that is judged; empty: none was chosen
     levels: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # by level: subject -> seconds of one validation
     level: str = DEFAULT_LEVEL  # the chosen one
+    gpus_per_node: Annotated[Mapping[str, int], Field(exclude_if=not_)] = field(default_factory=dict)  # by overlay: of the nodes it is for
     num_gpus: Annotated[int, Field(exclude_if=not_)] = 0  # of the job, for which parameters were chosen; 0 in older records
     by_gpus: Annotated[Mapping[str, ByGpus], Field(exclude_if=not_)] = field(default_factory=dict)  # what `parameters` was chosen from
     # In the order of a run: phase -> subjects and validations. Not written where there are none, as in older records.

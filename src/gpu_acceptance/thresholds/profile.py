@@ -9,6 +9,7 @@ from typing import Any
 from gpu_acceptance.base.strict_yaml import shown
 from gpu_acceptance.base.text import did_you_mean
 from gpu_acceptance.thresholds.changes import changes_between, far_bounds
+from gpu_acceptance.thresholds.fabrics import FABRIC, NO_FABRIC, fabric_paths, refuse_unknown_fabric
 from gpu_acceptance.thresholds.file import MAX_PATH, LimitsError, LimitsFile, extends, file_name, match_of, parameter_of, read_file
 from gpu_acceptance.thresholds.known_metrics import known_metrics
 from gpu_acceptance.thresholds.limit import (
@@ -34,9 +35,7 @@ CPU = "cpu"  # the profile of a machine without GPUs
 BASE = "base"  # limits for any GPU; --measure-only loads it if no profile matches
 _NO_GPU = (CPU, BASE)
 _OVERLAY = "site-"
-_FABRIC = "fabric-"
 _MODEL = "model-"
-NO_FABRIC = "none"  # --fabric=none: what nodes say to each other has the limits of overlays alone
 _BETWEEN_NODES = ("nccl", "nccl_ring", "nccl_scaling", "nccl_sizes", "nic")  # subjects with rates and shares of a node's cards
 _NO_SITE = "environment.site*"  # not applicable in base.yaml until a file declares the nodes
 
@@ -70,32 +69,6 @@ def select_profile(device_name: str | None, directory: Path, nvlink_to: str = ""
             f"no profile for the GPU {shown(device_name)}; profiles: {known or 'none'}; --measure-only records without judging"
         )
     return found[0]
-
-
-def fabrics(directory: Path) -> dict[str, Match | None]:
-    """The networks between nodes that have a file, `8x400-ib`, with the key by which the inventory chooses each; None: --fabric does."""
-    return {name: match_of(path) for name, path in _fabric_paths(directory).items() if not name.startswith(BASE)}
-
-
-def declared_by_fabrics(directory: Path) -> Mapping[str, str]:
-    """The metrics that every network between nodes declares not applicable, and why."""
-    path = _fabric_paths(directory).get(BASE)
-    return read_file(path).content.not_applicable if path else {}
-
-
-def fabrics_beside(profile: str, directory: Path) -> dict[str, Match | None]:
-    """The fabrics that may be judged beside this profile; beside base, which is no GPU's, all."""
-    found = fabrics(directory)
-    return {name: match for name, match in found.items() if not match or profile in (BASE, *(match.profiles or [profile]))}
-
-
-def select_fabric(seen: Mapping[str, object], profile: str, directory: Path) -> str:
-    """The fabric whose `match` is this network beside this profile; empty if there is none. `seen`: by key of `match.fabric`."""
-    matches = {name: match.fabric for name, match in fabrics_beside(profile, directory).items() if match and match.fabric}
-    found = [name for name, wanted in matches.items() if all(getattr(wanted, key) in (None, value) for key, value in seen.items())]
-    if len(found) > 1:
-        raise LimitsError(f"the network is matched by two fabrics, {' and '.join(found)}; name one with --fabric=NAME")
-    return found[0] if found else ""
 
 
 def load_profile(
@@ -188,7 +161,7 @@ def with_declared_nodes(profile: Profile) -> Profile:
 
 def _with_fabric(profile: Profile, fabric: str, directory: Path) -> Profile:
     refuse_unknown_fabric(fabric, profile.name, directory)
-    paths = _fabric_paths(directory)
+    paths = fabric_paths(directory)
     joined, own = _read_chain(fabric, paths, profile)
     _refuse_incomplete(joined, own.name)
     matches = [match.fabric for one in _chain(fabric, paths) if (match := match_of(paths[one])) and match.fabric]
@@ -203,23 +176,9 @@ def _of_whole_nodes(limit: Limit, gpus: int) -> Limit:
     return replace(limit, world=(gpus,)) if is_shared and not limit.listed_sizes() else limit
 
 
-def refuse_unknown_fabric(fabric: str, profile: str, directory: Path) -> None:
-    """Raise LimitsError over a name that no fabric has which may be judged beside this profile."""
-    known = [*fabrics_beside(profile, directory), NO_FABRIC]
-    if fabric in known:
-        return
-    match = fabrics(directory).get(fabric)
-    problem = f"fabric {fabric} is for {', '.join(match.profiles or ())}" if match else f"no fabric {shown(fabric)}"
-    raise LimitsError(f"{problem}; fabrics for {profile}: {', '.join(known)}{did_you_mean(fabric, known)}")
-
-
-def _fabric_paths(directory: Path) -> dict[str, Path]:
-    return {path.stem.removeprefix(_FABRIC): path for path in sorted(directory.glob(f"{_FABRIC}*.yaml"))}
-
-
 def _profile_paths(directory: Path) -> dict[str, Path]:
     try:
-        paths = sorted(path for path in directory.glob("*.yaml") if not path.name.startswith((_OVERLAY, _FABRIC, _MODEL)))
+        paths = sorted(path for path in directory.glob("*.yaml") if not path.name.startswith((_OVERLAY, FABRIC, _MODEL)))
     except OSError as error:
         raise LimitsError(f"the profiles in {shown(str(directory), MAX_PATH)} cannot be read: {error.strerror}") from None
     if not paths:
@@ -264,6 +223,8 @@ def _read_onto(profile: Profile, path: Path) -> tuple[Profile, LimitsFile]:
     file = read_file(path, profile.limits)
     if file.content.reason is not None:
         raise LimitsError(f"{file.name}: reason: belongs into an overlay; a profile says why in the source of each limit")
+    if file.content.match and file.content.match.gpus_per_node:
+        raise LimitsError(f"{file.name}: match.gpus_per_node: belongs into an overlay; a profile is for nodes with any number of GPUs")
     return _laid(profile, file), file
 
 
@@ -361,8 +322,10 @@ def _overlaid(profile: Profile, file: LimitsFile) -> Profile:
     for subject in file.content.requires:
         if f"{subject}.*" in file.content.not_applicable:
             raise LimitsError(f"{file.name}: requires {subject}, and declares {subject}.* not applicable: it can ask for one of both")
-    after = _laid(profile, file)
+    after, match = _laid(profile, file), file.content.match
     _refuse_incomplete(after, file.name)
+    if match and match.gpus_per_node:
+        after = replace(after, gpus_per_node={**after.gpus_per_node, file.name: match.gpus_per_node})
     return replace(after, changes=profile.changes + changes_between(profile, after, file.digest))
 
 

@@ -171,21 +171,24 @@ class FabricMatch(_Model):
 
 
 class Match(_Model):
-    """The hardware that a profile or a fabric is for."""
+    """The hardware that a profile, a fabric or an overlay is for."""
 
     device_name: Text | None = Field(None, description="the GPU's name exactly as NVML gives it")
     nvlink: Literal["gpu"] | None = Field(
         None, description="gpu: boards on which every NVLink of the GPU leads to another GPU, and to no switch; without the key: all others"
     )
     fabric: FabricMatch | None = Field(None, description="a mapping of link, ports, gbit_per_s, gpus and driver")
+    gpus_per_node: Size | None = Field(None, description="the GPUs that each node has, a whole number from 1; in overlays alone")
     profiles: Annotated[list[Annotated[str, Field(pattern=PROFILE)]], Field(min_length=1), AfterValidator(unique)] | None = Field(
         None, description="a list of the profiles beside which this fabric is judged, as in [h100-sxm, h200-sxm]"
     )
 
     @model_validator(mode="after")
     def _names_something(self) -> Self:
-        if (self.device_name is None) == (self.fabric is None):
-            raise ValueError("needs device_name, or for a network fabric, and not both")
+        if self.device_name and self.fabric:
+            raise ValueError("device_name and fabric: a file is for a GPU or for a network, and not both")
+        if not (self.device_name or self.fabric or self.gpus_per_node):
+            raise ValueError("needs device_name, or for a network fabric, or for an overlay gpus_per_node")
         if self.nvlink and self.device_name is None:
             raise ValueError("nvlink stands beside device_name alone")
         return self

@@ -6,3 +6,4 @@ mkdir -p .venv/bin
 printf '#!/bin/sh\nexec python3 "$@"\n' >.venv/bin/python
 printf '#!/bin/sh\nexec python3 -m gpu_acceptance "$@"\n' >.venv/bin/gpu-acceptance
 chmod +x .venv/bin/python .venv/bin/gpu-acceptance
+touch .venv/.ready # `make accept` would install

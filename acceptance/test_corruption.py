@@ -11,6 +11,7 @@ from gpu_acceptance.measure.corruption import repeat, survey
 pytestmark = [pytest.mark.no_group, pytest.mark.worker(env=repeat.ENVIRONMENT)]
 
 
+@pytest.mark.drill("a bit flips in one of 50 results", "corruption.repeats.mismatches", parameters={"corruption.planted_flip_every": 50})
 def test_kernels(ranks, check, parameter, drill, check_survey):
     """Every kernel at every shape has the same bits at each repetition, and on all GPUs of one model under the same versions."""
     flip_every = drill("corruption.planted_flip_every", "corruption.planted_flip_rank")

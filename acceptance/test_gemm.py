@@ -8,6 +8,7 @@ import pytest
 pytestmark = pytest.mark.no_group
 
 
+@pytest.mark.drill("an element of each product is wrong", "gemm.bf16.wrong", plant="products")
 def test_sustained(gemm, check):
     """After the preheat every GPU multiplies at the expected rate and at the expected rate per clock, and no element is wrong."""
     result = gemm.sustained("bf16")

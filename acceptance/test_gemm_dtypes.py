@@ -5,6 +5,7 @@ import pytest
 pytestmark = pytest.mark.no_group
 
 
+@pytest.mark.drill("an element of each product is wrong", "gemm_dtypes.*.wrong", plant="products")
 @pytest.mark.parametrize("dtype", ["fp16", "tf32", "fp32", "fp64", "fp8"])
 def test_sustained(dtype, gemm, check, record):
     """After the preheat every GPU multiplies at the expected rate, and no element is wrong; the rate per clock informs."""

@@ -7,6 +7,7 @@ from gpu_acceptance.measure import hbm
 pytestmark = pytest.mark.no_group
 
 
+@pytest.mark.drill("an element of each array is wrong", "hbm.*.wrong", plant="arrays")
 @pytest.mark.parametrize("kernel", ["copy", "scale", "add", "triad", "read", "write"])
 def test_bandwidth(kernel, ranks, check, record, parameter, pace):
     """Over arrays far larger than any cache, the rate holds and not one element is wrong."""

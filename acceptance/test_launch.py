@@ -7,6 +7,7 @@ from gpu_acceptance.measure import launch
 pytestmark = pytest.mark.no_group
 
 
+@pytest.mark.drill("an element of each array is wrong", "launch.kernels.wrong", plant="arrays")
 def test_kernels(ranks, check, record, parameter):
     """Small kernels in a row, on all GPUs of a node at the same time: the time to start one, and not one is lost."""
     result = launch.measure(device=ranks.device, num_blocks=parameter("timing.num_blocks"))

@@ -7,6 +7,8 @@ from gpu_acceptance.measure import memory_fill
 pytestmark = pytest.mark.no_group
 
 
+@pytest.mark.drill("a word changes while it is held", "memory.fill.wrong", parameters={"memory.planted_words": 1})
+@pytest.mark.drill("a fifth of the memory is left out", "memory.fill.fraction", parameters={"memory.fraction": 0.8})
 def test_patterns(ranks, check, record, parameter, drill):
     """Nearly all free memory holds each of six patterns for a while, and every word reads back unchanged."""
     num_planted = drill("memory.planted_words", "memory.planted_rank")

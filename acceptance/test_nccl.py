@@ -12,6 +12,7 @@ pytestmark = pytest.mark.min_ranks(2)
 own_worker = pytest.mark.worker(env={**nccl_log.ENVIRONMENT, **nccl.LATENCY_ENVIRONMENT})
 
 
+@pytest.mark.drill("an element changes after each collective", "nccl.*.wrong", plant="collectives")
 @pytest.mark.parametrize("collective", ["all_gather", "all_reduce", "reduce_scatter"])
 @pytest.mark.parametrize("size", ["large", "medium"])
 def test_bandwidth(collective, size, time_collective, busbw, check, record, parameter):

@@ -3,9 +3,12 @@
 Also in a world of one rank.
 """
 
+import pytest
+
 from gpu_acceptance.measure import nccl
 
 
+@pytest.mark.drill("an element changes after its reduction", "nccl_exact.elements.wrong", parameters={"nccl_exact.planted_elements": 1})
 def test_elements(ranks, check, record, parameter, drill):
     """No bit of any output differs from the exact result; a rank with a wrong output reports it."""
     num_planted = drill("nccl_exact.planted_elements", "nccl_exact.planted_rank")

@@ -9,6 +9,7 @@ from gpu_acceptance.measure import nccl
 pytestmark = [pytest.mark.min_ranks(2), pytest.mark.worker(env={**nccl_log.ENVIRONMENT, "NCCL_ALGO": "Ring"})]
 
 
+@pytest.mark.drill("an element changes after each collective", "nccl_ring.all_reduce.wrong", plant="collectives")
 def test_all_reduce(time_collective, busbw, check, record):
     """Every rank holds the right elements, and a ring is as fast as its slowest link must be."""
     result = time_collective("all_reduce", judged_as=f"nccl_ring.all_reduce.{busbw}")

@@ -9,6 +9,7 @@ from gpu_acceptance.measure import collectives, nccl
 pytestmark = pytest.mark.min_ranks(2)
 
 
+@pytest.mark.drill("an element changes after each collective", "nccl_sizes.*.wrong", plant="collectives", on_all=True)
 @pytest.mark.parametrize("collective", collectives.NAMES)
 def test_curve(collective, ranks, busbw, check, record, parameter, pace):
     """At each size every rank holds the right elements; the largest meets its limit. Others are reported: us up to 1 MiB, then GB/s."""

@@ -11,6 +11,7 @@ from gpu_acceptance.measure import p2p
 pytestmark = [pytest.mark.no_group, pytest.mark.min_ranks_per_node(2)]
 
 
+@pytest.mark.drill("an element of each array is wrong", "p2p.*.wrong", plant="arrays", on_all=True)
 @pytest.mark.parametrize("mode", p2p.MODES)
 def test_bandwidth(mode, between_gpus, parameter, pace, check, record):
     """Between any two GPUs large copies hold their rate, one way alone or both at once, and no word that is compared is wrong."""

@@ -12,6 +12,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.drill("a rank changes its weights after each step", "parity.*.weights", plant="weights")
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_training(dtype, ranks, workload, check, record, record_curve, parameter):
     """On the same global batch from the same weights: equal losses and gradients, and weights with the same bits on all ranks."""

@@ -54,6 +54,7 @@ def test_alone_both_ways(measure, in_turn, rate, check, record):
     check("pcie.bidirectional.wrong", result.num_wrong, "bytes")
 
 
+@pytest.mark.drill("an element of each array is wrong", "pcie.*.wrong", plant="arrays")
 @pytest.mark.parametrize("direction", ["h2d", "d2h", "bidirectional"])
 def test_together(direction, measure, ranks, rate, check, record):
     """While all GPUs of the job copy, no byte that is compared is wrong; the rate of each is reported."""

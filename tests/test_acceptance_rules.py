@@ -37,6 +37,51 @@ def test_each_subject_and_validation_that_a_phase_lists_is_there_and_no_subject_
     assert listed - validations == subjects
 
 
+# Validations whose fault no drill plants yet: what machines say of themselves wants a recording, a rate or a link wants a competitor.
+WITHOUT_A_FAULT = {
+    "binding": "affinity gpu",
+    "checkpoint": "resume save",
+    "connectivity": "clock interfaces latency mtu names rate tcp",
+    "ddp_scaling": "efficiency",
+    "environment": "gpu node site versions world",
+    "failure_propagation": "exit kill",
+    "fsdp": "throughput",
+    "fsdp_variants": "hybrid memory way",
+    "gemm": "best_shape burst",
+    "gemm_dtypes": "best_shape",
+    "gpu_health": "clocks ecc fabric identity memory modes nvlink pcie "
+    "peers power processes recovery remapping retired_pages temperature throttling",
+    "infiniband": "counters devices gpudirect network ports roce",
+    "kernel_log": "elsewhere errors host nics",
+    "kubernetes": "devices elsewhere node pods",
+    "localise": "inside pairs rails",
+    "lora_model": "fine_tuning",
+    "lora_modes": "saved ways",
+    "nccl": "latency_eager native physics way",
+    "nccl_ring": "algorithm",
+    "nccl_scaling": "efficiency",
+    "nic": "loopback share",
+    "p2p": "latency",
+    "pcie": "alone alone_both_ways",
+    "sampler": "epochs step_split workers",
+    "shared_fs": "bandwidth exclusive locks mount rename same small_files",
+    "slurm": "allocation controller cpus gpus isolation leftovers memory partition round_trip time",
+    "soak": "corruption load",
+    "train_single": "step",
+}
+
+
+def test_each_validation_has_a_fault_that_a_drill_plants_in_it():
+    """A new one has; none of those that have one comes to stand here."""
+    bare = {}
+    for path in ACCEPTANCE:
+        tests = [node for node in parsed(path).body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
+        without = [one.name for one in tests if not any("mark.drill(" in ast.unparse(decorator) for decorator in one.decorator_list)]
+        if without:
+            bare[path.stem.removeprefix("test_")] = " ".join(sorted(name.removeprefix("test_") for name in without))
+    assert bare == WITHOUT_A_FAULT
+
+
 def calls(path, function):
     return [
         node

@@ -43,6 +43,15 @@ _EACH_HEAD = """
 
 A validation with parameters (`[bf16]`) is one row of the report for each value.
 """
+_DRILL_HEAD = """
+## Faults of a drill
+
+`gpu-acceptance drill` plants each of these in the last rank, then in rank 0, or in all ranks, while its validation runs. The fault is found
+where a limit of these metrics is missed that names no other rank. Exit code 0: all were found; 1: one was not. Such a run accepts nothing.
+
+| validation | fault | found by |
+|---|---|---|
+"""
 _PARAMETERS_HEAD = f"""# Parameters
 
 {MADE_BY} A profile or an overlay sets them under `parameters`; the last column is the value in `base.yaml`.
@@ -67,7 +76,7 @@ def validations_page() -> str:
     return (
         f"{_VALIDATIONS_HEAD}| subject | phase | what is proved | from level | on a CPU |\n|---|---|---|---|---|\n{''.join(always)}"
         f"{_ASKED_HEAD}| subject | phase | what is proved | from level | otherwise |\n|---|---|---|---|---|\n{''.join(asked)}{_OWN_ROWS}"
-        f"{_EACH_HEAD}{''.join(_each_validation())}"
+        f"{_EACH_HEAD}{''.join(_each_validation())}{_DRILL_HEAD}{''.join(_each_fault())}"
     )
 
 
@@ -76,6 +85,15 @@ def _each_validation() -> Iterator[str]:
         tests = [node for node in module.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
         rows = "".join(f"| `{test.name.removeprefix('test_')}` | {cell(_first_line(test))} |\n" for test in tests)
         yield f"\n### {name}\n\n| validation | what is proved |\n|---|---|\n{rows}"
+
+
+def _each_fault() -> Iterator[str]:
+    for name, module in _subjects().items():
+        for test in (node for node in module.body if isinstance(node, ast.FunctionDef)):
+            for one in (one for one in test.decorator_list if isinstance(one, ast.Call) and ast.unparse(one.func) == "pytest.mark.drill"):
+                fault, finds = (ast.literal_eval(argument) for argument in one.args)
+                where = ", on all ranks" if any(word.arg == "on_all" for word in one.keywords) else ""
+                yield f"| `{name}.{test.name.removeprefix('test_')}` | {cell(fault)}{where} | `{finds}` |\n"
 
 
 def _subjects() -> dict[str, ast.Module]:

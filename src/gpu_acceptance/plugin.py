@@ -26,7 +26,7 @@ from gpu_acceptance.report.ending import INTERNAL_ERROR, describe
 from gpu_acceptance.report.event_files import find_missing
 from gpu_acceptance.report.exports import figure_properties
 from gpu_acceptance.run import training_files
-from gpu_acceptance.run.collecting import Collection, FormationItem, in_order, read_validation
+from gpu_acceptance.run.collecting import Collection, FormationItem, in_order, planned_item, read_validation, under_drill
 from gpu_acceptance.run.epilogues import Epilogues, HookLimit
 from gpu_acceptance.run.outputs import direct_outputs, find_unwritable, reports, write_error_file
 from gpu_acceptance.run.own_files import choose_profile, read_own_files
@@ -36,6 +36,7 @@ from gpu_acceptance.run.run import Run
 from gpu_acceptance.run.settings import OPTIONS, Settings, declare, read_settings
 from gpu_acceptance.run.starting import start_run
 from gpu_acceptance.run.terminal import RunTerminal
+from gpu_acceptance.verdict.drills import planted_fault, told_in_drill
 from gpu_acceptance.verdict.reasons import FORMATION
 from gpu_acceptance.verdict.rows import declared_reason
 from gpu_acceptance.worker.plugin import WorkerPlugin
@@ -175,6 +176,9 @@ class Dry:
         planned = in_order(items, profile, self._settings.phases)
         validations = [read_validation(item, profile.deadline_s, profile.parameters) for item in planned]
         shape = self._shape
+        if self._settings.drill:
+            of_node = {one.nodeid: one for one in validations}
+            validations = list(under_drill(of_node, shape.ranks_per_node * shape.num_nodes).values())
         yield from missing_lines(profile, validations, self._identity)
         yield from (f"network: {line}" for line in network_lines(profile, Job((self._identity,)), shape.num_nodes))
         yield from plan_lines(profile, shape, validations, waivers, datetime.now().astimezone(), *self._trained)
@@ -209,8 +213,8 @@ class Acceptance:
             nodeids = self._run.agree(self._collection.result(session.items), session.config.rootpath, session.config.inipath)
         except RefusedError as error:
             refuse(error, self._run.place)
-        position = {nodeid: index for index, nodeid in enumerate(nodeids)}
-        session.items[:] = sorted((item for item in session.items if item.nodeid in position), key=lambda item: position[item.nodeid])
+        found = {item.nodeid: item for item in session.items}
+        session.items[:] = [planned_item(found[self._run.validations[nodeid].item], nodeid) for nodeid in nodeids]
         if self._run.place.rank == 0:
             self._run.lead_with(self._terminal.note)
 
@@ -224,6 +228,8 @@ class Acceptance:
         except (ControlError, RefusedError) as error:
             self._run.go_wrong(str(error))
             pytest.exit(str(error), returncode=INTERNAL_ERROR)
+        if row and (plant := self._run.validations[item.nodeid].plant):
+            outcome, message = told_in_drill(planted_fault(item.nodeid, plant, row))
         if in_lines and outcome is Outcome.NOT_APPLICABLE:
             assert self._run.plan
             self._terminal.note_aside(item.nodeid, declared_reason(item.nodeid, self._run.plan.profile.not_applicable) or message)

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpu_acceptance.run.collecting import read_validation, read_validations
+from gpu_acceptance.run.collecting import read_validation, read_validations, under_drill
 from gpu_acceptance.thresholds.limit import Profile
 
 NODEID = "acceptance/test_hbm.py::test_copy"
@@ -42,8 +42,21 @@ def test_with_all_markers():
 FRESH_OR_ENV = "marker worker wants fresh=True, env={'NAME': 'text'} or both, got "
 ENV = "marker worker wants env={'NAME': 'text'}, no '=' in a name and no NUL in either, got "
 NEEDS = "marker needs wants some of 'numpy', 'peft', 'transformers', 'compiler', got needs("
+DRILL = "marker drill wants a fault in words, a glob over metrics, then parameters={NAME: VALUE}, plant='NAME' or both, and on_all=True"
 LASTS = "marker lasts wants the name of one parameter of the profile, a number of seconds above 0, got "
 WRONG = [
+    *[
+        (mark("drill", *args, **kwargs), f"{DRILL}, got drill({given})")
+        for args, kwargs, given in [
+            ((), {}, ""),
+            (("a",), {"plant": "x"}, "'a', plant='x'"),
+            (("a", "b"), {}, "'a', 'b'"),
+            (("a", "b", "c"), {"plant": "x"}, "'a', 'b', 'c', plant='x'"),
+            ((1, "b"), {"plant": "x"}, "1, 'b', plant='x'"),
+            (("a", "b"), {"parameters": {"no.such": 1}}, "'a', 'b', parameters={'no.such': 1}"),
+            (("a", "b"), {"plant": "x", "ranks": 2}, "'a', 'b', plant='x', ranks=2"),
+        ]
+    ],
     *[
         (mark("deadline", *args, **kwargs), f"marker deadline wants one number of seconds above 0, got deadline({given})")
         for args, kwargs, given in [
@@ -137,3 +150,16 @@ def test_the_marker_lasts_names_a_parameter_of_seconds(name):
     with pytest.raises(pytest.UsageError) as caught:
         read_validation(item(mark("lasts", name)), 60.0, PARAMETERS)
     assert str(caught.value) == f"{NODEID}: {LASTS}lasts({name!r})"
+
+
+def test_a_drill_plants_each_fault_in_the_last_rank_and_in_rank_0_or_in_all():
+    words = mark("drill", "a word changes", "memory.*", parameters={"memory.planted_words": 2})
+    rate = mark("drill", "another rate", "lora.*", parameters={"lora.learning_rate": 1.0}, on_all=True)
+    planted = under_drill({NODEID: read_validation(item(rate, words), 60.0), "other": read_validation(item(), 60.0)}, 4)
+    assert [(one.nodeid.removeprefix(NODEID), one.plant.rank, one.plant.parameters) for one in planted.values()] == [
+        ("[a word changes, rank 3]", 3, {"memory.planted_words": 2, "memory.planted_rank": 3}),
+        ("[a word changes, rank 0]", 0, {"memory.planted_words": 2, "memory.planted_rank": 0}),
+        ("[another rate, all ranks]", None, {"lora.learning_rate": 1.0}),
+    ]
+    assert {one.item for one in planted.values()} == {NODEID}
+    assert len(under_drill({NODEID: read_validation(item(words), 60.0)}, 1)) == 1

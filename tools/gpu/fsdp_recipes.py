@@ -33,7 +33,7 @@ _PIECE = 2_048  # tokens whose softmax is in fp32 at once
 
 @dataclass
 class Recipe:
-    """What may differ from the suite's own step."""
+    """Differences from the suite's own step."""
 
     batch_size: int = 1
     reshards: bool = True

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gpu_acceptance.base.text import one_line, plural
+from gpu_acceptance.base.text import one_line, plural, visible
 from gpu_acceptance.cli.arguments import INCOMPLETE, INTERRUPTED, NOTHING_RAN, UNREADABLE, USAGE, Verbs, add_verb, fail, whole_number
 from gpu_acceptance.control.torchrun import TorchrunProcess
 from gpu_acceptance.folder.corroboration import find_unlike_journals
@@ -20,18 +20,20 @@ from gpu_acceptance.folder.files import RUN_ID as ALLOWED_RUN_ID
 from gpu_acceptance.folder.journal import find_why_it_never_began, read_journal
 from gpu_acceptance.folder.manifest import MANIFEST, find_manifest, refuse_changed
 from gpu_acceptance.folder.rebuild import journal_paths
-from gpu_acceptance.record.run_record import RunRecord
+from gpu_acceptance.record.run_record import ObjectionKind, RunRecord
 from gpu_acceptance.report.ending import columns_of, last_screen, takes_colour, where_it_is
 from gpu_acceptance.report.summary_text import summary_lines
 from gpu_acceptance.report.words import duration, parse_moment
 from gpu_acceptance.run.settings import OPTIONS, declare, given
 from gpu_acceptance.run.suite import FOLDER, suite_for
+from gpu_acceptance.verdict.drills import State, planted_faults, said, where
 
 RUN_ID = re.compile(r"(\d{8}-\d{6})-\w{4}(?:\w{4})?", re.ASCII)
 COMMITTED = ("samples", "evidence")  # of `reports/`
 _STARTED_AT = re.compile(rb'"started_at": ?"([0-9T:+Z.-]{10,40})"')
 _RUN = re.compile(rb'"run_id": ?"([^"\\]{1,100})"')
 _BEGINNING = 1 << 20
+_NOT_ALL_FOUND = 1  # exit code of a drill
 _FIRST = datetime(2026, 1, 1, tzinfo=UTC)  # no run of any version ended before
 # The ranks print why there is no run. 1 is REJECTED, and the code of a torchrun that fails.
 _EXPLAINED_BY_RANKS = {INTERRUPTED, UNREADABLE, NOTHING_RAN, INCOMPLETE}
@@ -108,12 +110,16 @@ def refuse_another_run(run_id: str, run_dir: Path, path: Path) -> None:
 
 
 def add_verbs(verbs: Verbs) -> None:
-    """Add `run` and `verdict`."""
-    run = add_verb(verbs, "run", _run)
-    run.set_defaults(takes_rest=True)
-    run.add_argument("--ranks", metavar="N", type=whole_number(999), help="start N ranks (default: one for each GPU that torch sees)")
-    for title, options in OPTIONS.items():
-        declare(options, run.add_argument_group(title).add_argument)
+    """Add `run`, `drill` and `verdict`."""
+    for verb, function in (("run", _run), ("drill", _drill)):
+        run = add_verb(verbs, verb, function)
+        run.set_defaults(takes_rest=True)
+        run.add_argument("--ranks", metavar="N", type=whole_number(999), help="start N ranks (default: one for each GPU that torch sees)")
+        own = ("--budget", "--drill") if verb == "drill" else ()
+        for title, options in OPTIONS.items():
+            declare([one for one in options if one.name not in own], run.add_argument_group(title).add_argument)
+    minutes = "time for the whole drill; what does not fit is not planted (default: %(default)s)"
+    run.add_argument("--minutes", metavar="N", type=whole_number(999), default=10, help=minutes)
     add_run(add_verb(verbs, "verdict", _verdict))
 
 
@@ -202,6 +208,26 @@ def _run(options: argparse.Namespace) -> int:
     if torchrun.forced or (torchrun.asked and not folder.is_dir()):
         return fail(f"interrupted{', and ended at once' * torchrun.forced}: there is no verdict", INTERRUPTED)
     return _tell(folder, code)
+
+
+def _drill(options: argparse.Namespace) -> int:
+    """Plant faults in this machine's validations, and print which limits find them.
+
+    Start one rank per GPU (2 without a GPU), and plant one fault after the other, each while the validation runs that must find it: in the
+    last rank, then in rank 0. Print which limits found each, and whether they named that rank alone. Exit code 0: all did; 1: one did not;
+    else that of the run, which accepts nothing.
+    """
+    options.drill, options.budget = True, [f"{options.minutes}m"]
+    code = _run(options)
+    if code != INCOMPLETE or options.plan:
+        return code
+    record = read_run(Path(options.report_dir[-1]) / options.run_id[-1])
+    planted = planted_faults(record.plan, record.rows)
+    for one in planted:
+        print(visible(f"{one.plant.fault}, {where(one.plant)}: {said(one)} ({one.duration_s:.1f} s)"))
+    if any(one.state in {State.NOT_FOUND, State.OF_ANOTHER} for one in planted):
+        return _NOT_ALL_FOUND
+    return code if any(one.nodeid or one.kind is not ObjectionKind.DRILL for one in record.conclusion.objections) else 0
 
 
 def _validations(suite: Path, arguments: Sequence[str]) -> list[str]:

@@ -10,7 +10,7 @@ from pydantic import Field, FiniteFloat, TypeAdapter, ValidationError
 from gpu_acceptance.base.model import BetweenProcesses, Message
 from gpu_acceptance.record.job import Bounds, RankIdentity
 from gpu_acceptance.record.outcome import Outcome
-from gpu_acceptance.record.run_record import Closing, RunPlan
+from gpu_acceptance.record.run_record import Closing, Plant, RunPlan
 from gpu_acceptance.thresholds.limit import Value
 
 Kind = Literal["form", "run", "end"]  # of an attempt
@@ -109,6 +109,7 @@ class Go(OfAttempt):
     brief: Words = ""  # why rates need no more than a few operations
     env: dict[str, str] = Field(default_factory=dict)  # of new workers
     needs: tuple[Words, ...] = ()  # libraries that their validations import
+    plant: Plant | None = None  # a drill
 
 
 class Vote(OfAttempt):

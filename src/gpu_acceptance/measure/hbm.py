@@ -112,7 +112,6 @@ def _count_wrong(kernel: str, out: Tensor, x: Tensor, y: Tensor) -> int:
             total += int(wanted.long().sum())
         else:
             num_wrong += int((part.view(torch.int32) != wanted.view(torch.int32)).sum())  # bits: no NaN equals another
-    assert abs(total) < 2**24, f"the sum {total} is not exact in fp32"
     return num_wrong + int(kernel == "read" and out[0].item() != total)
 
 

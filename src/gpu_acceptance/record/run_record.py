@@ -7,16 +7,17 @@ Format history: 1 (2026-11) first; 2 (2026-11) with the plan and the end of the 
 """
 
 from enum import StrEnum
-from typing import Literal
+from operator import not_
+from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
 from gpu_acceptance.base.model import Model, Text
 from gpu_acceptance.inventory.declared import DeclaredNode
-from gpu_acceptance.record.job import RankIdentity
+from gpu_acceptance.record.job import RankIdentity, RankNumber
 from gpu_acceptance.record.row import Judgement, Row
 from gpu_acceptance.thresholds.contract import Contract, JudgedContract
-from gpu_acceptance.thresholds.limit import Profile
+from gpu_acceptance.thresholds.limit import Profile, Value
 
 MOST_NAMES = 50  # of each kind in a record; the number of changed files is not limited
 SCHEMA_VERSION = 2
@@ -42,6 +43,23 @@ class SuiteState(Model):
     hidden: tuple[str, ...] = Field((), max_length=MOST_NAMES)  # test functions that gave fewer validations than they define
 
 
+class Drill(Model):
+    """A fault for drills, as its validation declares it."""
+
+    fault: str  # in words
+    finds: str  # glob over metrics: of these a limit must be missed
+    parameters: dict[str, Value] = Field(default_factory=dict)  # that plant it, in place of those of the profile
+    plant: str = ""  # of measure/planted.py
+    on_all: bool = False  # ranks; else on one
+
+
+class Plant(Drill):
+    """A fault that is planted in one rank, or in all (None), while the validation `item` runs."""
+
+    rank: RankNumber | None
+    item: str  # node id
+
+
 class PlannedValidation(Model):
     nodeid: str
     deadline_s: float
@@ -49,6 +67,12 @@ class PlannedValidation(Model):
     min_ranks_per_node: int = 1
     min_nodes: int = 1
     needs: tuple[str, ...] = ()  # of inventory/needs.py
+    plant: Annotated[Plant | None, Field(exclude_if=not_)] = None  # in a drill
+
+    @property
+    def item(self) -> str:
+        """The node id of the test that runs."""
+        return self.plant.item if self.plant else self.nodeid
 
 
 class RunPlan(Model):
@@ -77,6 +101,11 @@ class RunPlan(Model):
     suite: SuiteState | None = None  # as rank 0 saw it; None: in records of older versions
     validations: tuple[PlannedValidation, ...]  # in rank 0's order
     gpu_acceptance_version: str
+
+    @property
+    def is_drill(self) -> bool:
+        """True where faults are planted: such a run accepts nothing."""
+        return any(one.plant for one in self.validations)
 
 
 class DisputedRecord(Model):
@@ -147,6 +176,7 @@ class ObjectionKind(StrEnum):
     RANKS_SILENT = "ranks silent"
     GPUS_UNTESTED = "GPUs untested"
     GPUS_SHARED = "GPUs shared"
+    DRILL = "drill"
     WRONG_PROFILE = "wrong profile"
     NOTHING_RAN = "nothing ran"
 

@@ -18,6 +18,7 @@ from gpu_acceptance.report.remedies import Advice, advice_on_run, kinds_by, tabl
 from gpu_acceptance.report.untested import caveats
 from gpu_acceptance.report.words import OUTCOME, VERDICT, by_margin, percent
 from gpu_acceptance.thresholds.limit import level_text, subject_of_metric
+from gpu_acceptance.verdict.drills import drill_lines
 from gpu_acceptance.verdict.reasons import validations
 from gpu_acceptance.verdict.rows import essence
 
@@ -52,7 +53,9 @@ def summary_lines(record: RunRecord) -> Iterator[str]:
 def _lines(record: RunRecord) -> Iterator[str]:
     conclusion = record.conclusion
     yield conclusion.line
-    if conclusion.verdict != "ACCEPTED":
+    if record.plan.is_drill:
+        yield from drill_lines(record.plan, record.rows)
+    elif conclusion.verdict != "ACCEPTED":
         broke_off = conclusion.exit_code in _BROKE_OFF
         yield from _of_the_job(record) if broke_off else ()
         yield from _culprits(record, rejecting_only=broke_off or conclusion.verdict == "REJECTED")

@@ -15,10 +15,13 @@ from gpu_acceptance.base.text import one_line, plural
 from gpu_acceptance.control.rank import RefusedError
 from gpu_acceptance.inventory.needs import COMPILER, KNOWN
 from gpu_acceptance.record.row import WORKER_END
+from gpu_acceptance.record.run_record import Drill, Plant
 from gpu_acceptance.run.suite import FOLDER
 from gpu_acceptance.supervisor.leader import Validation
 from gpu_acceptance.thresholds.levels import phase_of, place_in_run
 from gpu_acceptance.thresholds.limit import COUNTERS, Profile, Value, first_of
+from gpu_acceptance.thresholds.parameters import DRILLS, PARAMETERS
+from gpu_acceptance.verdict.drills import where
 from gpu_acceptance.verdict.reasons import FORMATION
 
 # pytest takes the first answer to each of these hooks. The plugin named here gives the right one.
@@ -47,6 +50,35 @@ class FormationItem(pytest.Item):
 
     def reportinfo(self) -> tuple[str, None, str]:
         return FORMATION, None, FORMATION
+
+
+class PlantedItem(pytest.Item):
+    """A validation under a fault, in a drill."""
+
+    def runtest(self) -> None:
+        raise AssertionError("a worker runs it")
+
+
+def planned_item(item: pytest.Item, nodeid: str) -> pytest.Item:
+    """Return the item of a planned validation; `item`: the test that it runs."""
+    if item.nodeid == nodeid:
+        return item
+    name = item.name + nodeid.removeprefix(item.nodeid)
+    assert item.parent
+    planted: pytest.Item = PlantedItem.from_parent(item.parent, name=name, nodeid=nodeid)
+    return planted
+
+
+def under_drill(validations: Mapping[str, Validation], world_size: int) -> dict[str, Validation]:
+    """Return the formation, and each validation once for each of its faults in the last rank and in rank 0."""
+    planted = [one for one in validations.values() if one.nodeid == FORMATION]
+    for one in validations.values():
+        for drill in one.drills:
+            for rank in [None] if drill.on_all else dict.fromkeys((world_size - 1, 0)):
+                own = {DRILLS[name]: rank for name in drill.parameters.keys() & DRILLS.keys() if rank is not None}
+                plant = Plant(**{**vars(drill), "parameters": {**drill.parameters, **own}}, rank=rank, item=one.nodeid)
+                planted.append(one.model_copy(update={"nodeid": f"{one.nodeid}[{drill.fault}, {where(plant)}]", "plant": plant}))
+    return {one.nodeid: one for one in planted}
 
 
 def in_order(items: Iterable[pytest.Item], profile: Profile, phases: Sequence[str] = ()) -> list[pytest.Item]:
@@ -98,6 +130,7 @@ def read_validation(item: pytest.Item, default_deadline_s: float, parameters: Ma
         needs=tuple(need for need in KNOWN if need in needs),
         fresh=fresh,
         env=env,
+        drills=_drills(item),
         lasts_s=lasts_s,
         **least,
     )
@@ -147,6 +180,21 @@ def _worker(item: pytest.Item) -> tuple[bool, Mapping[str, str]]:
     if not is_text or any(not name or "=" in name for name in env):
         raise _wrong(item, marker, "env={'NAME': 'text'}, no '=' in a name and no NUL in either")
     return fresh, env
+
+
+def _drills(item: pytest.Item) -> tuple[Drill, ...]:
+    """Return the faults that a drill plants in it."""
+    found = []
+    for marker in item.iter_markers("drill"):
+        try:
+            drill = Drill(**dict(zip(("fault", "finds"), marker.args, strict=True)), **marker.kwargs)
+            if not (drill.parameters or drill.plant) or not drill.parameters.keys() <= PARAMETERS.keys():
+                raise ValueError
+        except (TypeError, ValueError):
+            wanted = "a fault in words, a glob over metrics, then parameters={NAME: VALUE}, plant='NAME' or both, and on_all=True"
+            raise _wrong(item, marker, wanted) from None
+        found.append(drill)
+    return tuple(reversed(found))
 
 
 def _wrong(item: pytest.Item, marker: pytest.Mark, wanted: str) -> pytest.UsageError:

@@ -19,7 +19,7 @@ from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.row import Row
 from gpu_acceptance.record.run_record import Closing, RunEnd, RunPlan, RunRecord
 from gpu_acceptance.report.ending import INTERNAL_ERROR, Ending, broken, complete_ending, spoil, write_ending
-from gpu_acceptance.run.collecting import Collected, read_validations
+from gpu_acceptance.run.collecting import Collected, read_validations, under_drill
 from gpu_acceptance.run.joining import agree, note_refusal
 from gpu_acceptance.run.outputs import write_error_file
 from gpu_acceptance.run.own_files import NO_FILES, OwnFiles, own_digest
@@ -96,6 +96,8 @@ class Run:
             collected = collected.of_run(self.profile, self.settings.phases)
             self.validations = {item.nodeid: self.validations[item.nodeid] for item in collected.items if item.nodeid in self.validations}
         stopped = self.supervisor.stop_signals.reason
+        if self.settings.drill:
+            self.validations = under_drill(self.validations, self.place.world_size)
         problems = [interrupted(stopped)] if stopped else [*self.obstacles, *collected.problems, *wrong]
         measured = [nodeid for nodeid in self.validations if nodeid != FORMATION]
         if self.profile and measured and not stopped and not any(runs(self.profile, nodeid) for nodeid in measured):
@@ -120,7 +122,8 @@ class Run:
     def _configure_workers(self, agreed: Agreed, collected: Collected, rootdir: Path, ini: Path) -> None:
         assert self.supervisor.slot
         plan, settings, run_id = agreed.plan, self.settings, self.files.folder.name
-        files = sorted({str(item.path) for item in collected.items if item.nodeid in self.validations and item.nodeid != FORMATION})
+        tests = {one.item for one in self.validations.values()}
+        files = sorted({str(item.path) for item in collected.items if item.nodeid in tests and item.nodeid != FORMATION})
         checkpoints = folder_of(run_id, settings.paths.checkpoint_dir, settings.report_dir, self.place.num_nodes)
         shared_stem = stem_in(settings.paths.shared_dir, run_id, agreed.mark) if settings.paths.shared_dir else None
         self.paths = replace(settings.paths, checkpoints=checkpoints, shared_stem=shared_stem)

@@ -100,6 +100,13 @@ class Settings:
         read=name_of("the name of a phase"),
         repeats=True,
     )
+    drill: bool = _amount(
+        "--drill",
+        None,
+        "plant faults, each in the validation that must find it; such a run accepts nothing",
+        "Validations without a fault of their own are left out. `gpu-acceptance drill` runs it, and says which limits found what.",
+        default=False,
+    )
     localise: bool = _amount(
         "--localise",
         None,

@@ -16,7 +16,7 @@ from gpu_acceptance.control.messages import AwaitFree, Freed, Go, Kind, Stop, Ve
 from gpu_acceptance.record.job import Job
 from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.row import WORKER_END, Attempt, RankRecord, Row
-from gpu_acceptance.record.run_record import PlannedValidation
+from gpu_acceptance.record.run_record import Drill, PlannedValidation
 from gpu_acceptance.supervisor.supervisor import Supervisor
 from gpu_acceptance.thresholds.levels import TRANSPORT, phase_of
 from gpu_acceptance.thresholds.limit import COUNTERS, Profile, subject_of, subject_of_metric
@@ -44,6 +44,7 @@ class Validation(PlannedValidation):
     needs_group: bool = True
     fresh: bool = False
     env: Mapping[str, str] = Field(default_factory=dict)
+    drills: tuple[Drill, ...] = ()
     lasts_s: float = 0.0  # that it was asked to take, in addition to the time of its subject
 
     def expected_s(self, profile: Profile, ranks_per_node: int, num_nodes: int) -> float | None:
@@ -172,7 +173,7 @@ class Leader:
             if (reason := self._why_repeat(validation, attempts)) is not None:
                 self.note(f"{validation.nodeid}: {reason}")
         row = self._judged(validation, attempts)
-        if not self._brief and phase_of(self.profile, validation.nodeid) == TRANSPORT:
+        if not (self._brief or validation.plant) and phase_of(self.profile, validation.nodeid) == TRANSPORT:
             own = (one for one in row.judgements if subject_of_metric(one.metric) != COUNTERS)
             missed = next((one for one in own if one.status is Status.MISSED), None)
             self._brief = f"{missed.metric} missed its limit" if missed else ""
@@ -341,6 +342,7 @@ class Leader:
             generation=self._generation,
             attempt=attempt,
             absent=tuple(self._absent),
+            plant=validation.plant,
         )
         self._usable = False  # where this raises, the workers are left in the middle of something
         state = self.supervisor.lead_attempt(go.model_copy(update=more))

@@ -220,7 +220,7 @@ class RunAttempt(RankAttempt):
         if self._is_absent:
             self._finish(Outcome.NOT_RUN, NO_WORKER, phase="")
         else:
-            self._ask(messages.Run(seq=go.seq, nodeid=go.nodeid, next=go.next, is_brief=bool(go.brief)), "the set-up")
+            self._ask(messages.Run(seq=go.seq, nodeid=go.nodeid, next=go.next, is_brief=bool(go.brief), plant=go.plant), "the set-up")
 
     def _distrust(self, message: str) -> None:
         super()._distrust(self._of_exit(message) if self.record is None else message)

@@ -14,7 +14,7 @@ from gpu_acceptance.record.run_record import WHOLE, Conclusion, ControlMessages,
 from gpu_acceptance.record.run_record import ObjectionKind as Kind
 from gpu_acceptance.thresholds.contract import LineState
 from gpu_acceptance.thresholds.limit import DEFAULT_LEVEL, Change, ChangeKind, FarBound, first_of, level_text, subject_of_metric
-from gpu_acceptance.verdict import busy, reasons
+from gpu_acceptance.verdict import busy, drills, reasons
 from gpu_acceptance.verdict.attempts import too_small
 from gpu_acceptance.verdict.coverage import judge_contract, judge_run, left_out, make_coverage, subjects_without_limit
 from gpu_acceptance.verdict.judge import differences_of_two
@@ -42,10 +42,12 @@ def conclude(plan: RunPlan, job: Job, rows: Sequence[Row], end: RunEnd = WHOLE, 
     limits = judge_run(rows, profile, job, plan.waivers)
     coverage = make_coverage(limits, profile.requires, job)
     contract = judge_contract(plan.contract, limits, job.num_nodes, profile.not_applicable) if plan.contract else None
-    rejecting = [*reasons.rejecting_rows(rows, control), *reasons.contract_lines(contract, LineState.MISSED)]
+    rejecting = [] if plan.is_drill else [*reasons.rejecting_rows(rows, control), *reasons.contract_lines(contract, LineState.MISSED)]
     halted = [*reasons.broken_off(plan.measure_only, end), *reasons.broken_messages(control)]
     incomplete = [*halted, *reasons.uncollected(plan), *reasons.incomplete_rows(rows, control), *reasons.without_row(plan, rows)]
-    if not plan.measure_only:
+    if plan.is_drill:
+        incomplete += drills.objections(plan, rows)
+    elif not plan.measure_only:
         incomplete += [*reasons.unproved(rows, limits, coverage, profile), *reasons.contract_lines(contract, LineState.NOT_TESTED)]
         incomplete += (Found(Kind.NO_LIMIT, text) for text in subjects_without_limit(rows, profile, job, plan.waivers, small))
     incomplete += reasons.untested(plan, job, coverage)

@@ -14,6 +14,7 @@ from gpu_acceptance.inventory.gpu import Gpu
 from gpu_acceptance.record.figure import Curve, Figure
 from gpu_acceptance.record.gpu_telemetry import GpuTelemetry
 from gpu_acceptance.record.outcome import Cause, Outcome
+from gpu_acceptance.record.run_record import Plant
 from gpu_acceptance.thresholds.limit import Value
 from gpu_acceptance.worker.options import Paths
 
@@ -160,12 +161,16 @@ class Form(Message):
 
 
 class Run(Message):
-    """Run a validation; `next` is what this worker is to run after it. `is_brief`: its rates need no more than a few operations."""
+    """Run a validation; `next` is what this worker is to run after it. `is_brief`: its rates need no more than a few operations.
+
+    `plant`: the fault of a drill.
+    """
 
     seq: int
     nodeid: str
     next: str | None
     is_brief: bool = False
+    plant: Plant | None = None
 
 
 class Quit(Message):

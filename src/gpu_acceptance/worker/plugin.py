@@ -3,7 +3,8 @@
 import functools
 import inspect
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -13,9 +14,11 @@ import torch
 from gpu_acceptance.base.text import clip, named
 from gpu_acceptance.control.messages import Enter, Fence, Gathered
 from gpu_acceptance.measure.pace import Pace
+from gpu_acceptance.measure.planted import PLANTS
 from gpu_acceptance.record.gpu_telemetry import GpuTelemetry, check_moments
 from gpu_acceptance.record.outcome import Cause, Outcome, cause_of
 from gpu_acceptance.record.row import FORMING
+from gpu_acceptance.record.run_record import Plant
 from gpu_acceptance.thresholds.limit import Value
 from gpu_acceptance.worker import messages
 from gpu_acceptance.worker.group import collective_fence, device_facts, form_group, open_device, release_cached_memory, wait_for_device
@@ -190,7 +193,7 @@ class WorkerPlugin:
 
     def _run(self, items: dict[str, pytest.Item], command: messages.Run) -> None:
         self._done = _NOTHING_WRONG
-        item = items.get(command.nodeid)
+        item = items.get(command.plant.item if command.plant else command.nodeid)
         if item is None:
             self._cannot_begin(f"this worker did not collect {command.nodeid}")
             return
@@ -200,7 +203,8 @@ class WorkerPlugin:
         figures, self._has_entered, self._witness = Figures(item.nodeid, self._late), False, CallWitness()
         self._config.stash[FIGURES] = figures
         self._config.stash[PACE] = Pace(self._config.stash[WORKER_SESSION].floors, command.is_brief)
-        item.config.hook.pytest_runtest_protocol(item=item, nextitem=items.get(command.next or ""))
+        with self._planted(command.plant):
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=items.get(command.next or ""))
         will_go_on = self._done.phase in {"", "setup"}  # else new workers come, and this device may wait for a peer that is lost
         if will_go_on:
             self._wait_for_device()
@@ -216,6 +220,20 @@ class WorkerPlugin:
             self._clear_up(item.nodeid, is_calm=load.is_calm())
         if wants_fence and self._supervisor.next(Fence).ok:
             self._collective_fence(self._config.stash[WORKER_SESSION].device)
+
+    @contextmanager
+    def _planted(self, plant: Plant | None) -> Iterator[None]:
+        """Plant a fault in the validation in progress, if it is one of this rank."""
+        session = self._config.stash[WORKER_SESSION]
+        if plant is None or plant.rank not in {None, session.rank}:
+            yield
+            return
+        self._config.stash[WORKER_SESSION] = replace(session, parameters=MappingProxyType({**session.parameters, **plant.parameters}))
+        try:
+            with PLANTS[plant.plant]() if plant.plant else nullcontext():
+                yield
+        finally:
+            self._config.stash[WORKER_SESSION] = session
 
     def _wait_for_device(self) -> None:
         """Wait for a kernel that may never end: it must not be booked on the next validation. verdict/attempts.py knows this name."""

@@ -1,10 +1,10 @@
-"""One training step of any model: forward, backward, AdamW, without a host sync; its learning rates, and the memory of a training."""
+"""One training step of any model: forward, backward, AdamW, without a host sync; its learning rates, memory, and exposed communication."""
 
 import gc
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
@@ -12,15 +12,20 @@ from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import DeviceType
 from torch.distributed.tensor import DTensor
+from torch.profiler import ProfilerActivity, profile
 
 from gpu_acceptance.measure.timing import Mark, wait_for
 from gpu_acceptance.measure.train.data import Batch
 from gpu_acceptance.measure.train.shapes import Workload
 
 Phase = Literal["data_wait", "forward", "backward", "optimizer"]
+Interval = tuple[float, float]  # begin and end, in one unit
 Part = tuple[float, Batch]  # the weight of a micro-batch, and the micro-batch
 _BETAS = (0.9, 0.95)
+_NCCL = "nccl"  # ncclDevKernel_AllGather_RING_LL(...)
+_US = 1e-6
 _LARGEST_NORM = 1.0  # of the gradient of all trained parameters
 _NO_ROOM = ("can't allocate memory", "not enough memory")  # in torch's errors on a CPU
 
@@ -236,3 +241,45 @@ def prepared(wanted: str, sized_by: str, device: torch.device) -> Iterator[None]
 def peak_bytes(device: torch.device) -> int:
     """Return the most bytes allocated at once since `prepared`; 0 on a CPU, which does not tell."""
     return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
+
+
+@dataclass(frozen=True)
+class CommOverlap:
+    """Seconds of one step of one GPU."""
+
+    communication_s: float  # in which a kernel of NCCL runs
+    exposed_s: float  # of them, in which no other does
+    idle_s: float  # in which none runs
+
+
+def measure_overlap(step: Callable[[], object], num_steps: int, device: torch.device) -> CommOverlap:
+    """Run so many steps under the profiler. Collective where a step is. Raises RuntimeError where it saw no kernel of NCCL."""
+    torch.cuda.synchronize(device)
+    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+        for _ in range(num_steps):
+            step()
+        torch.cuda.synchronize(device)
+    on_device = [event for event in seen.events() or () if event.device_type == DeviceType.CUDA and not event.is_user_annotation]
+    kernels = [(event.name, (event.time_range.start * _US, event.time_range.end * _US)) for event in on_device]
+    return overlap_of(kernels, num_steps)
+
+
+def overlap_of(kernels: Iterable[tuple[str, Interval]], num_steps: int) -> CommOverlap:
+    """Compute the overlap from names and times in s. exposed = |union(NCCL) without union(others)|."""
+    ours, others = list[Interval](), list[Interval]()
+    for name, interval in kernels:
+        (ours if name.lower().startswith(_NCCL) else others).append(interval)
+    if not ours:
+        raise RuntimeError(f"the profiler saw {len(others)} kernels in {num_steps} steps, none of NCCL: nothing communicated")
+    both = [*ours, *others]
+    busy_s, length_s = _covered(both), max(end for _, end in both) - min(begin for begin, _ in both)
+    return CommOverlap(_covered(ours) / num_steps, (busy_s - _covered(others)) / num_steps, (length_s - busy_s) / num_steps)
+
+
+def _covered(intervals: Iterable[Interval]) -> float:
+    """Return the length of their union."""
+    covered, reached = 0.0, float("-inf")
+    for begin, end in sorted(intervals):
+        covered += max(0.0, end - max(begin, reached))
+        reached = max(reached, end)
+    return covered

@@ -29,9 +29,19 @@ from gpu_acceptance.measure.pace import Spread
 from gpu_acceptance.measure.timing import Blocks, Span, cv_percent, hopeless_blocks, time_block, time_blocks, time_each
 from gpu_acceptance.measure.train.data import ON_DEVICE, Feed
 from gpu_acceptance.measure.train.models import Sharding, build, compile_by_blocks, digest, replicated, sharded
-from gpu_acceptance.measure.train.overlap import CommOverlap, measure_overlap
 from gpu_acceptance.measure.train.shapes import ResNet, Shape, Workload
-from gpu_acceptance.measure.train.step import Part, Phases, TrainStep, data_wait_fraction, local, median, peak_bytes, tuned
+from gpu_acceptance.measure.train.step import (
+    CommOverlap,
+    Part,
+    Phases,
+    TrainStep,
+    data_wait_fraction,
+    local,
+    measure_overlap,
+    median,
+    peak_bytes,
+    tuned,
+)
 
 _META = torch.device("meta")
 _NUM_SAMPLES = 2  # normalisation over a batch wants more than one

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpu_acceptance.measure.train.overlap import overlap_of
+from gpu_acceptance.measure.train.step import overlap_of
 
 ALL_GATHER, REDUCE_SCATTER, GEMM = "ncclDevKernel_AllGather_RING_LL(x)", "ncclKernel_ReduceScatter", "void at::native::sm90_gemm<float>"
 

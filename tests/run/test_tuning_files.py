@@ -97,6 +97,14 @@ def test_what_a_template_does_not_write_is_told(model, data):
     assert str(look(model, data)).endswith(f"{text}; the chat template leaves out thoughts, or words beside calls, of 1 answers")
 
 
+def test_a_file_on_which_a_template_works_too_long_is_refused(model, data, monkeypatch):
+    monkeypatch.setattr("gpu_acceptance.measure.lora.template.MOST_FILE_STEPS", 500)
+    said = f"--lora-data: {data}: the chat template takes too long from object "
+    found = refusal(lora_model=model, lora_data=data)
+    assert found.startswith(said)
+    assert found.endswith("; a part of the file will do")
+
+
 def test_a_source_is_the_same_wherever_the_same_lies(tmp_path, model, data):
     found = source_of(look(model, data))
     copy = tmp_path / "copy.jsonl"

@@ -175,6 +175,8 @@ def look(model: Path, data: Path) -> LoraFiles:
     checkpoint, numbers = look_at(model), list[int]()
 
     def write(dialogue: Dialogue) -> None:
+        if checkpoint.template.is_spent:
+            raise DialogueError(f"{data}: the chat template takes too long from object {dialogue.line:,} on; a part of the file will do")
         numbers.extend(part.num_shortened for part in checkpoint.template.written(dialogue))
 
     return LoraFiles(checkpoint, read(data, write), data, sum(numbers))

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gpu_acceptance.measure.lora.calls import Call, Dialogue, DroppedError, Form, Message, find_calls, for_template, split_thought
-from gpu_acceptance.measure.lora.sandbox import MOST_STEPS, TRIAL_STEPS, RefusedError, Sandbox, TooLongError
+from gpu_acceptance.measure.lora.sandbox import MOST_FILE_STEPS, MOST_STEPS, TRIAL_STEPS, RefusedError, Sandbox, TooLongError
 
 _TODAY = datetime(2024, 7, 26, tzinfo=UTC)  # the date that Llama 3.1 writes where it is given none
 _MOST_SOURCE = 2**20  # characters of a template
@@ -99,6 +99,11 @@ class Template:
             num_shortened = before.num_shortened + _is_shortened(dialogue.messages[place], answer)
             found.append(Written(prompt + answer, (*before.spans, (len(prompt), len(prompt) + len(answer))), num_shortened))
         return found
+
+    @property
+    def is_spent(self) -> bool:
+        """True once the dialogues written took all the steps that a file may take."""
+        return self._sandbox.num_steps > MOST_FILE_STEPS
 
     def prompt(self, dialogue: Dialogue) -> str:
         """Return the text before the first learned answer."""

@@ -156,6 +156,7 @@ class LoraFiles:
         template = self.checkpoint.template
         notes = {
             "gets functions and calls as text: it takes or writes none that can be read again": not template.is_native,
+            f"writes no mark at the end of an answer: {template.added_end!r} is added": template.added_end != "",
             "gets ids of calls as nine characters": template.shortens_ids,
             f"leaves out thoughts, or words beside calls, of {self.num_shortened:,} answers": self.num_shortened > 0,
         }

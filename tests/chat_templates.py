@@ -10,6 +10,8 @@ from pathlib import Path
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
+from tests.own_call_templates import WITH_OWN_CALLS
+
 _QWEN_TOOLS = """\
 {%- if tools %}<|im_start|>system
 {% if messages[0].role == "system" %}{{ messages[0].content }}
@@ -158,10 +160,12 @@ TEMPLATES = {
     "Phi-4": _PHI4,
     "Phi-4-mini": _PHI4_MINI,
     "DeepSeek-R1": _R1,
+    **WITH_OWN_CALLS,
 }
-NATIVE = {name for name in TEMPLATES if name.startswith(("Qwen", "Llama", "Mistral"))}  # the rest gets functions and calls as text
+# The rest gets functions and calls as text.
+NATIVE = {name for name in TEMPLATES if name.startswith(("Qwen", "Llama", "Mistral"))} - {"Qwen3-Coder"}
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
-_MARKS = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>", *SPECIAL.values())
+_MARKS = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>", "<|return|>", "<|eot|>", "<|eom|>", "<|END|>", *SPECIAL.values())
 
 
 def tokenizer_of(template: str) -> PreTrainedTokenizerFast:

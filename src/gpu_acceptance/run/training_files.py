@@ -156,6 +156,7 @@ class LoraFiles:
         template = self.checkpoint.template
         notes = {
             "gets functions and calls as text: it takes or writes none that can be read again": not template.is_native,
+            f"writes no mark at the end of an answer: {template.added_end!r} is added": template.added_end != "",
             "gets ids of calls as nine characters": template.shortens_ids,
             f"leaves out thoughts, or words beside calls, of {self.num_shortened:,} answers": self.num_shortened > 0,
         }
@@ -175,6 +176,8 @@ def look(model: Path, data: Path) -> LoraFiles:
     checkpoint, numbers = look_at(model), list[int]()
 
     def write(dialogue: Dialogue) -> None:
+        if checkpoint.template.is_spent:
+            raise DialogueError(f"{data}: the chat template takes too long from object {dialogue.line:,} on; a part of the file will do")
         numbers.extend(part.num_shortened for part in checkpoint.template.written(dialogue))
 
     return LoraFiles(checkpoint, read(data, write), data, sum(numbers))

@@ -296,11 +296,16 @@ def test_what_is_no_file(tmp_path):
 @pytest.mark.parametrize(
     ("start", "said"),
     [
-        (b"PAR1\x15\x04", 'Parquet, not text; convert it: python -c "import pandas; pandas.read_parquet(FILE).to_json('),
-        (b"ARROW1\0\0", 'Arrow, not text; convert it: python -c "import pandas; pandas.read_feather(FILE).to_json('),
-        (b"\x1f\x8b\x08", "gzip, not text; convert it: gunzip FILE; wanted: one object a line"),
-        (b"\x28\xb5\x2f\xfd", "zstd, not text; convert it: unzstd FILE; wanted: "),
-        (b"PK\3\4", "zip, not text; convert it: unzip FILE; wanted: "),
+        (b"PAR1\x15\x04", 'Parquet, not text in UTF-8; convert it: python -c "import pandas; pandas.read_parquet(FILE).to_json('),
+        (b"ARROW1\0\0", 'Arrow, not text in UTF-8; convert it: python -c "import pandas; pandas.read_feather(FILE).to_json('),
+        (b"\x1f\x8b\x08", "gzip, not text in UTF-8; convert it: gunzip FILE; wanted: one object a line"),
+        (b"\x28\xb5\x2f\xfd", "zstd, not text in UTF-8; convert it: unzstd FILE; wanted: "),
+        (b"BZh91AY", "bzip2, not text in UTF-8; convert it: bunzip2 FILE; wanted: "),
+        (b"\xfd7zXZ\0", "xz, not text in UTF-8; convert it: unxz FILE; wanted: "),
+        ("{}".encode("utf-16"), "UTF-16, not text in UTF-8; convert it: iconv -f UTF-16 -t UTF-8 FILE > NEW; wanted: "),
+        (b"\xfe\xff\0{", "UTF-16, not text in UTF-8; convert it: iconv "),
+        (b"version https://git-lfs.", "a pointer of Git LFS, not text in UTF-8; convert it: git lfs pull; wanted: "),
+        (b"PK\3\4", "zip, not text in UTF-8; convert it: unzip FILE; wanted: "),
     ],
 )
 def test_a_packed_file_is_refused_with_its_converter(error_of, start, said):

@@ -227,6 +227,9 @@ DROPPED = {
     "arguments that are no object": chat(says("", tool_calls=[{"function": {"name": "get_weather", "kwargs": {"town": "Oslo"}}}])),
     "no answer with a weight": chat(says("3", weight=0)),
     "content that is no text": chat({"role": "user", "content": [{"type": "image_url", "image_url": {}}]}, says("x")),
+    "an answer that is labelled as a bad one": {**chat(says("x")), "label": False},
+    "an identifier that is no text": chat(says("", tool_calls=[{"id": [1], "function": CALL}])),
+    "parameters of a function that are no object": {**chat(says("x")), "tools": [{"name": "f", "parameters": "["}]},
     "tools that are no list": {**chat(says("x")), "tools": "{"},
     "answers that are no list": {"query": "x", "answers": "{}", "tools": "[]"},
     "an object of no known format": {"prompt": "x", "completion": "y"},
@@ -269,6 +272,32 @@ def test_a_null_is_left_out_unless_the_function_takes_it(schema, is_kept):
     assert ("a" in declared) == (schema is not None)
 
 
+def test_pictures_beside_the_messages_are_no_text():
+    """As ms-swift and TRL have them: the answer is about what the model would never see."""
+    with pytest.raises(DroppedError, match=r"^content that is no text$"):
+        dialogue_of({**chat(says("A cat.")), "images": ["cat.png"]}, 1)
+    assert dialogue_of({**chat(says("3")), "images": [], "label": True}, 1).answers == [1]
+
+
+PERSON = {"type": "object", "properties": {"age": {"anyOf": [{"type": "integer"}, {"type": "null"}]}}}
+
+
+@pytest.mark.parametrize(
+    "one", [{"$ref": "#/$defs/Person"}, {"allOf": [{"$ref": "#/$defs/Person"}]}, {"anyOf": [PERSON, {"type": "null"}]}]
+)
+def test_a_null_is_kept_where_a_schema_that_is_referred_to_takes_it(one):
+    parameters = {"$defs": {"Person": PERSON, "Loop": {"$ref": "#/$defs/Loop"}}, "properties": {"p": one, "l": {"$ref": "#/$defs/Loop"}}}
+    arguments = {"p": {"age": None, "z": None}, "l": None}
+    called = says("", tool_calls=[{"function": {"name": "f", "arguments": arguments}}])
+    found = dialogue_of(chat(called, tools=[{"name": "f", "parameters": parameters}]), 1)
+    assert found.messages[1].calls[0].arguments == {"p": {"age": None}}
+
+
+def test_parameters_may_be_the_text_of_a_schema():
+    tools = [{"name": "f", "parameters": json.dumps(PERSON)}]
+    assert dialogue_of(chat(says("x"), tools=tools), 1).tools[0]["function"]["parameters"] == PERSON
+
+
 def test_functions_of_xlam_have_a_schema():
     flat = {"n": {"type": "int"}, "l": {"type": "List[str], optional"}, "d": {"type": "str", "default": "x"}, "o": {"type": "Any"}}
     record = {"query": "Weather in Oslo?", "answers": [{"name": "f", "arguments": {}}], "tools": [{"name": "f", "parameters": flat}]}
@@ -282,11 +311,12 @@ def test_functions_of_xlam_have_a_schema():
     assert parameters["required"] == ["n", "o"]
 
 
-def test_results_have_the_identifier_and_the_name_of_their_call():
-    calls = [{"id": name, "function": {"name": "get_weather", "arguments": {}}} for name in "ab"]
-    results = [{"role": "tool", "content": "1", "tool_call_id": "b"}, {"role": "tool", "content": "2"}]
+@pytest.mark.parametrize(("first", "second"), [("a", "b"), (0, 1)])
+def test_results_have_the_identifier_and_the_name_of_their_call(first, second):
+    calls = [{"id": one, "function": {"name": "get_weather", "arguments": {}}} for one in (first, second)]
+    results = [{"role": "tool", "content": "1", "tool_call_id": second}, {"role": "tool", "content": "2"}]
     found = dialogue_of(chat(says("", tool_calls=calls), *results), 1).messages
-    assert [(one.call_id, one.name) for one in found[2:]] == [("b", "get_weather"), ("a", "get_weather")]
+    assert [(one.call_id, one.name) for one in found[2:]] == [(str(second), "get_weather"), (str(first), "get_weather")]
 
 
 PYTHONIC = {

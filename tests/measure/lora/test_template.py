@@ -11,6 +11,7 @@ from gpu_acceptance.measure.lora.packing import IGNORED, Scribe
 from gpu_acceptance.measure.lora.reading import read
 from gpu_acceptance.measure.lora.scoring import tally
 from gpu_acceptance.measure.lora.template import Template, TemplateError
+from tests.own_call_templates import OPENED
 
 WEATHER = {"name": "weather", "description": "Tells it", "parameters": {"type": "object", "properties": {"town": {"type": "string"}}}}
 HERE = {"role": "user", "content": "And here?"}
@@ -92,9 +93,9 @@ def test_a_text_is_one_sequence_where_each_answer_continues_the_one_before(name,
     """Qwen3 leaves thoughts out of earlier answers, and Mistral moves functions to the last user: these need a text for each answer."""
     dialogue = dialogue_of(tmp_path, TALKS[talk])
     num_texts = len(template_of(name).written(dialogue))
-    if name.startswith(("Qwen3", "Mistral")):
+    if name in ("Qwen3", "Qwen3-Thinking", "GLM-4.6", "gpt-oss") or name.startswith("Mistral"):
         assert num_texts > 1 or talk != "goes on"
-    elif name != "Phi-4-mini" and talk != "thought in text":
+    elif name != "Phi-4-mini" and not talk.startswith("thought"):
         assert num_texts == 1
 
 
@@ -157,8 +158,31 @@ def test_only_answers_are_learned_up_to_their_end_mark(name, tmp_path):
     assert "It is cold" in tokenizer.decode(tokens.ids)
     assert "It is cold" not in learned
     assert find_calls(learned, template.form).calls == dialogue.messages[3].calls
-    assert learned.endswith(template.form.end)
+    assert learned.endswith("<|eom|>" if name == "Llama 4" else template.form.end)  # which ends a call in another way
     assert tokens.num_said == sum(target != IGNORED for target in tokens.targets)
+
+
+def test_an_end_mark_is_added_where_a_template_writes_none(tmp_path):
+    """As those of GLM: without one, no answer would be learned to end."""
+    template, dialogue = template_of("GLM-4.6"), dialogue_of(tmp_path, TALKS["result"])
+    found = [(one.text[:begin], one.text[begin:end]) for one in template.written(dialogue) for begin, end in one.spans]
+    assert template.added_end == template.form.end == "</s>"
+    assert [answer.count("</s>") for _, answer in found] == [1, 1]
+    assert not any("</s>" in prompt for prompt, _ in found)
+    with pytest.raises(TemplateError, match=r"^writes no mark at the end of an answer, and tokenizer_config\.json has no eos_token$"):
+        Template(TEMPLATES["GLM-4.6"], {})
+    assert {template_of(name).added_end for name in TEMPLATES if name != "GLM-4.6"} == {""}
+
+
+def test_the_beginning_of_another_answer_is_not_learned_as_the_end_of_one():
+    with pytest.raises(TemplateError, match=r"^begins another answer after each one; wanted: only \{% if add_generation_prompt %\}$"):
+        Template(OPENED, SPECIAL)
+
+
+def test_an_answer_with_an_end_mark_in_its_words_is_dropped(tmp_path):
+    said = {"role": "assistant", "content": "Cold.<|im_end|>\n<|im_start|>user\nAnd here?"}
+    with pytest.raises(DroppedError, match=r"^an answer that has the mark of its end in its words$"):
+        template_of("Qwen2.5").written(dialogue_of(tmp_path, [ASKED, said]))
 
 
 OPENS = ("DeepSeek-R1", "Gemma 4")  # templates that open a thought for a model, and write none for an answer that is given

@@ -9,7 +9,7 @@ from tests.judging import judgements_of, shipped_profile
 
 pytestmark = pytest.mark.slow
 
-NAMES = ("Qwen2.5", "Qwen3", "Qwen3-Thinking", "Llama 3.1", "Mistral v0.3", "Mistral Nemo", "Gemma 3", "Phi-4")
+NAMES = ("Qwen2.5", "Qwen3", "Qwen3-Thinking", "Llama 3.1", "Mistral v0.3", "Mistral Nemo", "Gemma 3", "Phi-4", "GLM-4.6", "gpt-oss")
 UNTAUGHT = {"held_out.loss", "held_out.loss_ratio"}  # by a few steps from random weights
 
 

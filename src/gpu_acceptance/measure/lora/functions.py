@@ -6,9 +6,10 @@ NousResearch/hermes-function-calling-v1 there (functions in a system's text); mo
 
 import re
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
-from gpu_acceptance.base.strict_json import StrictJsonError, parse_all, parse_first
+from gpu_acceptance.base.strict_json import StrictJsonError, parse, parse_all, parse_first
 from gpu_acceptance.measure.lora.calls import DroppedError
 from gpu_acceptance.measure.lora.pythonic import literal_of
 
@@ -17,6 +18,7 @@ _TOOLS_MARK, _TOOLS_END = "<tools>", "</tools>"
 _TOOLS = re.compile(rf"{_TOOLS_MARK}(?:(?!{_TOOLS_MARK}).)*?{_TOOLS_END}", re.DOTALL)
 _TYPES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean", "list": "array", "dict": "object"}
 _PARAMETERS = {"input_schema": "parameters", "inputSchema": "parameters"}  # of some chat APIs, and of MCP
+_MOST_ALTERNATIVES = 64  # they are looked up for each object of the arguments
 _KEEPS_NULL = {"default", "const", "enum", "examples"}
 
 
@@ -79,7 +81,16 @@ def _in_a_row(text: str) -> list[Any]:
 
 
 def schema_of(parameters: Any) -> Any:
-    """Return the JSON schema of the flat parameters of xLAM: {name: {"description", "type": "int, optional", "default"}}."""
+    """Return the JSON schema, from its text too, or of the flat parameters of xLAM: {name: {"description", "type": "int, optional"}}.
+
+    Raises DroppedError.
+    """
+    try:
+        parameters = parse(parameters or "null") if isinstance(parameters, str) else parameters
+    except StrictJsonError:
+        raise DroppedError("parameters of a function that are no object") from None
+    if not isinstance(parameters, dict | None):
+        raise DroppedError("parameters of a function that are no object")
     if not isinstance(parameters, dict) or "properties" in parameters or not all(isinstance(one, dict) for one in parameters.values()):
         return parameters
     properties = {}
@@ -92,27 +103,54 @@ def schema_of(parameters: Any) -> Any:
     return {"type": "object", "properties": properties, "required": needed}
 
 
-def without_nulls(value: Any, schema: Any) -> Any:
-    """Leave out each null that the schema does not allow: Arrow gives all structs of a column the same keys."""
-    schema = schema if isinstance(schema, dict) else {}
-    if isinstance(value, list):
-        return [without_nulls(one, schema.get("items")) for one in value]
-    if not isinstance(value, dict):
+def without_nulls(value: Any, schema: Any, root: Any = None) -> Any:
+    """Leave out each null that the schema does not allow: Arrow gives all structs of a column the same keys.
+
+    `root`: the whole schema, in which references are looked up.
+    """
+    if not isinstance(value, dict | list):
         return value
-    inner = schema.get("properties") if isinstance(schema.get("properties"), dict) else {}
-    return {key: without_nulls(one, inner.get(key)) for key, one in value.items() if one is not None or _takes_null(inner.get(key))}
+    root = schema if root is None else root
+    schemas = _alternatives(schema, root)
+    if isinstance(value, list):
+        items = {"anyOf": [one.get("items") for one in schemas]}
+        return [without_nulls(one, items, root) for one in value]
+    known = [one["properties"] for one in schemas if isinstance(one.get("properties"), dict)]
+    inner = {key: {"anyOf": [one.get(key) for one in known]} for key in value}
+    return {
+        key: without_nulls(one, inner[key], root)
+        for key, one in value.items()
+        if one is not None or any(map(_takes_null, _alternatives(inner[key], root)))
+    }
 
 
-def _takes_null(schema: Any) -> bool:
-    if not isinstance(schema, dict):
-        return False
-    kinds = schema.get("type")
-    some = [one for key in ("anyOf", "oneOf") if isinstance(schema.get(key), list) for one in schema[key]]
-    enumerated = schema.get("enum")
+def _alternatives(schema: Any, root: Any) -> list[dict[str, Any]]:
+    """Return the schema and those that it is made of or refers to, each once, and no more than a few."""
+    found: dict[int, dict[str, Any]] = {}
+    waiting = [schema]
+    while waiting and len(found) < _MOST_ALTERNATIVES:
+        one = waiting.pop()
+        if isinstance(one, dict) and id(one) not in found:
+            found[id(one)] = one
+            parts = [one[key][:_MOST_ALTERNATIVES] for key in ("anyOf", "oneOf", "allOf") if isinstance(one.get(key), list)]
+            waiting += [_referred(one.get("$ref"), root), *chain.from_iterable(parts)]
+    return list(found.values())
+
+
+def _referred(reference: Any, root: Any) -> Any:
+    """Return the schema at a place in the same file, `#/$defs/Town`, or None."""
+    if not isinstance(reference, str) or not reference.startswith("#"):
+        return None
+    for key in reference.removeprefix("#").split("/")[1:]:
+        root = root.get(key) if isinstance(root, dict) else None
+    return root
+
+
+def _takes_null(schema: dict[str, Any]) -> bool:
+    kinds, enumerated = schema.get("type"), schema.get("enum")
     return (
         kinds == "null"
         or (isinstance(kinds, list) and "null" in kinds)
         or schema.get("nullable") is True
         or (isinstance(enumerated, list) and None in enumerated)
-        or any(map(_takes_null, some))
     )

@@ -15,7 +15,7 @@ from gpu_acceptance.measure.lora.calls import Dialogue, DialogueError, DroppedEr
 from gpu_acceptance.measure.lora.records import dialogue_of
 
 MOST_LINE_BYTES = 2**20
-MOST_BYTES = 2**27  # read within a minute; writing takes longer, of each dialogue no more than MOST_STEPS of the sandbox
+MOST_BYTES = 2**27  # read within a minute; writing takes longer, and has bounds of its own: the steps of the sandbox
 WANTED = (
     'one object a line, or one list of them: {"messages": [...], "tools": [...]}, or as ShareGPT (Hermes, ToolACE, APIGen-MT), xLAM and '
     "glaive-function-calling-v2 have them"
@@ -25,6 +25,11 @@ _PACKED = {  # first bytes -> what it is, and how it becomes lines
     b"PAR1": ("Parquet", _PANDAS.format("parquet")),
     b"ARROW1": ("Arrow", _PANDAS.format("feather")),
     b"\x1f\x8b": ("gzip", "gunzip FILE"),
+    b"BZh": ("bzip2", "bunzip2 FILE"),
+    b"\xfd7zXZ": ("xz", "unxz FILE"),
+    codecs.BOM_UTF16_LE: ("UTF-16", "iconv -f UTF-16 -t UTF-8 FILE > NEW"),
+    codecs.BOM_UTF16_BE: ("UTF-16", "iconv -f UTF-16 -t UTF-8 FILE > NEW"),
+    b"version https://git-lfs": ("a pointer of Git LFS", "git lfs pull"),
     b"\x28\xb5\x2f\xfd": ("zstd", "unzstd FILE"),
     b"PK\3\4": ("zip", "unzip FILE"),
 }
@@ -107,7 +112,7 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
         with path.open("rb") as file:
             start = file.read(max(map(len, _PACKED)))
             for kind, convert in (how for mark, how in _PACKED.items() if start.startswith(mark)):
-                raise DialogueError(f"{path}: {kind}, not text; convert it: {convert}; wanted: {WANTED}")
+                raise DialogueError(f"{path}: {kind}, not text in UTF-8; convert it: {convert}; wanted: {WANTED}")
             file.seek(0)
             yield file
     except OSError as error:

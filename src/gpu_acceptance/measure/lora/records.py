@@ -26,6 +26,7 @@ _ROLES: dict[str, Role] = {
 }
 _CALLING = ("function_call", "tool_call")  # roles whose whole content is a call
 _MESSAGES, _TOOLS = ("messages", "conversations", "conversation"), ("tools", "functions", "tools_json")
+_MEDIA = ("images", "image", "videos", "video", "audios", "audio")  # beside the messages, as ms-swift and TRL have them
 _CONTENTS = ("content", "value", "refusal")
 _THOUGHTS, _WEIGHTS = ("reasoning_content", "reasoning", "thinking"), ("train_detail", "weight", "train", "loss")
 _SPEAKERS: dict[str, Role] = {"USER": "user", "ASSISTANT": "assistant", "FUNCTION RESPONSE": "tool"}
@@ -37,6 +38,10 @@ _RESPONSE = ("<tool_response>", "</tool_response>")
 
 def dialogue_of(record: dict[str, Any], line: int) -> Dialogue:
     """Parse one object by the format that its keys tell. Raises DroppedError."""
+    if record.get("label") is False:
+        raise DroppedError("an answer that is labelled as a bad one")
+    if any(record.get(key) for key in _MEDIA):
+        raise DroppedError("content that is no text")
     if any(record.get(key) is not None for key in _MESSAGES):
         return from_chat(record, line)
     if isinstance(record.get("prompt"), list) and isinstance(record.get("completion"), list):
@@ -148,7 +153,7 @@ def _chat_messages(told: dict[str, Any]) -> Iterator[Message]:
         calls,
         thought=_text(_first(told, _THOUGHTS)) or "\n".join(map(_text, thoughts)),
         is_learned=_is_learned(_first(told, _WEIGHTS)),
-        call_id=_text(told.get("tool_call_id")),
+        call_id=_id(told.get("tool_call_id")),
         name=_text(told.get("name")),
     )
     if role == "assistant":
@@ -179,11 +184,20 @@ def _content(told: Any, role: Role) -> tuple[str, list[dict[str, Any]]]:
 
 def _result(part: dict[str, Any]) -> Message:
     content, _ = _content(part.get("content"), "tool")
-    return Message("tool", content, call_id=_text(part.get("tool_use_id")))
+    return Message("tool", content, call_id=_id(part.get("tool_use_id")))
 
 
 def _text(told: Any) -> str:
     return told if isinstance(told, str) else ""
+
+
+def _id(told: Any) -> str:
+    """Return an identifier, which some files number."""
+    if told is None or isinstance(told, str):
+        return told or ""
+    if isinstance(told, int) and not isinstance(told, bool):
+        return str(told)
+    raise DroppedError("an identifier that is no text")
 
 
 def _is_learned(weight: Any) -> bool:
@@ -234,8 +248,9 @@ def _chat_call(told: Any) -> Call:
     function = told.get("function", told) if isinstance(told, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str) or not function["name"]:
         raise DroppedError("a call without a function's name")
+    identifier = _id(told.get("id"))
     try:
-        return replace(call_from(function), id=_text(told.get("id")))
+        return replace(call_from(function), id=identifier)
     except ValueError:
         raise DroppedError("arguments that are no object") from None
 

@@ -19,6 +19,7 @@ from jinja2.runtime import Context, LoopContext, Macro, str_join
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 MOST_STEPS = 2**22  # of one dialogue: some seconds, and about 400 messages of which half are answers
+MOST_FILE_STEPS = 2**28  # of all dialogues of a file: about ten minutes
 TRIAL_STEPS = 2**18  # of one that is made to try a template, which takes some hundreds
 _UNIT, _METHOD_UNIT = 256, 4096  # methods of texts run in C
 _MOST_CHARS = 2**29  # of what one operation makes
@@ -85,7 +86,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def __init__(self) -> None:
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
-        self.begin(MOST_STEPS)
+        self.num_steps = 0  # of all that ended
+        self._most, self._left = MOST_STEPS, MOST_STEPS
         self.finalize = self.weighed
         self.filters |= {"tojson": _to_json, _COUNTED: lambda value: value, "sum": _sum}
         self.filters = {name: self._counted(function) for name, function in self.filters.items() if name not in _NOT_REPEATABLE}
@@ -100,6 +102,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return tree
 
     def begin(self, most_steps: int) -> None:
+        self.num_steps += self._most - self._left
         self._most, self._left = most_steps, most_steps
 
     def spend(self, num_steps: int) -> None:

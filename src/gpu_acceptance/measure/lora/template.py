@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gpu_acceptance.measure.lora.calls import Call, Dialogue, DroppedError, Form, Message, find_calls, for_template, split_thought
-from gpu_acceptance.measure.lora.sandbox import MOST_STEPS, TRIAL_STEPS, RefusedError, Sandbox, TooLongError
+from gpu_acceptance.measure.lora.sandbox import MOST_FILE_STEPS, MOST_STEPS, TRIAL_STEPS, RefusedError, Sandbox, TooLongError
 
 _TODAY = datetime(2024, 7, 26, tzinfo=UTC)  # the date that Llama 3.1 writes where it is given none
 _MOST_SOURCE = 2**20  # characters of a template
@@ -79,7 +79,7 @@ class Template:
             self._compiled = self._sandbox.from_string(source)
         except Exception as error:  # also one of Python's compiler, of the code that is made of it
             raise TemplateError(f"cannot be compiled: {_shown(error)}") from None
-        self._header, self.shortens_ids = "", False
+        self._header, self.added_end, self.shortens_ids = "", "", False
         self.is_native, self.form = self._tried()
         self.shortens_ids = self.is_native and self._wants_short_ids()
 
@@ -95,10 +95,17 @@ class Template:
             read = find_calls(answer, self.form)
             if read.problem or read.calls != dialogue.messages[place].calls:
                 raise _UnwrittenError("does not write an answer so that its calls can be read again")
+            if self.form.end and self.form.end in answer.removesuffix(self.form.end):
+                raise DroppedError("an answer that has the mark of its end in its words")
             before = found.pop() if found and prompt.startswith(found[-1].text) else Written("", ())
             num_shortened = before.num_shortened + _is_shortened(dialogue.messages[place], answer)
             found.append(Written(prompt + answer, (*before.spans, (len(prompt), len(prompt) + len(answer))), num_shortened))
         return found
+
+    @property
+    def is_spent(self) -> bool:
+        """True once the dialogues written took all the steps that a file may take."""
+        return self._sandbox.num_steps > MOST_FILE_STEPS
 
     def prompt(self, dialogue: Dialogue) -> str:
         """Return the text before the first learned answer."""
@@ -107,7 +114,7 @@ class Template:
 
     def _cut(self, dialogue: Dialogue, place: int) -> tuple[str, str]:
         """Return the text before an answer, and the answer up to its end mark."""
-        answered = self._text(dialogue, place + 1, is_asked=False).rstrip()
+        answered = self._text(dialogue, place + 1, is_asked=False).rstrip() + self.added_end
         opened = self._text(dialogue, place, is_asked=True)
         if answered.startswith(opened) and len(answered) > len(opened):
             return opened, answered[len(opened) :]
@@ -145,7 +152,9 @@ class Template:
             self._sandbox.begin(TRIAL_STEPS)
             try:
                 answered = Dialogue((_TOOL,), (asked, Message("assistant", _ANSWER)), 0)
-                self._header = self._found_header(answered)
+                self._header, self.added_end = self._found_header(answered), ""
+                self.added_end = self._lacking_end(self._cut(answered, 1)[1])
+                self._refuse_opened()
                 _, plain = self._cut(answered, 1)
                 prompt, called = self._cut(Dialogue((_TOOL,), (asked, Message("assistant", "", (_CALL,))), 0), 1)
             except _UnwrittenError as error:
@@ -158,6 +167,23 @@ class Template:
                     return self.is_native, form
             problems.append("does not write all of a question, an answer, and a call that can be read again")
         raise TemplateError(problems[-1])
+
+    def _refuse_opened(self) -> None:
+        """Raise _UnwrittenError over a template that begins the next answer after each one, which would be learned as its end."""
+        asked, answered = Message("user", _QUESTION), Message("assistant", _ANSWER)
+        dialogue = Dialogue((), (asked, answered, asked), 0)
+        before, opened = (self._text(dialogue, 1, is_asked=is_asked) for is_asked in (False, True))
+        told, goes_on = (self._text(dialogue, num, is_asked=False) for num in (2, 3))
+        if before == opened and not goes_on.startswith(told.rstrip()):
+            raise _UnwrittenError("begins another answer after each one; wanted: only {% if add_generation_prompt %}")
+
+    def _lacking_end(self, plain: str) -> str:
+        """Return the tokenizer's end mark where the template writes none, as those of GLM: no answer would be learned to end."""
+        if not plain.endswith(_ANSWER):
+            return ""
+        if end := self._special.get("eos_token"):
+            return end
+        raise _UnwrittenError("writes no mark at the end of an answer, and tokenizer_config.json has no eos_token")
 
     def _found_header(self, answered: Dialogue) -> str:
         """Return what begins the answer of this dialogue, and the prompt for it as well: the mark of an assistant."""

@@ -20,6 +20,7 @@ OTHERS_TOO = {  # phrases of others that our own sentences have as well -> who w
     "Skipped: ": "pytest",
     **dict.fromkeys(("fallen off the bus", "probe routine failed"), "the driver of NVIDIA"),
     **dict.fromkeys(("Hardware Error", "Internal error detected", "Memory failure", "PCIe Bus Error", "bad device here"), "the kernel"),
+    **dict.fromkeys(("blocked for more than", "soft lockup"), "the kernel"),
     **dict.fromkeys(("containment event", "health compromised", "event severity", "serial number"), "the kernel"),
     "cannot find": "ld",
     "frozen ": "Python",

@@ -15,6 +15,7 @@ _HEAD = f"""# The kernel's log
 
 Lines of one event are one record, in whatever order they come. Any of them may state the severity; the worst one holds. A line of detail
 without its head is in doubt, as is a line that looks like one of these and has another form: the run is INCOMPLETE unless it is REJECTED.
+So are a CPU that stands still, an NMI that nobody explains, a file system that became read-only, and a task of the GPU driver that hangs.
 
 | record | line | counts |
 |---|---|---|

@@ -2,7 +2,8 @@
 
 Sources: Linux, drivers/pci/pcie/{aer,err,dpc}.c, drivers/pci/hotplug/pciehp_*.c, drivers/firmware/efi/cper.c,
 drivers/acpi/apei/ghes.c, drivers/edac/{edac_mc,edac_device,mce_amd}.c, arch/x86/kernel/cpu/mce/core.c, mm/memory-failure.c,
-drivers/net/ethernet/{mellanox,broadcom}, drivers/infiniband/hw/{bnxt_re,efa};
+drivers/net/ethernet/{mellanox,broadcom,intel/ice}, drivers/infiniband/hw/{bnxt_re,efa}, drivers/iommu/{intel/dmar,amd/iommu}.c,
+drivers/nvme/host/{pci,core}.c, block/blk-core.c, arch/x86/kernel/nmi.c, drivers/thermal/thermal_core.c;
 NVIDIA's open kernel modules 570, kernel_rc.c, osinit.c and error_nvswitch.c.
 """
 
@@ -32,13 +33,18 @@ _GIVES_UP = {
     "Admin queue is closed": "",
     "Reset indication didn't turn ": "",
     "Device isn't ready": "",
+    "Rebuild failed, unload and reload driver": "",  # ice
 }
 WORDS_OF = {  # one of them is in each line of this kind
     "xids": ("Xid",),
     "sxids": ("SXid",),
     "lost_gpus": ("NVRM",),
-    "pcie_errors": ("PCIe Bus Error", "AER", "aer_", "DPC", "Slot(", ":    ["),
-    "host_errors": ("[Hardware Error]", "EDAC ", "Memory failure", "Injecting memory failure", "MCE", "mce: Unc", "reset reason"),
+    "pcie_errors": ("PCIe Bus Error", "AER", "aer_", "DPC", "Slot(", ":    [", "AMD-Vi: Event", "Request device ["),
+    "host_errors": (
+        *("[Hardware Error]", "EDAC ", "Memory failure", "Injecting memory failure", "MCE", "mce: Unc", "reset reason"),
+        *("ritical temperature", "nvme nvme", "critical medium error"),
+    ),
+    "unreadable": ("NMI", "LOCKUP", "soft lockup", "EXT4-fs", "XFS (", "blocked for more than"),  # all of these are in doubt
     "device_errors": ("atal", "ATAL", *_GIVES_UP, *_START, *_HEALTH),
     "devices": (" class 0x",),
 }
@@ -63,6 +69,7 @@ class Form:
 
 _BUS = r"(?:PCI:)?(?P<bus>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})(?P<function>\.[0-7])?"
 _SOURCE = r"(?:id=|ID)?(?P<source>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]|[0-9a-fA-F]{4}\b)"
+_SLOT = r"(?P<slot>[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])"  # of the first domain, which the kernel leaves out
 _DEVICE = rf"(?P<driver>\S+) {_BUS}(?::pcie[0-9a-f]+)?: "
 # An interface has a state behind its name: "bnxt_en 0000:9a:00.0 (unnamed net_device) (uninitialized): ...".
 _DRIVER = rf"(?P<driver>\S+) {_BUS}(?: [^:]+)?: "
@@ -206,6 +213,12 @@ FORMS: tuple[Form, ...] = (
         r"|Card not present on Slot\()(?!.*ignored).*",
         UNCORRECTED,
     ),
+    # Its own mistake, that of its driver, or of the settings: nobody can tell.
+    Form(
+        *("pcie_errors", "iommu", "in doubt: the IOMMU refused an access of the device"),
+        "DMAR: [DMA Read NO_PASID] Request device [1b:00.0] fault addr 0x7c346000 [fault reason 0x06] PTE Read access is not set",
+        rf"(?:DMAR: \[.*\] Request device \[|AMD-Vi: Event logged \[\S+ device=(?:0000:)?){_SLOT}\b.*|{_DEVICE}AMD-Vi: Event logged \[.*",
+    ),
     Form(
         # Linux before 5.8 prints nothing else where a decoder is registered, later ones where nobody has handled the event.
         *("host_errors", "info", "in doubt, unless another line near it says what the event was"),
@@ -256,6 +269,25 @@ FORMS: tuple[Form, ...] = (
         *("host_errors", "reset", "if the hardware failed; one error with the records and machine checks of that failure"),
         "x86/amd: Previous system reset reason [0x08000800]: an uncorrected error caused a data fabric sync flood event",
         r"x86/amd: Previous system reset reason \[0x[0-9a-f]{1,8}\]: (?:an uncorrected error|a parity error|.*\bthermal\b).*",
+        UNCORRECTED,
+    ),
+    Form(
+        *("host_errors", "fault", "always"),
+        "thermal thermal_zone0: critical temperature reached (105 C), shutting down",
+        r".*\b[Cc]ritical temperature reached.*",
+        FATAL,
+    ),
+    Form(
+        *("host_errors", "disk", "always; each disk once"),
+        "nvme nvme0: controller is down; will reset: CSTS=0xffffffff, PCI_STATUS=0xffff",
+        r"nvme (?P<disk>nvme\d+): (?:controller is down; will reset|Device not ready; aborting (?:reset|initiali[sz]ation)"
+        r"|Disabling device after reset failure|Removing after probe failure).*",
+        FATAL,
+    ),
+    Form(
+        *("host_errors", "disk", "always; each disk once"),
+        "critical medium error, dev nvme0n1, sector 123456 op 0x0:(READ) flags 0x80700 phys_seg 1 prio class 2",
+        r"(?:blk_update_request: |print_req_error: )?critical medium error, dev (?P<disk>nvme\d+|sd[a-z]+)\w*,.*",
         UNCORRECTED,
     ),
     # What the kernel and a driver say of a device: drivers/base/dd.c of kernels up to 6.8 and since, drivers/pci/pci.c, mlx5 health.c.

@@ -69,11 +69,20 @@ _DOUBTFUL = (
         re.compile(
             r"NVRM: Xid.*|.*: SXid .*|NVRM: .*(?:fallen off the bus|lost from the bus).*"
             r"|NVRM: .*(?:probe routine failed|global fatal error|requiring os reboot|GPU is probably locked).*"
+            r"|INFO: task nv\S*:\d+ blocked for more than .*"
         ),
         GPUS,
     ),
     (re.compile(r".*(?:PCIe Bus Error|AER: Uncorrect|aer_status|DPC: containment event|DPC containment event).*"), PCIE),
-    (re.compile(r".*\[Hardware Error\].*|EDAC .*\bUE\b.*|.*Memory failure: 0x.*"), HOST),
+    (
+        re.compile(
+            r".*\[Hardware Error\].*|EDAC .*\bUE\b.*|.*Memory failure: 0x.*"
+            r"|.*\bBUG: soft lockup .*|.*\bhard LOCKUP\b.*|.*\bNMI received for unknown reason .*"
+            r"|NMI: (?:PCI system error|memory parity error|IOCK error).*"
+            r"|EXT4-fs .*Remounting filesystem read-only.*|XFS \(.*(?:Shutting down filesystem|has been shut down).*"
+        ),
+        HOST,
+    ),
 )
 _SEVERITIES = {  # of older and of newer kernels
     "Corrected": CORRECTED,
@@ -116,11 +125,15 @@ def _line_of(form: Form, match: re.Match[str], at_s: float) -> Line | None:
     if form.role == "driver" and not _is_fatal(match[0]):
         return None
     device = nvml_bus_id(found["bus"] + found.get("function", ".0")) if "bus" in found else ""  # the GPU driver leaves out the function, 0
+    if "slot" in found:
+        device = nvml_bus_id(f"0000:{found['slot']}")
     source = _source_of(found.get("source", ""), device)
     words = found.get("words", "")
     severity = form.severity or _severity_of(found)
     keys = (f"{device} {found.get('number', '')}",) if form.kind in {"xids", "sxids"} else (source or device, *_page(found, match[0]))
-    keys = {"killed": ("killed",), "reset": (MACHINE_CHECK,)}.get(form.role, (*keys, found.get("rdma_device", "")))
+    keys = {"killed": ("killed",), "reset": (MACHINE_CHECK,), "iommu": (f"iommu {device}",)}.get(
+        form.role, (*keys, found.get("rdma_device", ""), found.get("disk", ""))
+    )
     said = f"severity={words:.40}" if words and not severity else ""
     return Line(form.kind, form.role, match[0], at_s, tuple(filter(None, keys)), severity, said, device, source, found)
 

@@ -16,7 +16,7 @@ _MOST_NEAR = 100  # records among which one line is looked for
 _CUT_OFF = {"containment", "hotplug", "aftermath"}  # whatever the error was, the device is out of use: as bad as a fatal one
 _HEADS = {
     *("head", "notice", "detail", "status", "containment", "record", "hotplug", "recovered", "aftermath"),
-    *("words", "check", "reset", "memory", "device", "killed"),
+    *("words", "check", "reset", "memory", "device", "killed", "fault", "disk"),
 }
 _RECOVERY = {"recovered", "aftermath"}
 _OF_STATUS = {"bit", "layer", "uncorrected"}
@@ -89,11 +89,11 @@ class LostGpu:
 
 @dataclass(frozen=True)
 class HostError:
-    """An error of the host's memory, CPUs or buses: machine checks, EDAC, records of the firmware."""
+    """An error of the host's memory, CPUs, buses or disks: machine checks, EDAC, records of the firmware."""
 
     at_s: float
     text: str
-    kind: str = "machine check"  # or memory, firmware
+    kind: str = "machine check"  # or memory, firmware, disk
     severity: Answer[str] = OLD_SNAPSHOT
 
 
@@ -310,5 +310,6 @@ def _around(records: Sequence[Record], starts: Sequence[float], at_s: float) -> 
 
 def _host(record: Record) -> HostError:
     kind = "memory" if record.roles & {"memory", "killed"} else "firmware" if "record" in record.roles else "machine check"
+    kind = "disk" if "disk" in record.roles else kind
     severity: Answer[str] = record.severity if record.roles & _HEADS and record.severity else _NO_SEVERITY
     return HostError(record.first.at_s, clip(record.first.text, _MOST_TEXT), kind, severity)

@@ -28,7 +28,7 @@ FOR_TESTS = OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} PYTHONDONTWRITEBYTECODE=
 SAME_PYTHON = $(if $(filter command,$(origin PYTHON)),@$(PYTHON) tools/make_venv.py $(VENV))
 
 .DEFAULT_GOAL := help
-.PHONY: help accept plan bundle test-system test test-fast lint bench faults soak fuzz docs clean whole-bundle
+.PHONY: help accept drill plan bundle test-system test test-fast lint bench faults soak fuzz docs clean whole-bundle
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +38,10 @@ help: ## list the targets
 accept: $(VENV)/.ready ## judge this machine: one rank per GPU (2 on a CPU), one verdict, one report
 	$(SAME_PYTHON)
 	@exec $(VENV)/bin/gpu-acceptance run --report-dir='$(REPORTS)' $(if $(RANKS),--ranks='$(RANKS)') $(ARGS)
+
+drill: $(VENV)/.ready ## plant faults in the validations, and say which limits find them; accepts nothing
+	$(SAME_PYTHON)
+	@exec $(VENV)/bin/gpu-acceptance drill --report-dir='$(REPORTS)' $(if $(RANKS),--ranks='$(RANKS)') $(ARGS)
 
 plan: $(VENV)/.ready ## print what would run, judged by what, for how long; touches no GPU
 	$(SAME_PYTHON)

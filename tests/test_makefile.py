@@ -46,6 +46,7 @@ def make(checkout, *arguments, **env):
         (["accept", "RANKS=4", "ARGS=--gpus=4 -k hbm"], "<run><--report-dir=reports><--ranks=4><--gpus=4><-k><hbm>"),
         (["accept", "REPORTS=all runs"], "<run><--report-dir=all runs>"),
         (["plan", "ARGS=--level=quick"], "<run><--plan><--level=quick>"),
+        (["drill", "RANKS=2"], "<drill><--report-dir=reports><--ranks=2>"),
     ],
 )
 def test_a_run_is_that_of_the_program_and_ends_with_its_exit_code(checkout, arguments, passed_on):

@@ -17,7 +17,7 @@ from gpu_acceptance.report.ending import last_screen, where_it_is
 from gpu_acceptance.report.summary_text import summary_lines
 from gpu_acceptance.run import own_files
 from gpu_acceptance.run.settings import OPTIONS, Option
-from gpu_acceptance.thresholds import contract, schema
+from gpu_acceptance.thresholds import contract_file, schema
 from gpu_acceptance.thresholds.fabrics import fabrics
 from gpu_acceptance.thresholds.limit import ByNodes
 from gpu_acceptance.thresholds.profile import BASE, load_profile, shipped_dir
@@ -200,7 +200,7 @@ WITH_BLOCKS: dict[Path, dict[str, Callable[[], str]]] = {
 
 SCHEMAS: dict[str, Callable[[], dict[str, Any]]] = {
     "schema.json": schema.json_schema,
-    "contract.schema.json": contract.json_schema,
+    "contract.schema.json": contract_file.json_schema,
     "site.schema.json": own_files.json_schema,
 }
 

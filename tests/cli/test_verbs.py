@@ -20,7 +20,9 @@ from gpu_acceptance.thresholds.profile import profile_names, shipped_dir
 from tests.report import samples
 from tests.run.test_suite import ROOT
 
-VERBS = "run, verdict, report, init, inventory, snapshot, health, watch, pods, meet, remedy, explain, limits, fabric, judge, profiles"
+VERBS = (
+    "run, drill, verdict, report, init, inventory, snapshot, health, watch, pods, meet, remedy, explain, limits, fabric, judge, profiles"
+)
 OF_REPORT = "build, merge, compare, verify, sign, redact"
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 

@@ -7,7 +7,7 @@ from api_server import JOB_UID, NODE, POD_UID, node, pod
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_acceptance.inventory import kubernetes_dra, kubernetes_health, kubernetes_own
+from gpu_acceptance.inventory import kubernetes_health, kubernetes_own
 from gpu_acceptance.inventory.answer import Missing, Why, parsed
 
 pytestmark = pytest.mark.needs("openssl")
@@ -287,9 +287,9 @@ def spoil(data, plain):
 def test_objects_of_any_form_are_read_or_unreadable(data):
     one = spoil(data, copy.deepcopy(data.draw(st.sampled_from(WHOLE))))
     readers = (
-        lambda one: kubernetes_dra.by_driver(kubernetes_dra._pools([one])),
-        lambda one: kubernetes_dra.nodes_with("gpu.nvidia.com", kubernetes_dra._pools([one])),
-        kubernetes_dra._drivers_in,
+        lambda one: kubernetes_own.by_driver(kubernetes_own._pools([one])),
+        lambda one: kubernetes_own.nodes_with("gpu.nvidia.com", kubernetes_own._pools([one])),
+        kubernetes_own._drivers_in,
         lambda one: kubernetes_own._pods({"metadata": {}, "items": [one, pod("mine", "uid", JOB_UID, "8")]}),
     )
     for read in readers:

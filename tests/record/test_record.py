@@ -70,6 +70,7 @@ def few(elements, least=0):
 
 
 SPECIAL = {
+    ("Plant", "rank"): st.none() | st.integers(0, MOST_RANKS),
     ("Curve", "name"): words,
     ("Curve", "unit"): words,
     ("Gpu", "index"): st.integers(0, 2**63 - 1),

@@ -8,7 +8,8 @@ from gpu_acceptance.report.contract import BRING_UP_FILE, contract_view
 from gpu_acceptance.report.exports import build_metrics
 from gpu_acceptance.report.summary_text import annotations, build_summary, summary_lines
 from gpu_acceptance.report.untested import caveats
-from gpu_acceptance.thresholds.contract import ContractLine, read_contract
+from gpu_acceptance.thresholds.contract import ContractLine
+from gpu_acceptance.thresholds.contract_file import read_contract
 from tests.report import sample_rows, samples
 from tests.report.pages import parse
 from tests.report.sample_pages import section_of

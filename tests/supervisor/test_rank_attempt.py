@@ -32,7 +32,9 @@ OVERDUE = "deadline of 10 s passed"
 
 def test_a_validation_from_set_up_to_record(clock):
     host, attempt = started()
-    assert host.worker.sent == [{"type": "run", "seq": 1, "nodeid": "acceptance/test_a.py::test_a", "next": None, "is_brief": False}]
+    assert host.worker.sent == [
+        {"type": "run", "seq": 1, "nodeid": "acceptance/test_a.py::test_a", "next": None, "is_brief": False, "plant": None}
+    ]
     attempt.on_worker(said("setup", outcome="passed"))
     assert host.told == [{"type": "vote", "outcome": "passed", "reason": "", "seq": 1}]
     attempt.on_control(broadcast("enter", ok=True))

@@ -1,4 +1,4 @@
-"""What a drill comes to: each planted fault found by its limit and laid on its rank, and never an ACCEPTED."""
+"""Drills: each planted fault found by its limit and laid on its rank, and never an ACCEPTED."""
 
 import pytest
 

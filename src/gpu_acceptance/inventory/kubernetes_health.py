@@ -22,9 +22,8 @@ from gpu_acceptance.inventory.answer import (
     parsed,
     then,
 )
-from gpu_acceptance.inventory.kubernetes_dra import GPU_DRIVER, nodes_with, read_pools
 from gpu_acceptance.inventory.kubernetes_node import GPU, Devices, Node, Taint, labels_of, quantity, taints_of, whole
-from gpu_acceptance.inventory.kubernetes_own import Answers, Pod
+from gpu_acceptance.inventory.kubernetes_own import GPU_DRIVER, Answers, Pod, nodes_with, read_pools
 from gpu_acceptance.inventory.node_conditions import (
     KUBELET,
     Judged,

@@ -11,7 +11,8 @@ from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.record.row import Judgement
 from gpu_acceptance.record.run_record import RunPlan, RunRecord
 from gpu_acceptance.report.words import Mark
-from gpu_acceptance.thresholds.contract import JudgedContract, JudgedLine, LineState, read_contract
+from gpu_acceptance.thresholds.contract import JudgedContract, JudgedLine, LineState
+from gpu_acceptance.thresholds.contract_file import read_contract
 from gpu_acceptance.thresholds.limit import LEVELS, subject_of_metric
 from gpu_acceptance.verdict.coverage import judge_contract, limits_of
 

@@ -18,7 +18,8 @@ from gpu_acceptance.inventory.fabric import FabricClass
 from gpu_acceptance.inventory.gpu import Gpu
 from gpu_acceptance.run.settings import Settings
 from gpu_acceptance.run.suite import profile_digest
-from gpu_acceptance.thresholds.contract import Contract, digest_of, read_contract, read_entries, refuse_unanswerable
+from gpu_acceptance.thresholds.contract import Contract
+from gpu_acceptance.thresholds.contract_file import digest_of, read_contract, read_entries, refuse_unanswerable
 from gpu_acceptance.thresholds.fabrics import refuse_unknown_fabric, select_fabric
 from gpu_acceptance.thresholds.file import LimitsError
 from gpu_acceptance.thresholds.known_metrics import nearest_metric

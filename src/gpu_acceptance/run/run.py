@@ -95,9 +95,8 @@ class Run:
         if self.profile:  # the others follow rank 0
             collected = collected.of_run(self.profile, self.settings.phases)
             self.validations = {item.nodeid: self.validations[item.nodeid] for item in collected.items if item.nodeid in self.validations}
+        self.validations = under_drill(self.validations, self.place.world_size) if self.settings.drill else self.validations
         stopped = self.supervisor.stop_signals.reason
-        if self.settings.drill:
-            self.validations = under_drill(self.validations, self.place.world_size)
         problems = [interrupted(stopped)] if stopped else [*self.obstacles, *collected.problems, *wrong]
         measured = [nodeid for nodeid in self.validations if nodeid != FORMATION]
         if self.profile and measured and not stopped and not any(runs(self.profile, nodeid) for nodeid in measured):

@@ -1,4 +1,4 @@
-"""What a drill shows: which limit found each planted fault, and whether it named the rank that had it. Pure."""
+"""Planted faults of a drill: the limits that found each of them, and whether they named its rank alone. Pure."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

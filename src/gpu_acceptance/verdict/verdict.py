@@ -12,7 +12,7 @@ from gpu_acceptance.record.outcome import Outcome, Status
 from gpu_acceptance.record.row import Judgement, Row
 from gpu_acceptance.record.run_record import WHOLE, Conclusion, ControlMessages, Coverage, Objection, RunEnd, RunPlan, SuiteState, Verdict
 from gpu_acceptance.record.run_record import ObjectionKind as Kind
-from gpu_acceptance.thresholds.contract import LineState
+from gpu_acceptance.thresholds.contract import JudgedContract, LineState
 from gpu_acceptance.thresholds.limit import DEFAULT_LEVEL, Change, ChangeKind, FarBound, first_of, level_text, subject_of_metric
 from gpu_acceptance.verdict import busy, drills, reasons
 from gpu_acceptance.verdict.attempts import too_small
@@ -51,14 +51,12 @@ def conclude(plan: RunPlan, job: Job, rows: Sequence[Row], end: RunEnd = WHOLE, 
         incomplete += [*reasons.unproved(rows, limits, coverage, profile), *reasons.contract_lines(contract, LineState.NOT_TESTED)]
         incomplete += (Found(Kind.NO_LIMIT, text) for text in subjects_without_limit(rows, profile, job, plan.waivers, small))
     incomplete += reasons.untested(plan, job, coverage)
-    if not incomplete and _nothing_ran(rows):
-        incomplete = [Found(Kind.NOTHING_RAN, "nothing ran")]
+    incomplete = incomplete or [Found(Kind.NOTHING_RAN, "nothing ran")] * _nothing_ran(rows)
     verdict: Verdict = "REJECTED" if rejecting else "INCOMPLETE" if incomplete else "ACCEPTED"
     caveats = [
         *_find_caveats(plan, job, coverage, limits, rows),
         *(f"{subject} not applicable: {needs}" for subject, needs in left_out(rows, profile, small).items()),
-        *([contract.excuse] if contract and contract.excuse else []),
-        *_notes(plan, control),
+        *_notes(plan, control, contract),
     ]
     return Conclusion(
         verdict=verdict,
@@ -84,8 +82,10 @@ def _too_small(plan: RunPlan, job: Job, rows: Sequence[Row]) -> Iterator[tuple[s
             yield row.subject, reason.needs
 
 
-def _notes(plan: RunPlan, control: ControlMessages | None) -> Iterator[str]:
+def _notes(plan: RunPlan, control: ControlMessages | None, contract: JudgedContract | None) -> Iterator[str]:
     """Yield what the verdict line says in brackets."""
+    if contract and contract.excuse:
+        yield contract.excuse
     if control and not control.is_authenticated:
         yield "control messages were not authenticated"
     if control and control.dropped:

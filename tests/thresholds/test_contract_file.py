@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from gpu_acceptance.control.rank import RefusedError
 from gpu_acceptance.report.contract import BRING_UP_FILE
 from gpu_acceptance.run.own_files import read_own_files
-from gpu_acceptance.thresholds.contract import MOST_LINES, ContractLine, json_schema, read_contract, refuse_unanswerable
+from gpu_acceptance.thresholds.contract import ContractLine
+from gpu_acceptance.thresholds.contract_file import MOST_LINES, json_schema, read_contract, refuse_unanswerable
 from gpu_acceptance.thresholds.file import LimitsError
 from gpu_acceptance.thresholds.profile import shipped_dir
 from tests.judging import make_limit, make_profile, shipped_profile

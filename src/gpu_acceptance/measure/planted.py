@@ -34,6 +34,8 @@ class _Spoiling(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self._operators.match(str(operator)):
             self._num_spoiled += 1
             for tensor in _made(result):
+                if not tensor.is_cuda and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # a copy to the host may still be on its way
+                    torch.cuda.synchronize()
                 spoil(tensor, self._num_spoiled * _STRIDE)
         return result
 

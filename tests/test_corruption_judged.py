@@ -1,7 +1,5 @@
 """Hashes judged by the shipped limits: the odd GPU is named, and what was not compared is not held."""
 
-import re
-
 import pytest
 
 from gpu_acceptance.inventory.answer import Missing, Why
@@ -9,7 +7,6 @@ from gpu_acceptance.measure.corruption.survey import odd_kind
 from gpu_acceptance.record.figure import make_figure
 from gpu_acceptance.record.outcome import Status
 from gpu_acceptance.record.row import Attempt
-from gpu_acceptance.thresholds.profile import load_profile, shipped_dir
 from gpu_acceptance.verdict.judge import judge
 from tests.judging import make_job, make_record, shipped_profile
 
@@ -45,15 +42,3 @@ def test_a_gpu_of_another_model_is_not_accused_and_excuses_no_other(hash_of_rank
     assert (judgement.status, judgement.ranks) == (status, ranks)
     told = "corruption.peers.hash has no value: not there (not compared: this is an H100; most ranks are an H200)"
     assert told in judgement.message
-
-
-def test_the_drill_of_the_page_is_an_overlay_whose_changes_the_report_lists(tmp_path):
-    page = (shipped_dir().parent / "docs" / "methods.md").read_text(encoding="utf-8")
-    (drill,) = re.findall(r"```yaml\n(reason: \"a drill:.*?)```", page, re.DOTALL)
-    (tmp_path / "drill.yaml").write_text(drill)
-    changes = load_profile("h200-sxm", shipped_dir(), [tmp_path / "drill.yaml"]).changes
-    planted = {"memory.planted_words": "1", "nccl_exact.planted_elements": "1", "corruption.planted_flip_every": "1000"}
-    ranks = {f"{subject}.planted{part}_rank": "3" for subject, part in (("memory", ""), ("nccl_exact", ""), ("corruption", "_flip"))}
-    assert {(one.kind, one.key, one.old, one.new) for one in changes} == {
-        ("changed", f"parameter {name}", "0", value) for name, value in (planted | ranks).items()
-    }

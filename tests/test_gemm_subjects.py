@@ -179,8 +179,8 @@ def run(subject, name, dtype):
 
 @pytest.mark.parametrize(("subject", "name", "dtype"), VALIDATIONS)
 def test_one_wrong_element_of_the_whole_output_is_a_miss_by_name(subject, name, dtype, monkeypatch, pytestconfig):
-    for name in ("no_group", "drill"):
-        pytestconfig.addinivalue_line("markers", f"{name}: of the plugin, which is not loaded here")
+    for marker in ("no_group", "drill"):
+        pytestconfig.addinivalue_line("markers", f"{marker}: of the plugin, which is not loaded here")
     assert run(subject, name, dtype).outcome is Outcome.PASSED
     for function in ("mm", "_scaled_mm"):
         monkeypatch.setattr(torch, function, spoiled(getattr(torch, function)))

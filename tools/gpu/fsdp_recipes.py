@@ -20,14 +20,13 @@ from readings import say  # first of ours: it finds the checkout
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy
+from train_readings import SHAPES, of
 
 from gpu_acceptance.inventory import versions
 from gpu_acceptance.measure.train import models, throughput
 from gpu_acceptance.measure.train.shapes import Decoder, Workload
 
-LLAMA_8B = Decoder("llama", 32, 4_096, 32, 128_256, 8_192, num_kv_heads=8, mlp_width=14_336)
 SMALL = Decoder("llama", 2, 64, 4, 512, 128, num_kv_heads=2, mlp_width=128)
-PEAK_TFLOP_PER_S = 989.4  # dense bf16 of an H100 or H200 SXM (NVIDIA's datasheets)
 _PIECE = 2_048  # tokens whose softmax is in fp32 at once
 
 
@@ -115,7 +114,7 @@ def as_it_was() -> Iterator[None]:
         getattr(torch.backends.cuda, f"enable_{enable}_sdp")(True)
 
 
-_CHANGED = [(throughput, "build"), (models, "blocks_of"), (models, "compile_by_blocks"), (throughput, "compile_by_blocks")]
+_CHANGED = [(throughput, "build"), (models, "blocks_of"), (throughput, "compile_by_blocks")]
 _CHANGED += [(models, "_IN_BF16"), (models.Loss, "forward")]
 
 
@@ -125,7 +124,7 @@ def train(name: str, device: torch.device, options: argparse.Namespace) -> dict[
     for change in name.split("+"):
         CHANGES[change](recipe)
     change_suite(recipe)
-    shape = LLAMA_8B if device.type == "cuda" else SMALL
+    shape = SHAPES["llama"] if device.type == "cuda" else SMALL
     workload = Workload("llama", shape, recipe.batch_size, "BATCH")
     times = throughput.Times(warmup_s=3.0, block_s=1.0, num_blocks=options.num_blocks, min_iterations=4)
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
@@ -137,13 +136,8 @@ def train(name: str, device: torch.device, options: argparse.Namespace) -> dict[
     trained = found.trained
     kernels = profiled(workload, sharding, device) if name in options.profile else {}
     return {
-        "tokens_per_s": round(trained.items_per_s, 1),
-        "mfu": round(trained.tflop_per_s / PEAK_TFLOP_PER_S, 4),
+        **of(trained),
         "step_s": round(trained.step_s, 4),
-        "cv_percent": round(trained.block_cv_percent, 2),
-        "first_step_s": round(trained.first_step_s, 1),
-        "peak_gb": round(trained.peak_bytes / 1e9, 1),
-        "parameters": trained.num_parameters,
         "losses": [round(trained.losses[at], 4) for at in (0, 1, 4, -1)],
         "exposed_s": found.overlap and found.overlap.exposed_s,
         **kernels,
@@ -152,7 +146,7 @@ def train(name: str, device: torch.device, options: argparse.Namespace) -> dict[
 
 def change_suite(recipe: Recipe) -> None:
     """Put the recipe in the place of what the suite does."""
-    build, blocks_of, compiled = throughput.build, models.blocks_of, models.compile_by_blocks
+    build, blocks_of = throughput.build, models.blocks_of
     if recipe.attend:
         attend = recipe.attend
 
@@ -164,18 +158,14 @@ def change_suite(recipe: Recipe) -> None:
         throughput.build = lambda shape, where: in_fp8(build(shape, where))
     if recipe.is_fused:
         models.Loss.forward = fused_loss
-    if recipe.mode:
-        throughput.compile_by_blocks = lambda module: compile_with(module, recipe.mode)
-    elif recipe.layers_at_once > 1:
-        throughput.compile_by_blocks = lambda module: compile_with(module, None, blocks_of)
-    else:
-        throughput.compile_by_blocks = compiled
+    if recipe.mode or recipe.layers_at_once > 1:  # `blocks_of` gives pairs then, which are no modules
+        throughput.compile_by_blocks = lambda module: compile_with(module, recipe.mode, blocks_of)
     if (many := recipe.layers_at_once) > 1:
         models.blocks_of = lambda module: [blocks_of(module)[first : first + many] for first in range(0, len(blocks_of(module)), many)]
     models._IN_BF16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=recipe.reduce_dtype)
 
 
-def compile_with(module: nn.Module, mode: str | None, blocks_of: Callable[[nn.Module], list[nn.Module]] = models.blocks_of) -> None:
+def compile_with(module: nn.Module, mode: str | None, blocks_of: Callable[[nn.Module], list[nn.Module]]) -> None:
     for part in [*blocks_of(module), *(one for one in module.modules() if isinstance(one, models.CrossEntropy))]:
         part.compile(mode=mode) if mode else part.compile()
 

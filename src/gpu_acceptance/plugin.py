@@ -213,8 +213,8 @@ class Acceptance:
             nodeids = self._run.agree(self._collection.result(session.items), session.config.rootpath, session.config.inipath)
         except RefusedError as error:
             refuse(error, self._run.place)
-        found = {item.nodeid: item for item in session.items}
-        session.items[:] = [planned_item(found[self._run.validations[nodeid].item], nodeid) for nodeid in nodeids]
+        planned = [(self._run.validations[nodeid].item, nodeid) for nodeid in nodeids]  # one that is there twice is refused later
+        session.items[:] = [planned_item(item, nodeid) for test, nodeid in planned for item in session.items if item.nodeid == test]
         if self._run.place.rank == 0:
             self._run.lead_with(self._terminal.note)
 

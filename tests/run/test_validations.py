@@ -43,6 +43,7 @@ FRESH_OR_ENV = "marker worker wants fresh=True, env={'NAME': 'text'} or both, go
 ENV = "marker worker wants env={'NAME': 'text'}, no '=' in a name and no NUL in either, got "
 NEEDS = "marker needs wants some of 'numpy', 'peft', 'transformers', 'compiler', got needs("
 DRILL = "marker drill wants a fault in words, a glob over metrics, then parameters={NAME: VALUE}, plant='NAME' or both, and on_all=True"
+PLANT = "marker drill wants plant to be one of products, arrays, collectives, weights, no reduction; did you mean 'weights'?, got "
 LASTS = "marker lasts wants the name of one parameter of the profile, a number of seconds above 0, got "
 WRONG = [
     *[
@@ -57,6 +58,7 @@ WRONG = [
             (("a", "b"), {"plant": "x", "ranks": 2}, "'a', 'b', plant='x', ranks=2"),
         ]
     ],
+    (mark("drill", "a", "b", plant="weight"), f"{PLANT}drill('a', 'b', plant='weight')"),
     *[
         (mark("deadline", *args, **kwargs), f"marker deadline wants one number of seconds above 0, got deadline({given})")
         for args, kwargs, given in [

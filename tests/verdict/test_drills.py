@@ -4,7 +4,7 @@ import pytest
 
 from gpu_acceptance.record.outcome import Outcome
 from gpu_acceptance.record.row import Row
-from gpu_acceptance.record.run_record import PlannedValidation, Plant
+from gpu_acceptance.record.run_record import ObjectionKind, PlannedValidation, Plant
 from gpu_acceptance.verdict.drills import State, planted_fault, said, told_in_drill
 from gpu_acceptance.verdict.rows import make_row
 from gpu_acceptance.verdict.verdict import conclude
@@ -45,6 +45,7 @@ SOUND = dict.fromkeys(range(4), 100.0)
             State.NOT_FOUND,
             f"not found: no limit of hbm.*.wrong was missed (missed was {METRIC}; ",
         ),
+        (row_of({0: 100.0, 2: 100.0, 3: 100.0}), PLANT, State.UNDECIDED, "not decided: "),
         (None, PLANT, State.NOT_RUN, "not run: "),
         (without_attempt(Outcome.NOT_RUN, "out of time\nmore"), PLANT, State.NOT_RUN, "not run: out of time"),
         (without_attempt(Outcome.NOT_APPLICABLE, "no GPU"), PLANT, State.NOT_APPLICABLE, "not applicable: no GPU"),
@@ -78,3 +79,10 @@ def test_a_drill_accepts_nothing_and_rejects_nothing(values, num_objections, lin
     assert plan.is_drill
     assert (conclusion.verdict, conclusion.exit_code, conclusion.line) == ("INCOMPLETE", 6, line)
     assert len(conclusion.objections) == num_objections
+
+
+def test_a_drill_in_which_nothing_could_be_planted_proves_nothing():
+    plan = make_plan(PROFILE, validations=(PlannedValidation(nodeid=NODE, deadline_s=60.0, plant=PLANT),))
+    conclusion = conclude(plan, JOB, [without_attempt(Outcome.NOT_APPLICABLE, "no GPU")])
+    assert conclusion.line.startswith("INCOMPLETE: a drill accepts nothing: 0 of 0 planted faults found, no fault was planted")
+    assert ObjectionKind.NOTHING_PROVED in {one.kind for one in conclusion.objections}

@@ -26,7 +26,7 @@ from gpu_acceptance.report.summary_text import summary_lines
 from gpu_acceptance.report.words import duration, parse_moment
 from gpu_acceptance.run.settings import OPTIONS, declare, given
 from gpu_acceptance.run.suite import FOLDER, suite_for
-from gpu_acceptance.verdict.drills import State, planted_faults, said, where
+from gpu_acceptance.verdict.drills import State, planted_faults, said
 
 RUN_ID = re.compile(r"(\d{8}-\d{6})-\w{4}(?:\w{4})?", re.ASCII)
 COMMITTED = ("samples", "evidence")  # of `reports/`
@@ -224,7 +224,7 @@ def _drill(options: argparse.Namespace) -> int:
     record = read_run(Path(options.report_dir[-1]) / options.run_id[-1])
     planted = planted_faults(record.plan, record.rows)
     for one in planted:
-        print(visible(f"{one.plant.fault}, {where(one.plant)}: {said(one)} ({one.duration_s:.1f} s)"))
+        print(visible(f"{one.plant.fault}, {one.plant.where}: {said(one)} ({one.duration_s:.1f} s)"))
     if any(one.state in {State.NOT_FOUND, State.OF_ANOTHER} for one in planted):
         return _NOT_ALL_FOUND
     return code if any(one.nodeid or one.kind is not ObjectionKind.DRILL for one in record.conclusion.objections) else 0

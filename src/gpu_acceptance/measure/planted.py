@@ -16,7 +16,6 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpu_acceptance.measure.collectives import Buffers
-from gpu_acceptance.measure.train.step import local
 
 _STRIDE = 7_919  # from one spoiled element to the next: a prime, so that two results are not spoiled alike
 _BIT = 0x20
@@ -45,7 +44,7 @@ def _made(result: Any) -> list[Tensor]:
 
 
 def spoil(tensor: Tensor, number: int) -> None:
-    """Invert a bit in the highest byte of one element, that with this number modulo all. Does nothing to an empty tensor."""
+    """Invert a bit in the highest byte of one element, that with this number modulo all; of an empty tensor, or one with gaps, nothing."""
     if not tensor.numel() or not tensor.is_contiguous():
         return
     itemsize = tensor.element_size()
@@ -63,6 +62,8 @@ def _replaced(owner: type, name: str, change: Callable[[Callable[..., Any]], Cal
 
 
 def _spoil_weights(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    from gpu_acceptance.measure.train.step import local  # it imports DTensor, for which nobody has to wait who only asks for names
+
     weight = local(optimizer.param_groups[0]["params"][0].detach())
     if weight.numel():
         weight[(0,) * weight.ndim].mul_(1.01)

@@ -59,6 +59,11 @@ class Plant(Drill):
     rank: RankNumber | None
     item: str  # node id
 
+    @property
+    def where(self) -> str:
+        """`rank 1`, or `all ranks`."""
+        return "all ranks" if self.rank is None else f"rank {self.rank}"
+
 
 class PlannedValidation(Model):
     nodeid: str

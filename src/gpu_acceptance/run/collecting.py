@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from gpu_acceptance.base.exit import StopSignals
-from gpu_acceptance.base.text import one_line, plural
+from gpu_acceptance.base.text import did_you_mean, one_line, plural
 from gpu_acceptance.control.rank import RefusedError
 from gpu_acceptance.inventory.needs import COMPILER, KNOWN
+from gpu_acceptance.measure.planted import PLANTS
 from gpu_acceptance.record.row import WORKER_END
 from gpu_acceptance.record.run_record import Drill, Plant
 from gpu_acceptance.run.suite import FOLDER
@@ -21,7 +22,6 @@ from gpu_acceptance.supervisor.leader import Validation
 from gpu_acceptance.thresholds.levels import phase_of, place_in_run
 from gpu_acceptance.thresholds.limit import COUNTERS, Profile, Value, first_of
 from gpu_acceptance.thresholds.parameters import DRILLS, PARAMETERS
-from gpu_acceptance.verdict.drills import where
 from gpu_acceptance.verdict.reasons import FORMATION
 
 # pytest takes the first answer to each of these hooks. The plugin named here gives the right one.
@@ -77,7 +77,7 @@ def under_drill(validations: Mapping[str, Validation], world_size: int) -> dict[
             for rank in [None] if drill.on_all else dict.fromkeys((world_size - 1, 0)):
                 own = {DRILLS[name]: rank for name in drill.parameters.keys() & DRILLS.keys() if rank is not None}
                 plant = Plant(**{**vars(drill), "parameters": {**drill.parameters, **own}}, rank=rank, item=one.nodeid)
-                planted.append(one.model_copy(update={"nodeid": f"{one.nodeid}[{drill.fault}, {where(plant)}]", "plant": plant}))
+                planted.append(one.model_copy(update={"nodeid": f"{one.nodeid}[{drill.fault}, {plant.where}]", "plant": plant}))
     return {one.nodeid: one for one in planted}
 
 
@@ -193,6 +193,8 @@ def _drills(item: pytest.Item) -> tuple[Drill, ...]:
         except (TypeError, ValueError):
             wanted = "a fault in words, a glob over metrics, then parameters={NAME: VALUE}, plant='NAME' or both, and on_all=True"
             raise _wrong(item, marker, wanted) from None
+        if drill.plant and drill.plant not in PLANTS:
+            raise _wrong(item, marker, f"plant to be one of {', '.join(PLANTS)}{did_you_mean(drill.plant, PLANTS)}")
         found.append(drill)
     return tuple(reversed(found))
 

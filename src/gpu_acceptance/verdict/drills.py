@@ -6,7 +6,7 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 
 from gpu_acceptance.base.text import one_line, plural
-from gpu_acceptance.record.outcome import Outcome, Status
+from gpu_acceptance.record.outcome import Means, Outcome, Status
 from gpu_acceptance.record.row import Judgement, Row
 from gpu_acceptance.record.run_record import ObjectionKind, Plant, RunPlan
 from gpu_acceptance.verdict.reasons import Found
@@ -20,6 +20,7 @@ class State(StrEnum):
     NOT_FOUND = "not found"
     OF_ANOTHER = "laid on another rank"
     NOT_RUN = "not run"
+    UNDECIDED = "not decided"  # a foreign process, an error: no reason of the limit
     NOT_APPLICABLE = "not applicable"
 
 
@@ -64,7 +65,7 @@ def _state(plant: Plant, row: Row | None, missed: Sequence[Judgement], accused: 
     if row is None or not row.attempts:
         return State.NOT_RUN
     if not any(fnmatchcase(one.metric, plant.finds) for one in missed):
-        return State.NOT_FOUND
+        return State.UNDECIDED if row.outcome.means is Means.LEAVES_INCOMPLETE else State.NOT_FOUND
     return State.OF_ANOTHER if accused else State.FOUND
 
 
@@ -74,6 +75,8 @@ def objections(plan: RunPlan, rows: Sequence[Row]) -> Iterator[Found]:
     num_found = sum(one.state is State.FOUND for one in planted)
     part = f"a drill accepts nothing: {num_found} of {plural(len(planted), 'planted fault')} found"
     yield Found(ObjectionKind.DRILL, part)
+    if not planted:
+        yield Found(ObjectionKind.NOTHING_PROVED, "no fault was planted", "no validation that runs here has a fault to plant")
     for one in planted:
         if one.state is not State.FOUND:
             yield Found(ObjectionKind.DRILL, part, f"{one.nodeid}: {said(one)}", one.nodeid)
@@ -86,17 +89,12 @@ def told_in_drill(one: Planted) -> tuple[Outcome, str]:
     return (Outcome.PASSED, "") if one.state is State.FOUND else (Outcome.FAILED, said(one))
 
 
-def where(plant: Plant) -> str:
-    """Return `rank 1`, or `all ranks`."""
-    return "all ranks" if plant.rank is None else f"rank {plant.rank}"
-
-
 def drill_lines(plan: RunPlan, rows: Sequence[Row]) -> Iterator[str]:
     """Yield a line for each fault that was not found as it should be, and the limits that found the others."""
     planted = planted_faults(plan, rows)
     for one in planted:
         if one.state not in {State.FOUND, State.NOT_APPLICABLE}:
-            yield f"{one.plant.fault}, {where(one.plant)}: {said(one)}"
+            yield f"{one.plant.fault}, {one.plant.where}: {said(one)}"
     missed = sorted({metric for one in planted for metric in one.missed if one.state is State.FOUND})
     yield f"{plural(len(missed), 'limit')} seen to miss{': ' * bool(missed)}{', '.join(missed)}"
 

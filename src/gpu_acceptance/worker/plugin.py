@@ -3,7 +3,7 @@
 import functools
 import inspect
 from collections.abc import Generator, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -14,6 +14,7 @@ import torch
 from gpu_acceptance.base.text import clip, named
 from gpu_acceptance.control.messages import Enter, Fence, Gathered
 from gpu_acceptance.measure.pace import Pace
+from gpu_acceptance.measure.planted import PLANTS
 from gpu_acceptance.record.gpu_telemetry import GpuTelemetry, check_moments
 from gpu_acceptance.record.outcome import Cause, Outcome, cause_of
 from gpu_acceptance.record.row import FORMING
@@ -96,12 +97,6 @@ class CallWitness:
             yield
         finally:
             item.obj = function
-
-
-def _fault_of(name: str) -> AbstractContextManager[object]:
-    from gpu_acceptance.measure.planted import PLANTS  # it imports DTensor, for which no worker of a run has to wait
-
-    return PLANTS[name]()
 
 
 class NotEnteredError(Exception):
@@ -235,7 +230,7 @@ class WorkerPlugin:
             return
         self._config.stash[WORKER_SESSION] = replace(session, parameters=MappingProxyType({**session.parameters, **plant.parameters}))
         try:
-            with _fault_of(plant.plant) if plant.plant else nullcontext():
+            with PLANTS[plant.plant]() if plant.plant else nullcontext():
                 yield
         finally:
             self._config.stash[WORKER_SESSION] = session
